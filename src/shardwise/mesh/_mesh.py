@@ -1,0 +1,89 @@
+"""`Mesh`: named axes with sizes, in order; row-major over ranks like PyTorch's `DeviceMesh`."""
+
+import math
+import re
+from dataclasses import dataclass
+
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from ..errors import UsageError
+
+_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A device mesh with named axes.
+
+    >>> mesh = Mesh.parse("dp=2,tp=4")
+    >>> mesh.shape, mesh["tp"], mesh.ranks
+    ((2, 4), 4, 8)
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.shape):
+            raise UsageError(f"mesh has {len(self.names)} names but {len(self.shape)} sizes")
+        for name, size in zip(self.names, self.shape, strict=True):
+            if size < 1:
+                raise UsageError(f"mesh axis {name!r} has size {size}: it must be at least 1")
+            if self.names.count(name) > 1:
+                raise UsageError(f"mesh axis {name!r} is named twice")
+
+    @classmethod
+    def parse(cls, text: str) -> "Mesh":
+        parts = [_AXIS.fullmatch(part) for part in text.split(",")]
+        if not all(parts):
+            raise UsageError(f"mesh {text!r} is not of the form 'dp=2,tp=4'")
+        return cls(tuple(p[1] for p in parts if p), tuple(int(p[2]) for p in parts if p))
+
+    @classmethod
+    def of(cls, mesh: "Mesh | str | DeviceMesh") -> "Mesh":
+        """A mesh from any of the forms in which users give one."""
+        if isinstance(mesh, Mesh):
+            return mesh
+        if isinstance(mesh, DeviceMesh):
+            return cls.from_device_mesh(mesh)
+        return cls.parse(mesh)
+
+    @classmethod
+    def from_device_mesh(cls, mesh: DeviceMesh) -> "Mesh":
+        """Axes without a name are called `axis0`, `axis1`, ..."""
+        names = mesh.mesh_dim_names or tuple(f"axis{i}" for i in range(mesh.ndim))
+        return cls(tuple(names), tuple(mesh.shape))
+
+    def to_device_mesh(self, device_type: str = "cpu") -> DeviceMesh:
+        """The `DeviceMesh` over the running process group; its size must be `ranks`."""
+        return init_device_mesh(device_type, self.shape, mesh_dim_names=self.names)
+
+    def __getitem__(self, axis: str) -> int:
+        return self.shape[self.index(axis)]
+
+    def __contains__(self, axis: object) -> bool:
+        return axis in self.names
+
+    def __str__(self) -> str:
+        return ",".join(f"{n}={s}" for n, s in zip(self.names, self.shape, strict=True))
+
+    def index(self, axis: str) -> int:
+        if axis not in self.names:
+            raise UsageError(f"mesh {self} has no axis {axis!r}: use one of {', '.join(self.names)}")
+        return self.names.index(axis)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def ranks(self) -> int:
+        return math.prod(self.shape)
+
+    def coordinate(self, rank: int) -> tuple[int, ...]:
+        """Position of `rank` on each axis."""
+        position = []
+        for size in reversed(self.shape):
+            rank, place = divmod(rank, size)
+            position.append(place)
+        return tuple(reversed(position))

@@ -1,0 +1,35 @@
+"""Placements, rows, and the pieces of a tensor that each rank holds.
+
+PyTorch's own placement classes are the values; this room adds their text form, `Row`, and splitting
+and joining of tensors exactly as DTensor does it.
+"""
+
+from ._pieces import join, shard_sizes, split
+from ._row import SHARDS, Row, Shards
+from ._text import (
+    PARTIALS,
+    is_partial,
+    is_replicate,
+    is_shard,
+    parse_placement,
+    partial,
+    placement_text,
+    shard,
+)
+
+__all__ = [
+    "PARTIALS",
+    "SHARDS",
+    "Row",
+    "Shards",
+    "is_partial",
+    "is_replicate",
+    "is_shard",
+    "join",
+    "parse_placement",
+    "partial",
+    "placement_text",
+    "shard",
+    "shard_sizes",
+    "split",
+]

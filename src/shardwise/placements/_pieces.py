@@ -1,0 +1,82 @@
+"""The pieces of a tensor that the ranks of one mesh axis hold, exactly as DTensor cuts them.
+
+A plain shard follows `torch.chunk`: every piece has the first one's size until the tensor runs out, so 9
+on 4 ranks is 3, 3, 3, 0. A strided shard with split factor f cuts the dim into f blocks, each block as a
+plain shard would be cut, and gives rank r the r-th part of every block.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor.placement_types import Placement
+
+from ..errors import UsageError
+from ._text import is_partial, is_replicate, is_shard, placement_text
+
+
+def shard_sizes(size: int, ranks: int) -> list[int]:
+    """Sizes of a dim's pieces under a plain shard."""
+    chunk = -(-size // ranks)
+    return [min(chunk, max(0, size - chunk * rank)) for rank in range(ranks)]
+
+
+def split(tensor: Tensor, placement: Placement, ranks: int) -> list[Tensor]:
+    """One local piece per rank. Pieces of a shard are views; replicas are the tensor itself.
+
+    A partial has many splittings and no canonical one, so it is refused here.
+    """
+    if is_replicate(placement):
+        return [tensor] * ranks
+    if not is_shard(placement):
+        raise UsageError(f"{placement_text(placement)} does not say how to split a tensor")
+    _require_dim(tensor, placement)
+    indices = _strided_indices(tensor.shape[placement.dim], placement, ranks)
+    if indices is not None:
+        return [tensor.index_select(placement.dim, index) for index in indices]
+    return list(tensor.split(shard_sizes(tensor.shape[placement.dim], ranks), placement.dim))
+
+
+def join(pieces: Sequence[Tensor], placement: Placement) -> Tensor:
+    """The global tensor whose local pieces these are: `join(split(x, p, n), p)` is x."""
+    if is_replicate(placement):
+        return pieces[0]
+    if is_partial(placement):
+        return _reduce(pieces, placement.reduce_op)
+    _require_dim(pieces[0], placement)
+    joined = torch.cat(list(pieces), placement.dim)
+    indices = _strided_indices(joined.shape[placement.dim], placement, len(pieces))
+    if indices is None:
+        return joined
+    return joined.index_select(placement.dim, torch.argsort(torch.cat(indices)))
+
+
+def _strided_indices(size: int, placement: Placement, ranks: int) -> list[Tensor] | None:
+    """Per rank, the positions it holds under a strided shard; None for a plain shard."""
+    factor = getattr(placement, "split_factor", None)
+    if factor is None:
+        return None
+    blocks = torch.arange(size).split(shard_sizes(size, factor))
+    parts = [block.split(shard_sizes(len(block), ranks)) for block in blocks]
+    return [torch.cat([part[rank] for part in parts]) for rank in range(ranks)]
+
+
+def _reduce(pieces: Sequence[Tensor], reduction: str) -> Tensor:
+    stacked = torch.stack(list(pieces))
+    if reduction == "sum":
+        return stacked.sum(0, dtype=stacked.dtype)
+    if reduction == "avg":
+        return stacked.mean(0)
+    if reduction == "max":
+        return stacked.amax(0)
+    if reduction == "min":
+        return stacked.amin(0)
+    return stacked.prod(0, dtype=stacked.dtype)
+
+
+def _require_dim(tensor: Tensor, placement: Placement) -> None:
+    if placement.dim >= tensor.ndim:
+        raise UsageError(
+            f"{placement_text(placement)} shards dim {placement.dim}, "
+            f"but the tensor of shape {tuple(tensor.shape)} has {tensor.ndim} dims"
+        )

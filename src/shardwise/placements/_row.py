@@ -1,0 +1,90 @@
+"""`Row`: a claim about one mesh axis, `S(1), S(0) -> P(sum)`.
+
+If the inputs are placed as on the left, running the operator on each rank's local pieces, with no
+communication, gives outputs placed as on the right.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from torch.distributed.tensor.placement_types import Placement
+
+from ..errors import UsageError
+from ._text import is_replicate, parse_placement, placement_text
+
+# For which shard sizes a row holds: uneven and empty ones too; all but empty ones; only equal ones.
+Shards = Literal["any", "nonempty", "even"]
+SHARDS: tuple[Shards, ...] = get_args(Shards)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Inputs and outputs of one claim; tensors inside lists count one by one, in order.
+
+    An output of `None` is one that the call does not return, written `-`. `local` names the local form
+    the row needs, where running the operator itself on the pieces is not enough.
+
+    >>> str(Row.parse("S(1),S(0)->P(sum)"))
+    'S(1), S(0) -> P(sum)'
+    """
+
+    inputs: tuple[Placement, ...]
+    outputs: tuple[Placement | None, ...]
+    shards: Shards = "any"
+    local: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, shards: Shards = "any", local: str | None = None) -> "Row":
+        left, arrow, right = text.partition("->")
+        if not arrow:
+            raise UsageError(f"row {text!r} has no '->': write it as 'S(0), R -> S(0)'")
+        try:
+            inputs = tuple(parse_placement(part) for part in _split(left))
+            outputs = tuple(None if part.strip() == "-" else parse_placement(part) for part in _split(right))
+        except UsageError as error:
+            raise UsageError(f"row {text!r}: {error}") from None
+        return cls(inputs, outputs, shards, local)
+
+    def __str__(self) -> str:
+        left = ", ".join(placement_text(p) for p in self.inputs)
+        right = ", ".join("-" if p is None else placement_text(p) for p in self.outputs)
+        return f"{left} -> {right}".strip()
+
+    @property
+    def is_replicated(self) -> bool:
+        """True for the row that every operator has: all replicated."""
+        return all(p is None or is_replicate(p) for p in (*self.inputs, *self.outputs))
+
+    def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = {
+            "inputs": [placement_text(p) for p in self.inputs],
+            "outputs": [None if p is None else placement_text(p) for p in self.outputs],
+            "shards": self.shards,
+        }
+        if self.local is not None:
+            document["local"] = self.local
+        return document
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "Row":
+        return cls(
+            tuple(parse_placement(text) for text in document["inputs"]),
+            tuple(None if t is None else parse_placement(t) for t in document["outputs"]),
+            document.get("shards", "any"),
+            document.get("local"),
+        )
+
+
+def _split(text: str) -> list[str]:
+    """Parts between commas that are outside parentheses; no parts in an empty text."""
+    parts, depth, start = [], 0, 0
+    for position, char in enumerate(text):
+        if char == "(":
+            depth += 1
+        elif char == ")":
+            depth -= 1
+        elif char == "," and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    parts.append(text[start:])
+    return [] if not text.strip() else parts

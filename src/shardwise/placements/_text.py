@@ -1,0 +1,78 @@
+"""The text form of a placement: `R`, `S(0)`, `S(0, sf=2)`, `P(sum)`.
+
+>>> parse_placement("S(1)")
+Shard(dim=1)
+>>> placement_text(parse_placement("P(max)"))
+'P(max)'
+"""
+
+import re
+from functools import cache
+
+from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
+
+from ..errors import UsageError
+
+# Every reduction a partial may name, in the order in which rows list them.
+PARTIALS = ("sum", "avg", "max", "min", "product")
+
+_SHARD = re.compile(r"S\(\s*(-?\d+)\s*(?:,\s*sf\s*=\s*(\d+)\s*)?\)")
+_PARTIAL = re.compile(r"P\(\s*(\w+)\s*\)")
+
+
+def is_replicate(placement: Placement) -> bool:
+    return isinstance(placement, Replicate)
+
+
+def is_shard(placement: Placement) -> bool:
+    """True for shards of either kind, plain and strided."""
+    return isinstance(placement, Shard | _StridedShard)
+
+
+def is_partial(placement: Placement) -> bool:
+    return isinstance(placement, Partial)
+
+
+@cache
+def shard(dim: int, split_factor: int | None = None) -> Placement:
+    return Shard(dim) if split_factor is None else _StridedShard(dim, split_factor=split_factor)
+
+
+@cache
+def partial(reduction: str = "sum") -> Placement:
+    if reduction not in PARTIALS:
+        raise UsageError(f"unknown reduction {reduction!r}: use one of {', '.join(PARTIALS)}")
+    return Partial(reduction)
+
+
+@cache
+def parse_placement(text: str) -> Placement:
+    """The placement that `text` names; a `UsageError` says what the accepted forms are."""
+    text = text.strip()
+    if text == "R":
+        return Replicate()
+    if match := _SHARD.fullmatch(text):
+        dim, factor = int(match[1]), match[2]
+        if dim < 0:
+            raise UsageError(f"placement {text!r} has a negative dim: count dims from 0, as in S(0)")
+        if factor is not None and int(factor) < 1:
+            raise UsageError(f"placement {text!r} has split factor {factor}: it must be at least 1")
+        return shard(dim, int(factor) if factor else None)
+    if match := _PARTIAL.fullmatch(text):
+        return partial(match[1])
+    raise UsageError(
+        f"{text!r} is not a placement: use R, S(0), S(0, sf=2) or P(sum) (also {', '.join(PARTIALS[1:])})"
+    )
+
+
+def placement_text(placement: Placement) -> str:
+    if isinstance(placement, Replicate):
+        return "R"
+    if isinstance(placement, _StridedShard):
+        return f"S({placement.dim}, sf={placement.split_factor})"
+    if isinstance(placement, Shard):
+        return f"S({placement.dim})"
+    if isinstance(placement, Partial):
+        return f"P({placement.reduce_op})"
+    raise UsageError(f"{placement!r} has no text form: it is not R, S or P")

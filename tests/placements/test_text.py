@@ -1,0 +1,56 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from shardwise import Row, UsageError
+from shardwise.placements import PARTIALS, parse_placement, placement_text
+
+PLACEMENTS = st.one_of(
+    st.just(Replicate()),
+    st.builds(Shard, st.integers(0, 9)),
+    st.builds(lambda d, f: _StridedShard(d, split_factor=f), st.integers(0, 9), st.integers(1, 9)),
+    st.sampled_from(PARTIALS).map(Partial),
+)
+
+
+@given(PLACEMENTS)
+def test_a_placement_round_trips(placement):
+    assert parse_placement(placement_text(placement)) == placement
+
+
+@given(st.lists(PLACEMENTS), st.lists(st.none() | PLACEMENTS, min_size=1))
+def test_a_row_round_trips(inputs, outputs):
+    row = Row(tuple(inputs), tuple(outputs))
+    assert Row.parse(str(row)) == row
+    assert Row.from_json(row.to_json()) == row
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("S(1),S(0)->P(sum)", "S(1), S(0) -> P(sum)"),
+        ("S( 0 ) -> S(0), -", "S(0) -> S(0), -"),
+        ("S(0,sf=2), R -> S(0, sf = 2)", "S(0, sf=2), R -> S(0, sf=2)"),
+        ("-> R", "-> R"),
+    ],
+)
+def test_rows_print_in_one_form(text, printed):
+    assert str(Row.parse(text)) == printed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("S(0)", "has no '->'"),
+        ("X -> R", "is not a placement"),
+        ("S(-1) -> R", "negative dim"),
+        ("P(mean) -> R", "unknown reduction 'mean'"),
+        ("S(0, sf=0) -> R", "must be at least 1"),
+        ("S(0),, R -> R", "is not a placement"),
+    ],
+)
+def test_a_wrong_row_is_one_sentence(text, message):
+    with pytest.raises(UsageError, match=message):
+        Row.parse(text)
