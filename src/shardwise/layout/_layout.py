@@ -1,0 +1,355 @@
+"""`Layout`: where the elements of one tensor lie on an N-D mesh.
+
+One placement per axis says what each axis does. Where several axes shard one dim, it also matters which of
+them cuts first: `order` keeps that, outermost cut first. DTensor hides the same fact in the split factors of
+strided shards; a layout reads them on the way in and writes them on the way out, so inside Shardwise equal
+layouts are equal values.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor.placement_types import Placement
+
+from ..errors import UsageError
+from ..mesh import Mesh
+from ..placements import is_partial, is_replicate, is_shard, join, parse_placement, placement_text, shard
+
+_NESTED = re.compile(r"\s*(.*?)\s*\[\s*(\d+)\s*\]\s*")
+_IDENTITY = {"sum": 0, "product": 1}  # of the reductions for which a copy on every rank would be wrong
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One placement per mesh axis, and the axes in the order in which they cut.
+
+    `order` lists the sharding axes dim by dim, outermost first; left out, axes cut from left to right, and
+    split factors of strided shards that stand for another order are read as that order.
+
+    >>> mesh = Mesh.parse("dp=2,tp=4")
+    >>> inner = Layout.parse("S(0), S(0)", mesh)
+    >>> outer = Layout.parse("S(0)[1], S(0)[0]", mesh)
+    >>> inner.dims(2), outer.dims(2)
+    ((('dp', 'tp'), ()), (('tp', 'dp'), ()))
+    >>> outer.to_placements()
+    (_StridedShard(dim=0, sf=4), Shard(dim=0))
+    >>> inner.local_shape((16, 3), rank=1), inner.offset((16, 3), rank=1), outer.offset((16, 3), rank=1)
+    ((2, 3), (2, 0), (4, 0))
+    """
+
+    mesh: Mesh
+    placements: tuple[Placement, ...]
+    order: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        placements = tuple(self.placements)
+        if len(placements) != self.mesh.ndim:
+            raise UsageError(
+                f"mesh {self.mesh} has {self.mesh.ndim} axes but {len(placements)} placements were given: "
+                f"give one per axis, R where an axis does nothing"
+            )
+        for placement in placements:
+            if is_shard(placement) and placement.dim < 0:
+                raise UsageError(f"{placement!r} has a negative dim: count dims from 0")
+            if not (is_replicate(placement) or is_shard(placement) or is_partial(placement)):
+                raise UsageError(f"{placement!r} has no place in a layout: use R, S or P")
+        if mixes_partials(placements):
+            kinds = ", ".join(placement_text(p) for p in placements if is_partial(p))
+            raise UsageError(f"a layout cannot mix {kinds}: only P(sum) and P(avg) may stand together")
+        if self.order is None:
+            placements, order = _read_split_factors(placements, self.mesh.shape)
+        else:
+            order = _canonical_order(placements, tuple(self.order))
+        placements = tuple(shard(p.dim) if _factor(p) == 1 else p for p in placements)
+        object.__setattr__(self, "placements", placements)
+        object.__setattr__(self, "order", order)
+
+    # -- ways to make one
+
+    @classmethod
+    def replicated(cls, mesh: Mesh) -> "Layout":
+        return cls(mesh, (parse_placement("R"),) * mesh.ndim)
+
+    @classmethod
+    def parse(cls, text: str, mesh: Mesh | str) -> "Layout":
+        """From `S(0), R`; `S(0)[1], S(0)[0]` says which of two axes on one dim cuts first."""
+        mesh = Mesh.of(mesh)
+        parts = re.split(r",(?![^(]*\))", text)
+        nested = [_NESTED.fullmatch(part) for part in parts]
+        placements = tuple(parse_placement(n[1] if n else p) for n, p in zip(nested, parts, strict=True))
+        if not any(nested):
+            return cls(mesh, placements)
+        rank = [int(n[2]) if n else 0 for n in nested]
+        axes = [a for a, p in enumerate(placements) if is_shard(p)]
+        return cls(mesh, placements, tuple(sorted(axes, key=lambda a: (placements[a].dim, rank[a], a))))
+
+    @classmethod
+    def from_dims(
+        cls, mesh: Mesh, dims: Sequence[Sequence[str]], partials: Mapping[str, Placement] | None = None
+    ) -> "Layout":
+        """From the tensor's side: for each dim the axes that shard it, outermost first.
+
+        >>> str(Layout.from_dims(Mesh.parse("dp=2,tp=4"), [("tp", "dp"), ()]))
+        'S(0)[1], S(0)[0]'
+        """
+        placements: list[Placement | None] = [None] * mesh.ndim
+        order = []
+        for dim, axes in enumerate(dims):
+            for name in axes:
+                axis = mesh.index(name)
+                if placements[axis] is not None:
+                    raise UsageError(f"mesh axis {name!r} is used twice: an axis can shard one dim only")
+                placements[axis] = shard(dim)
+                order.append(axis)
+        for name, placement in (partials or {}).items():
+            axis = mesh.index(name)
+            if placements[axis] is not None:
+                raise UsageError(f"mesh axis {name!r} cannot both shard a dim and be partial")
+            placements[axis] = placement
+        replicate = parse_placement("R")
+        return cls(mesh, tuple(replicate if p is None else p for p in placements), tuple(order))
+
+    # -- ways to read one
+
+    def __str__(self) -> str:
+        texts = []
+        for axis, placement in enumerate(self.placements):
+            text = placement_text(placement)
+            if is_shard(placement):
+                axes = self.axes(placement.dim)
+                if axes != tuple(sorted(axes)):
+                    text += f"[{axes.index(axis)}]"
+            texts.append(text)
+        return ", ".join(texts)
+
+    def axes(self, dim: int) -> tuple[int, ...]:
+        """The axes that shard `dim`, outermost cut first."""
+        assert self.order is not None
+        return tuple(axis for axis in self.order if self.placements[axis].dim == dim)
+
+    def dims(self, ndim: int) -> tuple[tuple[str, ...], ...]:
+        """For each of `ndim` dims the names of the axes that shard it, outermost first."""
+        return tuple(tuple(self.mesh.names[a] for a in self.axes(dim)) for dim in range(ndim))
+
+    def to_placements(self) -> tuple[Placement, ...]:
+        """The placements that DTensor understands: another order than left to right as strided shards."""
+        placements = list(self.placements)
+        for dim in self.sharded_dims:
+            axes = self.axes(dim)
+            for position, axis in enumerate(axes):
+                later = [self.mesh.shape[a] for a in axes[:position] if a > axis]
+                if later and _factor(placements[axis]) is None:
+                    placements[axis] = shard(dim, math.prod(later))
+        return tuple(shard(p.dim) if _factor(p) == 1 else p for p in placements)
+
+    @property
+    def sharded_dims(self) -> tuple[int, ...]:
+        return tuple(sorted({p.dim for p in self.placements if is_shard(p)}))
+
+    @property
+    def reductions(self) -> frozenset[str]:
+        """The reductions that are still to be done."""
+        return frozenset(p.reduce_op for p in self.placements if is_partial(p))
+
+    @property
+    def is_replicated(self) -> bool:
+        return all(is_replicate(p) for p in self.placements)
+
+    def replace(self, axis: int, placement: Placement) -> "Layout":
+        """This layout after one axis changed; a new shard cuts after all others of its dim."""
+        assert self.order is not None
+        placements = (*self.placements[:axis], placement, *self.placements[axis + 1 :])
+        rest = tuple(a for a in self.order if a != axis)
+        return Layout(self.mesh, placements, (*rest, axis) if is_shard(placement) else rest)
+
+    # -- sizes
+
+    def shards(self, dim: int) -> int:
+        """Into how many pieces `dim` is cut."""
+        return math.prod(self.mesh.shape[axis] for axis in self.axes(dim))
+
+    def divides(self, shape: Sequence[int]) -> bool:
+        """True if every cut of every dim leaves equal pieces."""
+        self._require(shape)
+        return all(cuts_evenly(self._cuts(dim), shape[dim]) for dim in self.sharded_dims)
+
+    def leaves_none_empty(self, shape: Sequence[int]) -> bool:
+        """True if every rank holds at least one element of every sharded dim."""
+        self._require(shape)
+        return all(smallest_piece(self._cuts(dim), shape[dim]) > 0 for dim in self.sharded_dims)
+
+    def positions(self, dim: int, size: int, rank: int) -> np.ndarray:
+        """Which positions of a dim of `size` the rank holds, in the order in which it holds them."""
+        coordinate = self.mesh.coordinate(rank)
+        held = np.arange(size)
+        for axis in self.axes(dim):
+            held = _cut(held, _factor(self.placements[axis]), self.mesh.shape[axis])[coordinate[axis]]
+        return held
+
+    def local_shape(self, shape: Sequence[int], rank: int = 0) -> tuple[int, ...]:
+        """The shape of what `rank` holds. Rank 0's is the largest of all, in every dim."""
+        self._require(shape)
+        local = list(shape)
+        coordinate = self.mesh.coordinate(rank)
+        for axis in self.order or ():
+            placement = self.placements[axis]
+            sizes = piece_sizes(local[placement.dim], _factor(placement), self.mesh.shape[axis])
+            local[placement.dim] = sizes[coordinate[axis]]
+        return tuple(local)
+
+    def offset(self, shape: Sequence[int], rank: int = 0) -> tuple[int, ...]:
+        """Where in the tensor the rank's first element lies; a dim of which it holds nothing gives its size.
+
+        With a strided shard the piece is not one range: `positions` tells all.
+        """
+        self._require(shape)
+        starts = []
+        for dim, size in enumerate(shape):
+            held = self.positions(dim, size, rank)
+            starts.append(int(held[0]) if len(held) else size)
+        return tuple(starts)
+
+    # -- pieces
+
+    def split(self, tensor: Tensor) -> list[Tensor]:
+        """What each rank holds. Of the many ways to split a partial this takes the one that replicate to
+        partial takes: all of the value on the first rank of the axis for sum and product, copies otherwise.
+        """
+        self._require(tensor.shape)
+        return [self._piece(tensor, rank) for rank in range(self.mesh.ranks)]
+
+    def join(self, pieces: Sequence[Tensor]) -> Tensor:
+        """The tensor whose pieces these are, partials reduced: `layout.join(layout.split(x))` is x."""
+        if len(pieces) != self.mesh.ranks:
+            raise UsageError(
+                f"{len(pieces)} pieces were given but mesh {self.mesh} has {self.mesh.ranks} ranks"
+            )
+        grid: dict[tuple[int, ...], Tensor] = {self.mesh.coordinate(r): p for r, p in enumerate(pieces)}
+        assert self.order is not None
+        partial_axes = [a for a, p in enumerate(self.placements) if is_partial(p)]
+        replicated = [a for a, p in enumerate(self.placements) if is_replicate(p)]
+        for axis in (*partial_axes, *replicated, *reversed(self.order)):
+            grid = self._join_axis(grid, axis)
+        return grid[(0,) * self.mesh.ndim]
+
+    def _join_axis(self, grid: dict[tuple[int, ...], Tensor], axis: int) -> dict[tuple[int, ...], Tensor]:
+        joined = {}
+        for coordinate in grid:
+            if coordinate[axis] == 0:
+                line = [
+                    (*coordinate[:axis], i, *coordinate[axis + 1 :]) for i in range(self.mesh.shape[axis])
+                ]
+                joined[coordinate] = join([grid[c] for c in line], self.placements[axis])
+        return joined
+
+    def _piece(self, tensor: Tensor, rank: int) -> Tensor:
+        for dim in self.sharded_dims:
+            held = self.positions(dim, tensor.shape[dim], rank)
+            tensor = tensor.index_select(dim, torch.as_tensor(held))
+        coordinate = self.mesh.coordinate(rank)
+        for axis, placement in enumerate(self.placements):
+            if is_partial(placement) and coordinate[axis] > 0 and placement.reduce_op in _IDENTITY:
+                return torch.full_like(tensor, _IDENTITY[placement.reduce_op])
+        return tensor
+
+    def _cuts(self, dim: int) -> tuple[tuple[int | None, int], ...]:
+        return tuple((_factor(self.placements[a]), self.mesh.shape[a]) for a in self.axes(dim))
+
+    def _require(self, shape: Sequence[int]) -> None:
+        for dim in self.sharded_dims:
+            if dim >= len(shape):
+                raise UsageError(
+                    f"layout '{self}' shards dim {dim}, "
+                    f"but the tensor of shape {tuple(shape)} has {len(shape)} dims"
+                )
+
+
+def mixes_partials(placements: Iterable[Placement]) -> bool:
+    """True if the placements mix reductions that do not commute: all but sum with avg."""
+    reductions = {p.reduce_op for p in placements if is_partial(p)}
+    return len(reductions) > 1 and reductions != {"sum", "avg"}
+
+
+# -- cuts: (split factor or None, ranks), outermost first
+
+
+@cache
+def piece_sizes(size: int, factor: int | None, ranks: int) -> tuple[int, ...]:
+    """Sizes of the pieces of one cut, as DTensor makes them."""
+    if factor is None:
+        chunk = -(-size // ranks)
+        return tuple(min(chunk, max(0, size - chunk * rank)) for rank in range(ranks))
+    blocks = piece_sizes(size, None, factor)
+    parts = [piece_sizes(block, None, ranks) for block in blocks]
+    return tuple(sum(part[rank] for part in parts) for rank in range(ranks))
+
+
+def cuts_evenly(cuts: Sequence[tuple[int | None, int]], size: int) -> bool:
+    for factor, ranks in cuts:
+        if size % ((factor or 1) * ranks):
+            return False
+        size //= ranks
+    return True
+
+
+def smallest_piece(cuts: Sequence[tuple[int | None, int]], size: int) -> int:
+    sizes = {size}
+    for factor, ranks in cuts:
+        sizes = {piece for s in sizes for piece in piece_sizes(s, factor, ranks)}
+    return min(sizes)
+
+
+def _cut(held: np.ndarray, factor: int | None, ranks: int) -> list[np.ndarray]:
+    if factor is None:
+        ends = np.cumsum(piece_sizes(len(held), None, ranks))[:-1]
+        return np.split(held, ends)
+    blocks = [_cut(block, None, ranks) for block in _cut(held, None, factor)]
+    return [np.concatenate([block[rank] for block in blocks]) for rank in range(ranks)]
+
+
+def _factor(placement: Placement) -> int | None:
+    return getattr(placement, "split_factor", None)
+
+
+# -- order
+
+
+def _canonical_order(placements: tuple[Placement, ...], order: tuple[int, ...]) -> tuple[int, ...]:
+    sharding = [a for a, p in enumerate(placements) if is_shard(p)]
+    if sorted(order) != sharding:
+        raise UsageError(f"order {order} does not list each sharding axis once: those are {tuple(sharding)}")
+    return tuple(sorted(order, key=lambda axis: placements[axis].dim))
+
+
+def _read_split_factors(
+    placements: tuple[Placement, ...], shape: tuple[int, ...]
+) -> tuple[tuple[Placement, ...], tuple[int, ...]]:
+    """Split factors that stand for an order become that order; others stay, cutting from left to right."""
+    placements = tuple(shard(p.dim) if _factor(p) == 1 else p for p in placements)
+    order: list[int] = []
+    read = list(placements)
+    for dim in sorted({p.dim for p in placements if is_shard(p)}):
+        axes = [a for a, p in enumerate(placements) if is_shard(p) and p.dim == dim]
+        nested = _nesting(axes, [_factor(placements[a]) or 1 for a in axes], shape)
+        order.extend(axes if nested is None else nested)
+        if nested is not None:
+            for axis in axes:
+                read[axis] = shard(dim)
+    return tuple(read), tuple(order)
+
+
+def _nesting(axes: Sequence[int], factors: Sequence[int], shape: Sequence[int]) -> list[int] | None:
+    """The order in which each axis finds as many pieces made by later axes as its factor says, if any."""
+    nested: list[int] = []
+    for axis, factor in reversed(list(zip(axes, factors, strict=True))):
+        cumulative = [math.prod(shape[a] for a in nested[:position]) for position in range(len(nested) + 1)]
+        if factor not in cumulative:
+            return None
+        nested.insert(cumulative.index(factor), axis)
+    return nested

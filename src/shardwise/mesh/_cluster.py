@@ -1,0 +1,268 @@
+"""`Cluster`: what the devices and the links between them can do, and so what a collective costs.
+
+A cluster is a device and a stack of links, from the closest (inside an island) outwards. Which link an axis
+of a mesh uses follows from where its ranks lie: rank r sits in island r // size, as `DeviceMesh` counts them.
+Every collective costs latency + bytes / bandwidth; only the factors differ between them.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ..errors import UsageError
+from ._mesh import Mesh
+
+Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute"]
+COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
+
+Topology = Literal["switch", "ring"]
+Algorithm = Literal["ring", "tree"]
+
+
+@dataclass(frozen=True)
+class Link:
+    """A kind of connection.
+
+    `bandwidth` is what one device can send, in bytes per second; `latency` the seconds of one hop and
+    `launch` those of starting any collective at all. On a `switch` every pair is one hop apart; on a `ring`
+    data for a distant device crosses the devices between. `all_reduce` names the algorithm of that
+    collective: both move the same bytes, a tree in fewer hops.
+    """
+
+    bandwidth: float
+    latency: float = 0.0
+    launch: float = 0.0
+    topology: Topology = "switch"
+    all_reduce: Algorithm = "ring"
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth > 0:
+            raise UsageError(
+                f"a link has bandwidth {self.bandwidth}: it must be positive, in bytes per second"
+            )
+        if self.latency < 0 or self.launch < 0:
+            raise UsageError("a link has a negative latency: give seconds, 0 or more")
+        if self.topology not in get_args(Topology):
+            raise UsageError(
+                f"unknown topology {self.topology!r}: use one of {', '.join(get_args(Topology))}"
+            )
+        if self.all_reduce not in get_args(Algorithm):
+            raise UsageError(
+                f"unknown algorithm {self.all_reduce!r}: use one of {', '.join(get_args(Algorithm))}"
+            )
+
+    def time(self, collective: Collective, size: float, ranks: int) -> float:
+        """Seconds of one collective among `ranks` devices.
+
+        `size` counts the bytes of the larger side on one device: what an all-gather puts out, what the
+        others take in.
+
+        >>> link = Link(bandwidth=1e9)
+        >>> link.time("all_gather", 8e9, 4), link.time("all_reduce", 8e9, 4), link.time("all_reduce", 8e9, 1)
+        (6.0, 12.0, 0.0)
+        """
+        fixed, per_byte = self.terms(collective, ranks)
+        return fixed + per_byte * size
+
+    @cache  # noqa: B019  (links are few and live as long as the process)
+    def terms(self, collective: Collective, ranks: int) -> tuple[float, float]:
+        """Latency in seconds, and seconds per byte."""
+        if ranks == 1:
+            return 0.0, 0.0
+        share = (ranks - 1) / ranks
+        hops: float = ranks - 1
+        if collective == "all_reduce":
+            hops, share = 2 * hops, 2 * share
+            if self.all_reduce == "tree":
+                hops = 2 * math.log2(ranks)
+        elif collective == "all_to_all" and self.topology == "ring":
+            share = (ranks * ranks // 4) / ranks  # mean distance times what goes that far
+        elif collective == "permute":
+            hops, share = 1, 1
+            if self.topology == "ring":
+                hops, share = ranks // 2, max(1.0, ranks / 4)
+        elif collective not in COLLECTIVES:
+            raise UsageError(f"unknown collective {collective!r}: use one of {', '.join(COLLECTIVES)}")
+        return self.launch + hops * self.latency, share / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Level:
+    """Islands of `size` devices joined by `link`; the outermost level has no limit and so no size."""
+
+    link: Link
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Device:
+    """Peak rates of one device: operations per second by dtype, memory in bytes and bytes per second."""
+
+    name: str
+    flops: Mapping[str, float]
+    memory: float
+    memory_bandwidth: float
+
+    def rate(self, dtype: object) -> float:
+        """Operations per second in `dtype` (a `torch.dtype` or its name); float32's if none is stated."""
+        name = str(dtype).removeprefix("torch.")
+        return self.flops.get(name, self.flops["float32"])
+
+    def __post_init__(self) -> None:
+        if "float32" not in self.flops:
+            raise UsageError(f"device {self.name!r} states no rate for float32: other dtypes fall back on it")
+
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(sorted(self.flops.items())), self.memory, self.memory_bandwidth))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices and links. `axes` gives named mesh axes a link of their own, whatever the levels say.
+
+    >>> mesh, h100 = Mesh.parse("dp=4,tp=8"), Cluster.preset("h100")
+    >>> h100.link(mesh, "tp").bandwidth > 5 * h100.link(mesh, "dp").bandwidth
+    True
+    >>> Cluster.from_json(h100.to_json()) == h100
+    True
+    """
+
+    name: str
+    device: Device
+    levels: tuple[Level, ...]
+    axes: Mapping[str, Link] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sizes = [level.size for level in self.levels]
+        if not sizes or sizes[-1] is not None or None in sizes[:-1]:
+            raise UsageError(f"cluster {self.name!r} must have levels of which the last alone has no size")
+        inner = [size for size in sizes if size is not None]
+        if any(size < 1 for size in inner) or any(b % a for a, b in pairwise(inner)):
+            raise UsageError(f"cluster {self.name!r}: a level's size must be a multiple of the one inside")
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.device, self.levels, tuple(sorted(self.axes.items()))))
+
+    @classmethod
+    def preset(cls, name: str) -> "Cluster":
+        presets = _presets()
+        if name not in presets:
+            raise UsageError(f"unknown cluster {name!r}: use one of {', '.join(presets)}, or a JSON file")
+        return presets[name]
+
+    @classmethod
+    def presets(cls) -> tuple[str, ...]:
+        return tuple(_presets())
+
+    @classmethod
+    def of(cls, cluster: "Cluster | str | Path") -> "Cluster":
+        """A cluster from any of the forms in which users give one: itself, a preset's name, a JSON file."""
+        if isinstance(cluster, Cluster):
+            return cluster
+        if str(cluster).endswith(".json"):
+            try:
+                return cls.from_json(json.loads(Path(cluster).read_text()))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise UsageError(f"cluster file {str(cluster)!r} cannot be read: {error}") from error
+        return cls.preset(str(cluster))
+
+    def with_axes(self, **links: Link) -> "Cluster":
+        """This cluster with the given links for the named axes."""
+        return replace(self, axes={**self.axes, **links})
+
+    def link(self, mesh: Mesh, axis: str | int) -> Link:
+        """The link that collectives along one axis of a mesh use."""
+        index = mesh.index(axis) if isinstance(axis, str) else axis
+        if mesh.names[index] in self.axes:
+            return self.axes[mesh.names[index]]
+        return self._reach(math.prod(mesh.shape[index + 1 :]), mesh.shape[index])
+
+    def _reach(self, stride: int, ranks: int) -> Link:
+        """The link of a group of `ranks` that lie `stride` apart.
+
+        A group that leaves its island sends through the outer links of all its members there at once, and
+        is never faster than the island's own link.
+        """
+        for depth, level in enumerate(self.levels):
+            if level.size is None or stride * ranks <= level.size:
+                link = level.link
+                inner = self.levels[depth - 1] if depth else None
+                if inner is not None and inner.size is not None and stride < inner.size:
+                    together = link.bandwidth * (inner.size // stride)
+                    link = replace(link, bandwidth=min(together, inner.link.bandwidth))
+                return link
+        raise AssertionError("the last level has no limit")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Cluster":
+        return cls(
+            document["name"],
+            Device(**document["device"]),
+            tuple(Level(Link(**level["link"]), level["size"]) for level in document["levels"]),
+            {name: Link(**link) for name, link in document.get("axes", {}).items()},
+        )
+
+
+@cache
+def _presets() -> dict[str, Cluster]:
+    """Peak rates are the makers'; bandwidths are what large collectives reach, about four fifths of those."""
+
+    def nvlink(bandwidth: float) -> Link:
+        return Link(bandwidth, latency=0.6e-6, launch=6.6e-6)
+
+    def infiniband(bandwidth: float) -> Link:
+        return Link(bandwidth, latency=2.7e-6, launch=8e-6, all_reduce="tree")
+
+    def gpus(device: Device, island: Link, between: Link) -> Cluster:
+        return Cluster(device.name, device, (Level(island, 8), Level(between)))
+
+    hopper = {
+        "float64": 67e12,
+        "float32": 67e12,
+        "bfloat16": 989e12,
+        "float16": 989e12,
+        "float8_e4m3fn": 1979e12,
+        "float8_e5m2": 1979e12,
+        "int8": 1979e12,
+    }
+    ampere = {"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12, "int8": 624e12}
+    ada = {
+        "float64": 1.4e12,
+        "float32": 91.6e12,
+        "bfloat16": 362e12,
+        "float16": 362e12,
+        "float8_e4m3fn": 733e12,
+        "float8_e5m2": 733e12,
+        "int8": 733e12,
+    }
+    tpu = {"float32": 57e12, "bfloat16": 459e12, "int8": 918e12}
+    cpu = {"float64": 0.1e12, "float32": 0.2e12, "bfloat16": 0.2e12, "float16": 0.2e12}
+    clusters = (
+        gpus(Device("h100", hopper, 80e9, 3.35e12), nvlink(360e9), infiniband(45e9)),
+        gpus(Device("h200", hopper, 141e9, 4.8e12), nvlink(360e9), infiniband(45e9)),
+        gpus(Device("a100", ampere, 80e9, 2.04e12), nvlink(235e9), infiniband(22e9)),
+        gpus(
+            Device("l40s", ada, 48e9, 0.864e12),
+            Link(bandwidth=20e9, latency=1.5e-6, launch=7e-6),  # PCIe
+            Link(bandwidth=3e9, latency=5e-6, launch=12e-6, all_reduce="tree"),
+        ),
+        Cluster(
+            "tpu",
+            Device("tpu", tpu, 95e9, 2.765e12),
+            (Level(Link(bandwidth=160e9, latency=1e-6, launch=2e-6, topology="ring")),),
+        ),
+        Cluster(
+            "laptop",
+            Device("laptop", cpu, 16e9, 50e9),
+            (Level(Link(bandwidth=4e9, latency=20e-6, launch=60e-6)),),
+        ),
+    )
+    return {cluster.name: cluster for cluster in clusters}
