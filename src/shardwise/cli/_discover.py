@@ -1,0 +1,176 @@
+"""`shardwise discover` and `shardwise check`: how an operator may be sharded, and whether one row holds."""
+
+import ast
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import UsageError
+from ._app import Json, app, print_json
+
+_SHAPE_HELP = (
+    "Shape of an input tensor, as 4,6,8 or 4,6:int64; 4,6;4,6 for a list of tensors. Repeat for more."
+)
+Op = Annotated[
+    str, typer.Argument(help="torch.mm, aten.mm.default, package.module:function or namespace::name.")
+]
+Shapes = Annotated[list[str] | None, typer.Option("--shape", help=_SHAPE_HELP)]
+Args = Annotated[list[str] | None, typer.Option("--arg", help="A positional argument after the tensors.")]
+Keywords = Annotated[
+    list[str] | None, typer.Option("--kw", help="A keyword argument, as dim=1. Repeat for more.")
+]
+Partials = Annotated[bool, typer.Option("--product", help="Consider P(product) too.")]
+Narrow = Annotated[
+    bool, typer.Option("--narrowing", help="Accept sums of pieces rounded to a narrower dtype.")
+]
+
+
+@app.command("discover")
+def discover_command(
+    op: Op,
+    shape: Shapes = None,
+    arg: Args = None,
+    kw: Keywords = None,
+    product: Partials = False,
+    narrowing: Narrow = False,
+    json: Json = False,
+) -> None:
+    """Find the rows that hold for a call, by experiment.
+
+    Example: shardwise discover torch.softmax --shape 4,6,8 --kw dim=1
+    """
+    from ..discover import Policy
+    from ..discover._isolated import discover_isolated
+
+    function, args, kwargs = _call(op, shape, arg, kw)
+    partials = ("sum", "avg", "max", "min", "product") if product else ("sum", "avg", "max", "min")
+    found = discover_isolated(function, args, kwargs, Policy(partials, narrowing))
+    if json:
+        print_json(found.to_json())
+        return
+    console = Console()
+    console.print(f"[bold]{found.op}[/bold]{_shown(args, kwargs)}")
+    if found.overloads:
+        console.print(f"dispatches to {', '.join(found.overloads)}")
+    if not found.rows:
+        console.print(f"{found.verdict}" + (f": {found.reason}" if found.reason else ""))
+        return
+    table = Table("row", "shards", "local form", "experiments survived")
+    for row, evidence in found.evidence.items():
+        table.add_row(str(row), row.shards, row.local or "", str(evidence.total()))
+    console.print(table)
+    console.print(
+        f"{len(found.rows)} rows beside the all-replicated one; "
+        f"{found.combinations} claims tried in {found.experiments} experiments, {found.seconds:.2f} CPU seconds"
+    )
+
+
+@app.command("check")
+def check_command(
+    op: Op,
+    row: Annotated[str, typer.Argument(help='The row, as "P(sum) -> P(sum)".')],
+    shape: Shapes = None,
+    arg: Args = None,
+    kw: Keywords = None,
+    narrowing: Narrow = False,
+    json: Json = False,
+) -> None:
+    """Try to refute one row. Exit status 1 if that succeeds.
+
+    Example: shardwise check torch.abs "P(sum) -> P(sum)" --shape 4,6
+    """
+    from ..discover import Policy, check
+    from ..discover._isolated import Crash, run_isolated
+
+    function, args, kwargs = _call(op, shape, arg, kw)
+
+    def answer() -> dict[str, Any]:
+        verdict = check(function, row, *args, policy=Policy(narrowing=narrowing), **kwargs)
+        example = verdict.counterexample
+        return {**verdict.to_json(), "op": op, "shown": None if example is None else example.shown()}
+
+    result = run_isolated(answer)
+    if isinstance(result, Crash):
+        raise UsageError(f"{op} ended the process with {result}: this row cannot be checked on this machine")
+    shown = result.pop("shown")
+    if json:
+        print_json(result)
+    else:
+        console = Console()
+        word = "[green]holds[/green]" if result["valid"] else "[red]refuted[/red]"
+        console.print(f"{result['row']}  {word}: {result['reason']}")
+        if shown is not None:
+            console.print(shown, highlight=False)
+    raise typer.Exit(0 if result["valid"] else 1)
+
+
+def _call(
+    op: str, shapes: list[str] | None, args: list[str] | None, kw: list[str] | None
+) -> tuple[Any, list[Any], dict[str, Any]]:
+    """The call that the options describe; an OpInfo sample where they give no shapes."""
+    from ..discover import resolve_op
+    from ..discover._samples import telling_sample
+
+    function = resolve_op(op)
+    kwargs = dict(_keyword(text) for text in kw or ())
+    positional = [_value(text) for text in args or ()]
+    if not shapes and not positional:
+        function, sample, sample_kwargs = telling_sample(function)
+        return function, sample, {**sample_kwargs, **kwargs}
+    return function, [*(_tensors(text) for text in shapes or ()), *positional], kwargs
+
+
+def _keyword(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--kw {text!r} has no '=': write it as dim=1")
+    return name, _value(value)
+
+
+def _value(text: str) -> Any:
+    import torch
+
+    if text.startswith("torch.") and hasattr(torch, text[6:]):
+        return getattr(torch, text[6:])
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _tensors(text: str) -> Any:
+    if ";" in text:
+        return [_tensor(part) for part in text.split(";") if part.strip()]
+    return _tensor(text)
+
+
+def _tensor(text: str) -> Any:
+    import torch
+
+    sizes, _, name = text.partition(":")
+    try:
+        shape = tuple(int(size) for size in sizes.split(",") if size.strip())
+    except ValueError:
+        raise UsageError(f"--shape {text!r} is not a shape: write it as 4,6,8 or 4,6:int64") from None
+    dtype = getattr(torch, name or "float32", None)
+    if not isinstance(dtype, torch.dtype):
+        raise UsageError(f"--shape {text!r} names no dtype of torch: use one such as float32, int64 or bool")
+    if any(size < 0 for size in shape):
+        raise UsageError(f"--shape {text!r} has a negative size")
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
+    return torch.zeros(shape, dtype=dtype)
+
+
+def _shown(args: list[Any], kwargs: dict[str, Any]) -> str:
+    def text(value: Any) -> str:
+        if hasattr(value, "shape"):
+            return f"{str(value.dtype)[6:]}{list(value.shape)}"
+        if isinstance(value, list | tuple):
+            return "[" + ", ".join(text(v) for v in value) + "]"
+        return repr(value)
+
+    parts = [text(a) for a in args] + [f"{k}={text(v)}" for k, v in kwargs.items()]
+    return "(" + ", ".join(parts) + ")"

@@ -1,0 +1,268 @@
+"""One call of an operator, taken apart: the tensors it is given, and everything else as it was.
+
+Discovery runs the same call thousands of times with other tensors in its places, so a `Call` is a template:
+`call.run(tensors)` puts tensors where the example's were. Tensors count in the order in which they appear,
+positional arguments first, inside lists one by one; `out=` tensors are not inputs and are made anew.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor.placement_types import Placement, Replicate
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..placements import Row
+from ._ops import op_name
+
+# Overloads that only move metadata or wrap constants: they do not make a function composite.
+_BOOKKEEPING = {"aten.detach.default", "aten.lift_fresh.default", "aten.alias.default"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator with the leaves of its arguments; `slots` are the positions of the input tensors."""
+
+    op: Callable[..., Any]
+    leaves: tuple[Any, ...]
+    tree: Any
+    slots: tuple[int, ...]
+    outs: tuple[int, ...]
+
+    @classmethod
+    def of(cls, op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> "Call":
+        plain = pytree.tree_map(_plain, (list(args), kwargs))
+        leaves, tree = pytree.tree_flatten(plain)
+        paths = [path for path, _ in pytree.tree_flatten_with_path(plain)[0]]
+        given_out = _out_names(op)
+        outs = tuple(
+            i
+            for i, (path, leaf) in enumerate(zip(paths, leaves, strict=True))
+            if isinstance(leaf, Tensor) and path[0].idx == 1 and path[1].key in given_out
+        )
+        slots = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and i not in outs)
+        return cls(op, tuple(leaves), tree, slots, outs)
+
+    @property
+    def name(self) -> str:
+        return op_name(self.op)
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The example's input tensors."""
+        return tuple(self.leaves[i] for i in self.slots)
+
+    @cached_property
+    def lists(self) -> tuple[tuple[int, ...], ...]:
+        """Inputs that stand together in one list argument, as groups of input positions."""
+        plain = pytree.tree_unflatten(list(self.leaves), self.tree)
+        groups: dict[Any, list[int]] = {}
+        position = {leaf: i for i, leaf in enumerate(self.slots)}
+        for leaf, (path, _) in enumerate(pytree.tree_flatten_with_path(plain)[0]):
+            if leaf in position and len(path) > 2:
+                groups.setdefault(path[:2], []).append(position[leaf])
+        return tuple(tuple(group) for group in groups.values())
+
+    def arguments(self, tensors: Sequence[Tensor]) -> tuple[list[Any], dict[str, Any]]:
+        leaves = list(self.leaves)
+        for slot, tensor in zip(self.slots, tensors, strict=True):
+            leaves[slot] = tensor
+        for out in self.outs:
+            leaves[out] = leaves[out].new_empty(0)
+        return pytree.tree_unflatten(leaves, self.tree)
+
+    @cached_property
+    def runner(self) -> Callable[[Sequence[Tensor]], Any]:
+        """The quickest way to run this call: without pytree where no tensor is inside a list."""
+        quick = self._quick_runner()
+        guard = GUARDS.get(self.name)
+        if guard is None:
+            return quick
+
+        def guarded(tensors: Sequence[Tensor]) -> Any:
+            if not guard(tensors):
+                raise ValueError(f"{self.name} does not take shapes {[tuple(t.shape) for t in tensors]}")
+            return quick(tensors)
+
+        return guarded
+
+    def _quick_runner(self) -> Callable[[Sequence[Tensor]], Any]:
+        flat_args, flat_kwargs = pytree.tree_unflatten(list(self.leaves), self.tree)
+        positions = [i for i, arg in enumerate(flat_args) if isinstance(arg, Tensor)]
+        op = self.op
+        if len(positions) == len(self.slots) and not self.outs:
+            if positions == list(range(len(positions))):
+                rest = flat_args[len(positions) :]
+                return lambda tensors: op(*tensors, *rest, **flat_kwargs)
+
+            def run_flat(tensors: Sequence[Tensor]) -> Any:
+                args = list(flat_args)
+                for position, tensor in zip(positions, tensors, strict=True):
+                    args[position] = tensor
+                return op(*args, **flat_kwargs)
+
+            return run_flat
+
+        def run(tensors: Sequence[Tensor]) -> Any:
+            args, kwargs = self.arguments(tensors)
+            return op(*args, **kwargs)
+
+        return run
+
+    def run(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """The outputs, flat: tensors, None for a missing one, other values as they are."""
+        return flat_outputs(self.runner(tensors))
+
+    def with_leaves(self, changes: dict[int, Any]) -> "Call":
+        leaves = tuple(changes.get(i, leaf) for i, leaf in enumerate(self.leaves))
+        return replace(self, leaves=leaves)
+
+    def named_leaves(self) -> Iterator[tuple[int, str, Any]]:
+        """(leaf, argument name, value) for every leaf; names from the schema, empty where it has none."""
+        plain = pytree.tree_unflatten(list(self.leaves), self.tree)
+        schema = getattr(self.op, "_schema", None)
+        names = [a.name for a in schema.arguments if not a.kwarg_only] if schema else []
+        for leaf, (path, value) in enumerate(pytree.tree_flatten_with_path(plain)[0]):
+            if path[0].idx == 1:
+                yield leaf, path[1].key, value
+            else:
+                place = path[1].idx
+                yield leaf, names[place] if place < len(names) else "", value
+
+    @cached_property
+    def mutated(self) -> tuple[int, ...]:
+        """Inputs that the call writes to, found by running it on copies. Some kernels write without saying so
+        (the running statistics of batch norm), so values are compared too."""
+        copies = [t.clone() for t in self.tensors]
+        versions = [t._version for t in copies]
+        self.runner(copies)
+        return tuple(
+            i
+            for i, (copy, tensor) in enumerate(zip(copies, self.tensors, strict=True))
+            if copy._version != versions[i] or not torch.equal(copy.nan_to_num(), tensor.nan_to_num())
+        )
+
+
+def _attention_shapes_fit(tensors: Sequence[Tensor]) -> bool:
+    query, key, value = (t.shape for t in tensors[:3])
+    return (
+        all(t.numel() for t in tensors)
+        and query[0] == key[0] == value[0]
+        and query[1] % key[1] == 0
+        and query[3] == key[3]
+        and key[:3] == value[:3]
+    )
+
+
+# Kernels that trust their caller and end the process (a division by zero in C++) on shapes that do not fit.
+GUARDS: dict[str, Callable[[Sequence[Tensor]], bool]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention_shapes_fit,
+}
+
+
+def flat_outputs(result: Any) -> list[Any]:
+    if isinstance(result, tuple | list):
+        return [leaf for part in result for leaf in flat_outputs(part)]
+    return [result]
+
+
+def _plain(leaf: Any) -> Any:
+    return list(leaf) if isinstance(leaf, torch.Size) else leaf
+
+
+def _out_names(op: Callable[..., Any]) -> set[str]:
+    schema = getattr(op, "_schema", None)
+    if schema is None:
+        return {"out"}
+    return {a.name for a in schema.arguments if a.is_out}
+
+
+class _Recorder(TorchDispatchMode):
+    """Remembers every overload that reaches dispatch, with its arguments and results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        self.calls.append((func, args, kwargs, result))
+        return result
+
+
+@dataclass(frozen=True)
+class Dispatched:
+    """What a call becomes at dispatch.
+
+    `judged` is the call that experiments run: the one overload the function is a front of, else the function
+    itself. `inputs` and `outputs` say which of the judged call's tensors are the user's, in the user's order.
+    """
+
+    overloads: tuple[str, ...]
+    judged: Call
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def judged_inputs(self, placements: Sequence[Placement]) -> tuple[Placement, ...]:
+        """Placements of the judged call's inputs, from those of the user's."""
+        judged: list[Placement] = [Replicate()] * len(placements)
+        for position, placement in zip(self.inputs, placements, strict=True):
+            judged[position] = placement
+        return tuple(judged)
+
+    def user_row(self, row: Row) -> Row:
+        """A row about the judged call, told about the user's."""
+        return replace(
+            row,
+            inputs=tuple(row.inputs[i] for i in self.inputs),
+            outputs=tuple(row.outputs[i] for i in self.outputs),
+        )
+
+
+def dispatched(call: Call) -> Dispatched:
+    """Map a function to the ATen overloads that it reaches for these arguments."""
+    inputs = [t.clone() for t in call.tensors]
+    if isinstance(call.op, torch._ops.OpOverload):
+        count = len(call.run(inputs))
+        return Dispatched((call.name,), call, tuple(range(len(inputs))), tuple(range(count)))
+    recorder = _Recorder()
+    with torch.no_grad(), recorder:
+        outputs = flat_outputs(call.runner(inputs))
+    calls = [c for c in recorder.calls if str(c[0]) not in _BOOKKEEPING]
+    overloads = tuple(dict.fromkeys(str(c[0]) for c in calls))
+    whole = Dispatched(overloads, call, tuple(range(len(inputs))), tuple(range(len(outputs))))
+    if len(calls) != 1:
+        return whole
+    func, args, kwargs, result = calls[0]
+    inner = Call.of(func, args, kwargs)
+    sources = [_position(t, inputs) for t in inner.tensors]
+    results = flat_outputs(result)
+    returned = [_position(o, results) for o in outputs]
+    if sorted(s for s in sources if s is not None) != list(range(len(inputs))) or None in returned:
+        return whole
+    example = inner.with_leaves(
+        {slot: call.tensors[s] for slot, s in zip(inner.slots, sources, strict=True) if s is not None}
+    )
+    order = tuple(sources.index(i) for i in range(len(inputs)))
+    return Dispatched(overloads, example, order, tuple(r for r in returned if r is not None))
+
+
+def _position(item: Any, items: Sequence[Any]) -> int | None:
+    return next((i for i, other in enumerate(items) if other is item or _same_memory(other, item)), None)
+
+
+def _same_memory(first: Any, second: Any) -> bool:
+    """True for a tensor and its alias: factories return a detached alias of what was dispatched."""
+    if not (isinstance(first, Tensor) and isinstance(second, Tensor)) or not first.numel():
+        return False
+    return (
+        first.data_ptr() == second.data_ptr()
+        and first.shape == second.shape
+        and first.stride() == second.stride()
+        and first.dtype == second.dtype
+    )

@@ -1,0 +1,249 @@
+"""`discover` and `check`: which rows hold for a call, found by experiment.
+
+Every placement of the inputs meets the experiments in turn and leaves when nothing about its outputs is left to
+claim. Most leave at the first, so the whole search costs little more than the rows that hold.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.distributed.tensor.placement_types import Placement, Replicate
+
+from ..errors import UsageError
+from ..placements import Row, is_partial, is_replicate, is_shard, placement_text
+from ._call import Call, Dispatched, dispatched
+from ._candidates import combinations, output_placements, partials_of
+from ._found import Found, Verdict, refutation
+from ._judge import Expected
+from ._laboratory import RANKS, Laboratory, Unjudgeable
+from ._trial import Trial, maximal
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What discovery considers. `narrowing` accepts partial sums through a cast to a narrower float, which
+    rounds every piece before they are added. `empty` lets ranks run on empty pieces, which ends the process in a
+    few native kernels."""
+
+    partials: tuple[str, ...] = ("sum", "avg", "max", "min")
+    narrowing: bool = False
+    ranks: tuple[int, ...] = RANKS
+    empty: bool = True
+
+
+def discover(op: Callable[..., Any], /, *args: Any, policy: Policy | None = None, **kwargs: Any) -> Found:
+    """All rows that hold for the call `op(*args, **kwargs)`, beside the all-replicated one.
+
+    The tensors are examples: they give shapes and dtypes, and their values join the generated ones. Only maximal
+    rows are listed: one that takes P(avg), P(max) or P(min) also takes R there.
+
+    >>> found = discover(torch.softmax, torch.rand(4, 6, 8), dim=1)
+    >>> [str(row) for row in found.rows]
+    ['S(0) -> S(0)', 'S(2) -> S(2)']
+    """
+    policy = policy or Policy()
+    started = time.process_time()
+    call = _bind(op, args, kwargs)
+    try:
+        front, laboratory = _prepare(call, policy)
+    except Unjudgeable as why:
+        return Found(
+            call.name, _overloads(call), why.verdict, why.reason, seconds=time.process_time() - started
+        )
+    trials = {}
+    rows: dict[Row, Counter[str]] = {}
+    judged = 0
+    candidates = list(combinations(laboratory.call, policy.partials))
+    if laboratory.experiments[0].local_sizes:
+        # With local sizes even replicated inputs, or none, can give sharded outputs: new_zeros, expand.
+        candidates.append((Replicate(),) * len(laboratory.call.tensors))
+    for inputs in candidates:
+        trial = _try(laboratory, inputs, policy)
+        trials[inputs] = trial
+        judged += sum(len(claims) for claims in trial.claims if claims is not None)
+        rows |= {front.user_row(row): evidence for row, evidence in trial.rows()}
+    kept = maximal(rows)
+    return Found(
+        op=call.name,
+        overloads=front.overloads,
+        verdict="rows" if kept else "no valid rows",
+        evidence=kept,
+        trials=trials,
+        dispatched=front,
+        experiments=sum(t.experiments for t in trials.values()),
+        combinations=judged,
+        seconds=time.process_time() - started,
+    )
+
+
+def check(
+    op: Callable[..., Any], row: Row | str, /, *args: Any, policy: Policy | None = None, **kwargs: Any
+) -> Verdict:
+    """Try to refute one row for the call `op(*args, **kwargs)`.
+
+    The verdict is true if every experiment agrees for even shards at least (`shards` says for which), and carries
+    a counterexample if values differ.
+
+    >>> bool(check(torch.abs, "P(sum) -> P(sum)", torch.rand(4, 6)))
+    False
+    """
+    policy = policy or Policy()
+    row = Row.parse(row) if isinstance(row, str) else row
+    call = _bind(op, args, kwargs)
+    _check_inputs(row, call)
+    try:
+        front, laboratory = _prepare(call, policy)
+    except Unjudgeable as why:
+        return Verdict(row, False, f"{why.verdict}: {why.reason}")
+    _check_outputs(row, front, laboratory)
+    inputs = front.judged_inputs(row.inputs)
+    outputs = _output_options(laboratory, policy, inputs)
+    for position, placement in zip(front.outputs, row.outputs, strict=True):
+        outputs[position] = None if placement is None else [placement]
+    best: Verdict | None = None
+    for local in (None, "sizes"):
+        if local == "sizes" and not laboratory.experiments[0].local_sizes:
+            continue
+        trial = _run(laboratory, Trial(inputs, outputs, local))
+        verdict = _verdict(row, trial, front, laboratory, policy)
+        if verdict:
+            return verdict
+        best = best if best is not None and best.counterexample is not None else verdict
+    assert best is not None
+    return best
+
+
+def _prepare(call: Call, policy: Policy) -> tuple[Dispatched, Laboratory]:
+    try:
+        front = dispatched(call)
+    except Exception:
+        front = Dispatched((), call, tuple(range(len(call.tensors))), ())
+    laboratory = Laboratory(front.judged, (call.name, front.judged.name), policy.ranks, policy.empty)
+    return front, laboratory
+
+
+def _overloads(call: Call) -> tuple[str, ...]:
+    try:
+        return dispatched(call).overloads
+    except Exception:
+        return ()
+
+
+def _bind(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
+    if not callable(op):
+        raise UsageError(
+            f"{op!r} is not an operator: give a function such as torch.mm, then the call's arguments"
+        )
+    return Call.of(op, args, kwargs)
+
+
+def _try(laboratory: Laboratory, inputs: tuple[Placement, ...], policy: Policy) -> Trial:
+    """The trial of one placement of the inputs: as it stands, then with local sizes where arguments name some."""
+    outputs = _output_options(laboratory, policy, inputs)
+    if not policy.narrowing and _adds(inputs):
+        for i, narrows in enumerate(laboratory.narrows):
+            if narrows and outputs[i] is not None:
+                outputs[i] = [p for p in outputs[i] or () if not is_partial(p)]
+    trial = _run(laboratory, Trial(inputs, outputs))
+    nothing = all(is_replicate(p) for p in inputs) or next(trial.rows(), None) is None
+    if nothing and laboratory.experiments[0].local_sizes:
+        with_sizes = _run(laboratory, Trial(inputs, outputs, "sizes"))
+        if next(with_sizes.rows(), None) is not None:
+            return with_sizes
+    return trial
+
+
+def _run(laboratory: Laboratory, trial: Trial) -> Trial:
+    for experiment in laboratory.experiments:
+        trial.meet(experiment)
+        if not trial.alive:
+            break
+    return trial
+
+
+def _output_options(
+    laboratory: Laboratory, policy: Policy, inputs: Sequence[Placement]
+) -> list[list[Placement] | None]:
+    """Placements each output may be given; None for outputs that are no tensors. An output that ignores the
+    values is not called partial: it would be so by accident. An input written in place keeps its placement."""
+    first = laboratory.experiments[0]
+    options: list[list[Placement] | None] = []
+    returned = len(first.outputs) - len(laboratory.mutated)
+    for i, expected in enumerate(first.outputs):
+        if i >= returned:
+            options.append([inputs[laboratory.mutated[i - returned]]])
+            continue
+        if not isinstance(expected, Expected):
+            options.append(None)
+            continue
+        placements = output_placements(expected.shape, expected.dtype, policy.partials)
+        if laboratory.ignores_values[i]:
+            placements = [p for p in placements if not is_partial(p)]
+        options.append(placements)
+    return options
+
+
+def _adds(inputs: Sequence[Placement]) -> bool:
+    """True if an input is a partial whose pieces are added or multiplied, not compared."""
+    return any(is_partial(p) and p.reduce_op in ("sum", "avg", "product") for p in inputs)
+
+
+def _verdict(row: Row, trial: Trial, front: Dispatched, laboratory: Laboratory, policy: Policy) -> Verdict:
+    claimed: list[Placement | None] = [None] * len(trial.claims)
+    for position, placement in zip(front.outputs, row.outputs, strict=True):
+        claimed[position] = placement
+    judged = Row(trial.inputs, tuple(claimed), row.shards, trial.local)
+    example = refutation(trial, judged)
+    for position in front.outputs:
+        placement, dtype = claimed[position], laboratory.experiments[0].dtypes[position]
+        if placement is None or dtype is None or not is_partial(placement):
+            continue
+        if laboratory.narrows[position] and not policy.narrowing and _adds(row.inputs):
+            reason = "narrowing: every piece would be rounded to a narrower dtype before they are reduced"
+            return Verdict(
+                row, False, reason, counterexample=example or laboratory.rounding(judged, position)
+            )
+        if not partials_of(dtype, [placement.reduce_op]):
+            reason = f"an output of {dtype} is never {placement_text(placement)}"
+            return Verdict(row, False, reason, counterexample=example)
+    survived = next(trial.rows(), None)
+    if survived is None:
+        reason = example.reason if example else "no experiment gave values that could tell"
+        return Verdict(row, False, reason, counterexample=example)
+    found, evidence = survived
+    reason = f"survived {evidence.total()} experiments"
+    if found.shards == "even":
+        reason += ", for even shards only"
+    return Verdict(row, True, reason, found.shards, evidence)
+
+
+def _check_inputs(row: Row, call: Call) -> None:
+    tensors = call.tensors
+    if len(row.inputs) != len(tensors):
+        raise UsageError(
+            f"row '{row}' has {len(row.inputs)} inputs, but {call.name} was given {len(tensors)} tensors"
+        )
+    for i, (placement, tensor) in enumerate(zip(row.inputs, tensors, strict=True)):
+        if is_shard(placement) and placement.dim >= tensor.ndim:
+            raise UsageError(
+                f"row '{row}' shards dim {placement.dim} of input {i}, "
+                f"but that has shape {tuple(tensor.shape)}, dims 0 to {tensor.ndim - 1}"
+            )
+
+
+def _check_outputs(row: Row, front: Dispatched, laboratory: Laboratory) -> None:
+    expected = [laboratory.experiments[0].outputs[i] for i in front.outputs]
+    if len(row.outputs) != len(expected):
+        raise UsageError(
+            f"row '{row}' has {len(row.outputs)} outputs, but {front.judged.name} returns {len(expected)}"
+        )
+    for i, (placement, output) in enumerate(zip(row.outputs, expected, strict=True)):
+        if placement is None or not is_shard(placement) or not isinstance(output, Expected):
+            continue
+        if placement.dim >= len(output.shape):
+            raise UsageError(
+                f"row '{row}' shards dim {placement.dim} of output {i}, but that has {len(output.shape)} dims"
+            )

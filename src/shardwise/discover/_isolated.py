@@ -1,0 +1,67 @@
+"""Running discovery in a child process, so that a crash of a native kernel costs one answer and nothing else."""
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ..errors import UsageError
+from ._discover import Policy, discover
+from ._found import Found
+from ._ops import op_name
+
+
+def discover_isolated(
+    op: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], policy: Policy
+) -> Found:
+    """`discover` in a child process. If a kernel crashes, once more without empty shards, which is where most
+    crashes come from; if it crashes again, the verdict is "crashed"."""
+    for attempt in (policy, replace(policy, empty=False)):
+        result = run_isolated(partial(_bare, op, args, kwargs, attempt))
+        if not isinstance(result, Crash):
+            return result
+    return Found(op_name(op), (), "crashed", f"a native kernel ended the process with {result}")
+
+
+class Crash(str):
+    """The name of the signal that ended a child process."""
+
+
+def run_isolated(function: Callable[[], Any], timeout: float | None = None) -> Any:
+    """The function's result from a forked child; a `Crash` if a signal ended it, or after `timeout` seconds.
+
+    A `UsageError` is raised here as it was there.
+    """
+    context = multiprocessing.get_context("fork")
+    receiving, sending = context.Pipe(duplex=False)
+    child = context.Process(target=_send, args=(sending, function), daemon=True)
+    child.start()
+    sending.close()
+    try:
+        if not receiving.poll(timeout):
+            return Crash("timeout")
+        outcome, value = receiving.recv()
+    except EOFError:
+        child.join()
+        code = child.exitcode or 0
+        return Crash(signal.Signals(-code).name if code < 0 else f"exit status {code}")
+    finally:
+        child.kill()
+        child.join()
+    if outcome == "usage":
+        raise UsageError(value)
+    return value
+
+
+def _send(sending: Any, function: Callable[[], Any]) -> None:
+    try:
+        sending.send(("ok", function()))
+    except UsageError as error:
+        sending.send(("usage", str(error)))
+
+
+def _bare(op: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], policy: Policy) -> Found:
+    """What was found without the experiments, which do not travel between processes."""
+    return replace(discover(op, *args, policy=policy, **kwargs), trials={}, dispatched=None)

@@ -1,0 +1,164 @@
+"""Which placements the ranks' local outputs agree with, given the output of the whole call.
+
+One set of local outputs is held against every placement: replicated, a shard of each dim, each partial. Integers
+and bools must be equal; floats agree within a tolerance that follows the dtype. NaN equals NaN in the same place.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor.placement_types import Placement
+
+from ..placements import is_partial, is_replicate, join, shard_sizes
+
+# Relative tolerance, and absolute tolerance as a fraction of the largest value, by width of the float.
+_TOLERANCES = {
+    torch.float64: (1e-7, 1e-9),
+    torch.complex128: (1e-7, 1e-9),
+    torch.float32: (2e-4, 1e-5),
+    torch.complex64: (2e-4, 1e-5),
+    torch.float16: (2e-2, 5e-3),
+    torch.bfloat16: (5e-2, 2e-2),
+}
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        tensor = tensor.double()
+    try:
+        return tensor.numpy()
+    except RuntimeError:  # lazy conjugates and negations, and tensors that require grad
+        return tensor.detach().resolve_conj().resolve_neg().numpy()
+
+
+class Expected:
+    """One output of the whole call, ready to be compared with many local ones."""
+
+    def __init__(self, tensor: Tensor, finite_inputs: bool) -> None:
+        self.dtype = tensor.dtype
+        self.array = array(tensor)
+        self.shape = self.array.shape
+        self.exact = not (tensor.is_floating_point() or tensor.is_complex())
+        self.degenerate = self._is_degenerate()
+        self.mask: np.ndarray | None = None
+        self.special = not finite_inputs
+        if not self.exact:
+            finite = np.isfinite(self.array)
+            if finite_inputs and not finite.all():
+                self.mask = finite  # from finite inputs, 1 / 0 is where exact arithmetic has no answer
+            self.relative, fraction = _TOLERANCES.get(self.dtype, (5e-2, 2e-2))
+            size = np.abs(np.where(finite, self.array, 0))
+            self.fraction = fraction
+            self.tolerance = self.relative * size + fraction * size.max(initial=0)
+
+    def tighten(self) -> None:
+        """Allow one rounding of the output's own dtype and no more."""
+        self.relative, self.fraction = float(torch.finfo(self.dtype).eps), 0.0
+        self.tolerance = self.relative * np.abs(self.array)
+
+    def _is_degenerate(self) -> bool:
+        """Values that agree with too much to be evidence: none, all alike, a single zero or NaN."""
+        if self.array.size == 0:
+            return True
+        first = self.array.flat[0]
+        if self.array.size == 1:
+            return bool(first == 0 or first != first)
+        return bool((self.array == first).all() or (self.array != self.array).all())
+
+    def equals(self, other: np.ndarray, magnitude: float = 0.0) -> bool:
+        """True if `other` is this output, up to rounding of values as large as `magnitude`."""
+        if self.exact:
+            return np.array_equal(self.array, other)
+        if self.special:
+            with np.errstate(all="ignore"):
+                return bool(np.isclose(other, self.array, self.relative, self.fraction, equal_nan=True).all())
+        with np.errstate(all="ignore"):
+            close = np.abs(other - self.array) <= self.tolerance + self.fraction * magnitude
+        return bool(close.all() if self.mask is None else close[self.mask].all())
+
+    def agrees(self, pieces: Sequence[np.ndarray], placement: Placement) -> bool:
+        """True if these local outputs, placed so, are this output."""
+        if is_replicate(placement):
+            return all(piece.shape == self.shape and self.equals(piece) for piece in pieces)
+        if is_partial(placement):
+            if any(piece.shape != self.shape for piece in pieces):
+                return False
+            with np.errstate(all="ignore"):
+                whole = _REDUCE[placement.reduce_op](pieces)
+            if self.equals(whole):
+                return True
+            # Large pieces that cancel leave rounding errors of their own size.
+            return not self.exact and not self.special and self.equals(whole, _magnitude(pieces))
+        if hasattr(placement, "split_factor"):
+            shapes_fit = True
+        else:
+            dim = placement.dim
+            shapes_fit = self._cut_into([piece.shape for piece in pieces], dim)
+        if not shapes_fit:
+            return False
+        if hasattr(placement, "split_factor"):
+            whole = array(join([torch.from_numpy(np.ascontiguousarray(p)) for p in pieces], placement))
+            return whole.shape == self.shape and self.equals(whole)
+        return self.equals(np.concatenate(pieces, placement.dim))
+
+    def first_difference(self, pieces: Sequence[np.ndarray], placement: Placement) -> tuple[Any, ...]:
+        """Where the local outputs, replicated or reduced as `placement` says, differ most from this output."""
+        wholes = list(pieces) if is_replicate(placement) else [_REDUCE[placement.reduce_op](pieces)]
+        wrong = next((w for w in wholes if not self.equals(w)), wholes[0])
+        with np.errstate(all="ignore"):
+            apart = np.abs(np.asarray(wrong, dtype=complex) - np.asarray(self.array, dtype=complex))
+        apart = np.where(np.isfinite(apart), apart, np.inf)
+        return np.unravel_index(int(apart.argmax()), apart.shape)
+
+    def _cut_into(self, shapes: Sequence[tuple[int, ...]], dim: int) -> bool:
+        """True if shapes are those of this output's shards along `dim`."""
+        shape = self.shape
+        if dim >= len(shape):
+            return False
+        sizes = shard_sizes(shape[dim], len(shapes))
+        before, after = shape[:dim], shape[dim + 1 :]
+        return all(
+            len(s) == len(shape) and s[dim] == size and s[:dim] == before and s[dim + 1 :] == after
+            for s, size in zip(shapes, sizes, strict=True)
+        )
+
+
+def agreeing(expected: Expected, pieces: Sequence[np.ndarray], among: Iterable[Placement]) -> set[Placement]:
+    return {placement for placement in among if expected.agrees(pieces, placement)}
+
+
+def _magnitude(pieces: Sequence[np.ndarray]) -> float:
+    return float(max((np.abs(p[np.isfinite(p)]).max(initial=0) for p in pieces), default=0.0))
+
+
+def _sum(pieces: Sequence[np.ndarray]) -> np.ndarray:
+    total = pieces[0]
+    for piece in pieces[1:]:
+        total = total + piece  # for bool this is "or", which is what an all-reduce of bools gives
+    return total
+
+
+def _avg(pieces: Sequence[np.ndarray]) -> np.ndarray:
+    return _sum(pieces) / len(pieces)
+
+
+def _fold(combine: Any) -> Any:
+    def reduce(pieces: Sequence[np.ndarray]) -> np.ndarray:
+        whole = pieces[0]
+        for piece in pieces[1:]:
+            whole = combine(whole, piece)
+        return whole
+
+    return reduce
+
+
+_REDUCE = {
+    "sum": _sum,
+    "avg": _avg,
+    "max": _fold(np.maximum),
+    "min": _fold(np.minimum),
+    "product": _fold(np.multiply),
+}

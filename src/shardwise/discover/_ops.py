@@ -1,0 +1,81 @@
+"""Names of operators, and the operators they name.
+
+`torch.mm`, `aten.mm.default`, `torch.nn.functional.layer_norm`, `package.module:function` and `namespace::name`
+are all names; `op_name` gives the one that reads best for a given operator.
+"""
+
+import difflib
+import functools
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from ..errors import UsageError
+
+
+def op_name(op: Callable[..., Any]) -> str:
+    if isinstance(op, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return str(op)
+    name = getattr(op, "__name__", None) or type(op).__name__
+    return _names_of_functions().get(id(op)) or name
+
+
+@functools.cache
+def _names_of_functions() -> dict[int, str]:
+    """torch's public functions by identity, so that a builtin prints as `torch.mm`."""
+    names: dict[int, str] = {}
+    for module in ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft"):
+        for name, value in vars(import_module(module)).items():
+            if callable(value) and not isinstance(value, type) and not name.startswith("_"):
+                names.setdefault(id(value), f"{module}.{name}")
+    return names
+
+
+def resolve_op(name: str) -> Callable[..., Any]:
+    """The operator that `name` names; a `UsageError` suggests what may have been meant."""
+    if ":" in name and "::" not in name:
+        return _user_function(name)
+    if "::" in name:
+        return _registered(name.replace("::", "."), name)
+    first = name.split(".")[0]
+    if first != "torch" and hasattr(torch.ops, first) and name.count("."):
+        return _registered(name, name)
+    dotted = name if first == "torch" else f"torch.{name}"
+    found: Any = torch
+    for part in dotted.split(".")[1:]:
+        parent, found = found, getattr(found, part, None)
+        if found is None:
+            raise UsageError(f"unknown op {name!r}{_suggestion(part, parent)}")
+    if not callable(found):
+        raise UsageError(f"{name!r} is a {type(found).__name__}, not an operator")
+    return found
+
+
+def _registered(dotted: str, name: str) -> Callable[..., Any]:
+    namespace, packet, *overload = dotted.split(".")
+    try:
+        found = getattr(getattr(torch.ops, namespace), packet)
+        return getattr(found, overload[0]) if overload else found
+    except AttributeError:
+        hint = _suggestion(packet, getattr(torch.ops, namespace))
+        raise UsageError(f"unknown op {name!r}{hint}") from None
+
+
+def _user_function(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(import_module(module), function)
+    except ImportError as error:
+        raise UsageError(f"cannot import {module!r} for op {name!r}: {error}") from None
+    except AttributeError:
+        raise UsageError(f"module {module!r} has no function {function!r}") from None
+    if not callable(found):
+        raise UsageError(f"{name!r} is a {type(found).__name__}, not a function")
+    return found
+
+
+def _suggestion(part: str, parent: Any) -> str:
+    close = difflib.get_close_matches(part, dir(parent), n=1)
+    return f": did you mean {close[0]!r}?" if close else ": use a name such as torch.mm or aten.mm.default"

@@ -1,0 +1,162 @@
+"""The same call at other sizes: small ones, and such that shards come out even, uneven or empty.
+
+Dims of equal size in the example vary together, since nothing else tells which of them must agree (the two k of
+a matmul). A size that the operator will not accept stays as it was. Arguments that name sizes (`view`,
+`layer_norm`, `select_backward`) follow the dims they name: globally when a call is resized, and on each rank when
+it runs on shards, which is the local form `sizes`.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch.distributed.tensor.placement_types import Placement
+
+from ..placements import is_shard, shard_sizes
+from ._call import Call
+
+Shape = tuple[int, ...]
+
+# Sizes that give even, uneven and empty pieces, by number of ranks, for the classes from small to large.
+# Two ranks have an empty piece only of a dim of size 1, which says nothing about sharding.
+SIZES: dict[tuple[int, str], tuple[int, ...]] = {
+    (2, "even"): (4, 6, 8, 10, 12),
+    (2, "uneven"): (5, 7, 9, 11, 13),
+    (3, "even"): (3, 6, 9, 12, 15),
+    (3, "uneven"): (5, 7, 8, 10, 11),
+    (3, "empty"): (2, 4),
+    (4, "even"): (4, 8, 12, 16, 20),
+    (4, "uneven"): (7, 10, 11, 13, 14),
+    (4, "empty"): (5, 6, 9),
+}
+_SIZE_WORDS = ("size", "shape")
+_NOT_SIZES = {"kernel_size", "split_size", "split_sizes", "block_size", "chunk_size"}
+_SIZE_NAMES = {"N", "C", "HxW", "num_weights", "num_embeddings"}
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A call whose inputs have these shapes; its size arguments already fit them."""
+
+    call: Call
+    shapes: tuple[Shape, ...]
+
+
+def example_sizes(call: Call) -> Sized:
+    return Sized(call, tuple(tuple(t.shape) for t in call.tensors))
+
+
+def size_leaves(call: Call) -> list[tuple[int, str, int]]:
+    """(leaf, argument, value) of every integer argument that names a size."""
+    return [
+        (leaf, name, value)
+        for leaf, name, value in call.named_leaves()
+        if type(value) is int
+        and name not in _NOT_SIZES
+        and (name in _SIZE_NAMES or any(word in name for word in _SIZE_WORDS))
+    ]
+
+
+class Resizer:
+    """Finds which sizes a call accepts, by running it; `runs` says whether a sized call does."""
+
+    def __init__(self, call: Call, runs: Callable[[Sized], bool]) -> None:
+        self.example = example_sizes(call)
+        self.runs = runs
+        self.classes = sorted({s for shape in self.example.shapes for s in shape if s > 1})
+        self._accepted: dict[tuple[tuple[int, int], ...], Sized | None] = {}
+
+    def sizings(self, ranks: int, case: str) -> Iterator[Sized]:
+        """The call at sizes that make shards of this case: at one sizing where all classes can change
+        together, else at one sizing per class."""
+        wanted = SIZES[ranks, case]
+        together = {c: wanted[min(i, len(wanted) - 1)] for i, c in enumerate(self.classes)}
+        if (sized := self.resized(together)) is not None:
+            yield sized
+            return
+        alone = {}
+        for i, size_class in enumerate(self.classes):
+            # Sizes of different classes differ where they can, so that size arguments name one dim only.
+            order = wanted[i:] + wanted[:i]
+            if (size := self._first_accepted(size_class, order)) is not None:
+                alone[size_class] = size
+        if (sized := self.resized(alone)) is not None:
+            if alone:
+                yield sized
+            return
+        for size_class, size in alone.items():
+            single = self.resized({size_class: size})
+            if single is not None:
+                yield single
+
+    def _first_accepted(self, size_class: int, wanted: Sequence[int]) -> int | None:
+        return next((s for s in wanted if self.resized({size_class: s}) is not None), None)
+
+    def resized(self, mapping: dict[int, int]) -> Sized | None:
+        """The call with sizes changed by `mapping`, or None where the operator will not run so."""
+        key = tuple(sorted(mapping.items()))
+        if key not in self._accepted:
+            candidates = (self._apply(mapping, args) for args in (False, True))
+            self._accepted[key] = next((sized for sized in candidates if self.runs(sized)), None)
+        return self._accepted[key]
+
+    def _apply(self, mapping: dict[int, int], with_arguments: bool) -> Sized:
+        call, shapes = self.example.call, self.example.shapes
+        new_shapes = tuple(tuple(mapping.get(s, s) for s in shape) for shape in shapes)
+        if not with_arguments:
+            return Sized(call, new_shapes)
+        products = dict(mapping)
+        for old, new in zip(shapes, new_shapes, strict=True):
+            for start in range(len(old)):
+                for stop in range(start + 2, len(old) + 1):
+                    products.setdefault(math.prod(old[start:stop]), math.prod(new[start:stop]))
+        changes = {leaf: products.get(value, value) for leaf, _, value in size_leaves(call)}
+        return Sized(call.with_leaves(changes), new_shapes)
+
+
+class LocalSizes:
+    """The size arguments of a sized call on each rank: the local form `sizes`."""
+
+    def __init__(self, sized: Sized, output_shapes: Sequence[Shape | None]) -> None:
+        self.call = sized.call
+        self.shapes = sized.shapes
+        self.output_shapes = output_shapes
+        by_argument: dict[str, list[tuple[int, int]]] = {}
+        for leaf, name, value in size_leaves(sized.call):
+            by_argument.setdefault(name, []).append((leaf, value))
+        self.arguments = list(by_argument.values())
+
+    def __bool__(self) -> bool:
+        return bool(self.arguments)
+
+    def calls(self, inputs: Sequence[Placement], output: Placement, ranks: int) -> list[Call] | None:
+        """One call per rank, sizes replaced by the local ones; None where that changes nothing."""
+        changes: list[dict[int, int]] = [{} for _ in range(ranks)]
+        sharded = [
+            shape[p.dim]
+            for shape, p in zip(self.shapes, inputs, strict=True)
+            if is_shard(p) and shape[p.dim] > 1
+        ]
+        shape = self.output_shapes[0]
+        for argument in self.arguments:
+            if shape is not None and self._names(argument, shape):
+                if not is_shard(output) or output.dim >= len(argument):
+                    continue
+                leaf, value = argument[output.dim]
+                elements = [(leaf, shape[output.dim])] if value != -1 else []
+            else:
+                outer = [shape[output.dim]] if shape is not None and is_shard(output) else []
+                elements = [(leaf, value) for leaf, value in argument if value in sharded + outer]
+            for leaf, value in elements:
+                for rank, size in enumerate(shard_sizes(value, ranks)):
+                    changes[rank][leaf] = size
+        if not any(changes):
+            return None
+        return [self.call.with_leaves(change) for change in changes]
+
+    @staticmethod
+    def _names(argument: list[tuple[int, int]], shape: Shape) -> bool:
+        """True if the argument spells out the shape of the output."""
+        return len(argument) == len(shape) and all(
+            value in (-1, size) for (_, value), size in zip(argument, shape, strict=True)
+        )

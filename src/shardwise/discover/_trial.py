@@ -1,0 +1,207 @@
+"""Trying candidate rows against experiments until they fail, and what is left in the end.
+
+A `Trial` follows one placement of the inputs. Every output keeps its own set of placements that have agreed with
+all local results so far, separately for whole, even, uneven and empty shards, since a row may hold for some of
+these only.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from torch.distributed.tensor.placement_types import Placement, Replicate
+
+from ..placements import Row, Shards, is_partial, is_replicate, is_shard
+from ._experiment import Case, Experiment, LocalRunFailed
+
+# R is one way of splitting these partials, so a row that takes the partial takes R as well.
+COVERS_REPLICATE = ("avg", "max", "min")
+
+
+@dataclass
+class Claim:
+    """One output called one placement: the cases in which that agreed and failed, and with what evidence."""
+
+    passed: Counter[Case] = field(default_factory=Counter)
+    failed: dict[Case, Experiment] = field(default_factory=dict)
+    reasons: dict[Case, str] = field(default_factory=dict)
+    evidence: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def alive(self) -> bool:
+        return "whole" not in self.failed and "even" not in self.failed
+
+    @property
+    def shards(self) -> Shards | None:
+        """The shard sizes for which the claim held; None if it did not, or was met by degenerate values only."""
+        if not self.alive or not self.evidence:
+            return None
+        if "uneven" in self.failed:
+            return "even" if self.passed["even"] else None
+        if self.passed["whole"] or (self.passed["empty"] and "empty" not in self.failed):
+            return "any"
+        if self.passed["uneven"]:
+            return "nonempty"
+        return "even" if self.passed["even"] else None
+
+
+class Trial:
+    """One placement of the inputs under test, with the claims about each output that are still open."""
+
+    def __init__(
+        self,
+        inputs: tuple[Placement, ...],
+        outputs: Sequence[Sequence[Placement] | None],
+        local: str | None = None,
+    ) -> None:
+        self.inputs = inputs
+        self.local = local
+        self.claims = [None if o is None else {p: Claim() for p in o} for o in outputs]
+        self.experiments = 0
+
+    @property
+    def alive(self) -> bool:
+        return all(c is None or any(claim.alive for claim in c.values()) for c in self.claims)
+
+    def meet(self, experiment: Experiment) -> None:
+        """Run one experiment and drop what it refutes."""
+        if not experiment.fits(self.inputs):
+            return
+        case = experiment.input_case(self.inputs)
+        if all(c is None or all(case in k.failed for k in c.values() if k.alive) for c in self.claims):
+            return
+        self.experiments += 1
+        if self.local == "sizes":
+            self._meet_with_local_sizes(experiment, case)
+            return
+        try:
+            local = experiment.run(self.inputs)
+        except LocalRunFailed as failure:
+            self._fail_all(experiment, case, str(failure))
+            return
+        for i, claims in enumerate(self.claims):
+            if claims is not None:
+                for placement, claim in claims.items():
+                    self._judge(experiment, case, i, placement, claim, local[i])
+
+    def _meet_with_local_sizes(self, experiment: Experiment, case: Case) -> None:
+        """Local size arguments depend on how the outputs are placed, so each placement is a run of its own."""
+        first = next(c for c in self.claims if c is not None)
+        for placement in [p for p, claim in first.items() if claim.alive]:
+            calls = experiment.local_sizes.calls(self.inputs, placement, experiment.ranks)
+            affected = [
+                (i, c[placement]) for i, c in enumerate(self.claims) if c is not None and placement in c
+            ]
+            if calls is None:
+                for _, claim in affected:
+                    claim.failed.setdefault("whole", experiment)
+                    claim.reasons.setdefault("whole", "no argument names a size that is local here")
+                continue
+            try:
+                local = experiment.run(self.inputs, calls)
+            except LocalRunFailed as failure:
+                for i, claim in affected:
+                    self._fail(experiment, experiment.row_case(case, i, placement), claim, str(failure))
+                continue
+            for i, claim in affected:
+                self._judge(experiment, case, i, placement, claim, local[i])
+
+    def _judge(
+        self, experiment: Experiment, case: Case, output: int, placement: Placement, claim: Claim, local: list
+    ) -> None:
+        if not claim.alive:
+            return
+        row_case = experiment.row_case(case, output, placement)
+        if row_case in claim.failed:
+            return
+        expected = experiment.outputs[output]
+        if expected.agrees(local, placement):
+            claim.passed[row_case] += 1
+            if not expected.degenerate:
+                claim.evidence[experiment.generator] += 1
+        else:
+            self._fail(experiment, row_case, claim, "values differ")
+
+    def _fail_all(self, experiment: Experiment, case: Case, reason: str) -> None:
+        for claims in self.claims:
+            for claim in (claims or {}).values():
+                self._fail(experiment, case, claim, reason)
+
+    @staticmethod
+    def _fail(experiment: Experiment, case: Case, claim: Claim, reason: str) -> None:
+        claim.failed.setdefault(case, experiment)
+        claim.reasons.setdefault(case, reason)
+
+    def rows(self) -> Iterator[tuple[Row, Counter[str]]]:
+        """What survived, with the experiments survived by generator."""
+        options: list[list[tuple[Placement | None, Claim | None]]] = []
+        for claims in self.claims:
+            if claims is None:
+                options.append([(None, None)])
+            else:
+                options.append([(p, c) for p, c in claims.items() if c.shards is not None])
+        for choice in itertools.product(*options):
+            held = [c for _, c in choice if c is not None]
+            shards = min((c.shards for c in held if c.shards is not None), key=_GENERALITY.index)
+            evidence = min((c.evidence for c in held), key=Counter.total)
+            yield Row(self.inputs, tuple(p for p, _ in choice), shards, self.local), evidence
+
+
+_GENERALITY: tuple[Shards, ...] = ("even", "nonempty", "any")
+
+
+def implies(stronger: Row, weaker: Row) -> bool:
+    """True if whoever knows the first row knows the second: R is a case of P(avg), P(max) and P(min)."""
+    if _GENERALITY.index(stronger.shards) < _GENERALITY.index(weaker.shards):
+        return False
+    if stronger.local is not None and weaker.local is None:
+        return False
+    return all(
+        given == asked or (is_replicate(asked) and _covers(given))
+        for given, asked in zip(stronger.inputs, weaker.inputs, strict=True)
+    ) and all(
+        got == claimed or (got is not None and is_replicate(got) and claimed is not None and _covers(claimed))
+        for got, claimed in zip(stronger.outputs, weaker.outputs, strict=True)
+    )
+
+
+def _covers(placement: Placement) -> bool:
+    return is_partial(placement) and placement.reduce_op in COVERS_REPLICATE
+
+
+def maximal(rows: dict[Row, Counter[str]]) -> dict[Row, Counter[str]]:
+    """Rows that no other row implies, in reading order."""
+    if not rows:
+        return {}
+    first = next(iter(rows))
+    replicated = Row(
+        tuple(Replicate() for _ in first.inputs),
+        tuple(None if o is None else Replicate() for o in first.outputs),
+    )
+    kept = {}
+    for row in sorted(rows, key=_reading_order):
+        others = (other for other in (replicated, *rows) if other != row)
+        if not any(implies(other, row) for other in others) and row != replicated:
+            kept[row] = rows[row]
+    return kept
+
+
+def _reading_order(row: Row) -> tuple:
+    """Shards before partials, dims in order."""
+
+    def key(placement: Placement | None) -> tuple[int, int, str]:
+        if placement is None or is_replicate(placement):
+            return (1, 0, "")
+        if is_shard(placement):
+            return (0, placement.dim, "")
+        return (2, ("sum", "avg", "max", "min", "product").index(placement.reduce_op), "")
+
+    has_partial = any(is_partial(p) for p in row.inputs)
+    return (
+        has_partial,
+        [key(p) for p in row.inputs],
+        [key(p) for p in row.outputs],
+        row.shards,
+        row.local or "",
+    )
