@@ -1,5 +1,16 @@
-"""Layouts of a tensor on a whole mesh: one placement per axis, and the order of nested shards."""
+"""How a tensor lies on a mesh: layouts, one placement per axis, and shardings, the same seen from the tensor's dims."""
 
+from ._axes import AxisRef, append_axis, is_prefix, is_strict_prefix
 from ._layout import Layout, mixes_partials
+from ._sharding import DimSharding, Sharding
 
-__all__ = ["Layout", "mixes_partials"]
+__all__ = [
+    "AxisRef",
+    "DimSharding",
+    "Layout",
+    "Sharding",
+    "append_axis",
+    "is_prefix",
+    "is_strict_prefix",
+    "mixes_partials",
+]

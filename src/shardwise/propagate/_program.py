@@ -1,0 +1,210 @@
+"""`Program`: values with shapes and shardings, and the operations between them, each with its factor rule.
+
+A constraint in the middle and a barrier are operations too: both hand their value on unchanged. The one pins the
+sharding of what it hands on, the other lets shardings through in some directions only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from ..errors import UsageError
+from ..layout import Sharding
+from ..mesh import Mesh
+from ..rules import FactorRule, Template, TensorFactors
+
+# When an operation is passed at the levels `op-priority` and `user-priority`; see `_levels`.
+OpKind = Literal["elementwise", "reshape", "transpose", "broadcast", "dynamic_slice", "copy", "barrier", "other"]
+OP_KINDS: tuple[OpKind, ...] = get_args(OpKind)
+
+Direction = Literal["forward", "backward", "both", "none"]
+DIRECTIONS: tuple[Direction, ...] = ("none", "forward", "backward", "both")
+
+
+@dataclass(frozen=True)
+class Value:
+    name: str
+    shape: tuple[int, ...]
+    sharding: Sharding
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operation; its inputs and outputs are names of values. Without a rule nothing passes through it."""
+
+    op: str
+    kind: OpKind
+    rule: FactorRule | None
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    allowed: Direction = "both"
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.outputs)} = {self.op}({', '.join(self.inputs)})"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the program returns: a value, and the sharding in which it is returned."""
+
+    value: str
+    sharding: Sharding
+
+
+@dataclass
+class Program:
+    """A graph in program order, built by calls that return the names of values.
+
+    >>> program = Program(Mesh.parse("dp=2,tp=4"))
+    >>> x = program.input("x", (8, 16), "[{dp}, {}]")
+    >>> w = program.input("w", (16, 32), "[{}, {tp}]")
+    >>> program.op("m k, k n -> m n", [x, w], name="y")
+    'y'
+    """
+
+    mesh: Mesh
+    values: dict[str, Value] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    groups: list[tuple[str, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.mesh = Mesh.of(self.mesh)
+
+    def input(self, name: str, shape: Sequence[int], sharding: Sharding | str | None = None) -> str:
+        return self._add(name, shape, sharding)
+
+    def op(
+        self,
+        rule: FactorRule | Template | str,
+        inputs: Sequence[str],
+        *,
+        name: str | None = None,
+        op: str = "op",
+        kind: OpKind | None = None,
+        shape: Sequence[int] | None = None,
+        sharding: Sharding | str | None = None,
+    ) -> str:
+        """An operation with one output. Its shape is taken from the rule unless given."""
+        shapes = [self._value(value).shape for value in inputs]
+        if isinstance(rule, str):
+            rule = Template.parse(rule)
+        if isinstance(rule, Template):
+            rule = rule.on(shapes, None if shape is None else [shape])
+        if len(rule.outputs) != 1 or rule.outputs[0] is None:
+            raise UsageError(f"rule '{rule}' has {len(rule.outputs)} outputs: use 'node' for other than one")
+        if shape is None:
+            shape = [rule.size_of(names) for names in rule.outputs[0]]
+        output = self._add(name or f"v{len(self.values)}", shape, sharding)
+        return self.node(rule, inputs, [output], op=op, kind=kind)[0]
+
+    def node(
+        self,
+        rule: FactorRule | None,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        *,
+        op: str = "op",
+        kind: OpKind | None = None,
+        allowed: Direction = "both",
+    ) -> tuple[str, ...]:
+        """An operation between values that are there already."""
+        shapes = ([self._value(v).shape for v in inputs], [self._value(v).shape for v in outputs])
+        if kind is not None and kind not in OP_KINDS:
+            raise UsageError(f"unknown kind of operation {kind!r}: use one of {', '.join(OP_KINDS)}")
+        if allowed not in DIRECTIONS:
+            raise UsageError(f"unknown direction {allowed!r}: use one of {', '.join(DIRECTIONS)}")
+        made = {value for node in self.nodes[-1:] for value in node.outputs}
+        for value in outputs:
+            if value in inputs or value in made:
+                raise UsageError(f"value {value!r} is made twice")
+        if rule is not None:
+            rule.verify(*shapes)
+        node = Node(op, kind or (kind_of(rule) if rule else "other"), rule, tuple(inputs), tuple(outputs), allowed)
+        self.nodes.append(node)
+        return node.outputs
+
+    def value(self, name: str, shape: Sequence[int], sharding: Sharding | str | None = None) -> str:
+        """A value that a node will make."""
+        return self._add(name, shape, sharding)
+
+    def constrain(self, value: str, sharding: Sharding | str, name: str | None = None) -> str:
+        """The same value, with its sharding pinned (where its dims are closed) from here on."""
+        shape = self._value(value).shape
+        output = self._add(name or f"{value}.constrained", shape, sharding)
+        return self.node(identity(shape), [value], [output], op="constraint", kind="elementwise")[0]
+
+    def barrier(self, value: str, allowed: Direction = "none", name: str | None = None) -> str:
+        """The same value; shardings pass only in the allowed direction, `forward` being from `value` on."""
+        shape = self._value(value).shape
+        output = self._add(name or f"{value}.barrier", shape, None)
+        return self.node(identity(shape), [value], [output], op="barrier", kind="barrier", allowed=allowed)[0]
+
+    def group(self, *values: str) -> None:
+        """These values end up with the same sharding."""
+        for value in values:
+            if self._value(value).shape != self._value(values[0]).shape:
+                raise UsageError(
+                    f"values {values[0]!r} and {value!r} cannot share a sharding: their shapes are "
+                    f"{self.values[values[0]].shape} and {self.values[value].shape}"
+                )
+        self.groups.append(tuple(values))
+
+    def result(self, value: str, sharding: Sharding | str | None = None) -> None:
+        """Return a value, in a sharding of its own."""
+        self.results.append(Result(value, self._sharding(sharding, self._value(value).shape)))
+
+    def _value(self, name: str) -> Value:
+        if name not in self.values:
+            raise UsageError(f"there is no value {name!r}: the last ones are {', '.join(list(self.values)[-5:])}")
+        return self.values[name]
+
+    def _add(self, name: str, shape: Sequence[int], sharding: Sharding | str | None) -> str:
+        if name in self.values:
+            raise UsageError(f"there is a value {name!r} already")
+        self.values[name] = Value(name, tuple(shape), self._sharding(sharding, shape))
+        return name
+
+    def _sharding(self, sharding: Sharding | str | None, shape: Sequence[int]) -> Sharding:
+        if sharding is None:
+            return Sharding.unknown(self.mesh, len(shape))
+        if isinstance(sharding, str):
+            sharding = Sharding.parse(sharding, self.mesh)
+        if sharding.mesh != self.mesh:
+            raise UsageError(f"sharding {sharding} is of mesh {sharding.mesh} but the program's is {self.mesh}")
+        sharding.require_rank(shape)
+        return sharding
+
+
+def identity(shape: Sequence[int]) -> FactorRule:
+    """The rule of an op that hands its tensor on."""
+    return Template.parse("{0} -> {0}".format(" ".join(f"f{dim}" for dim in range(len(shape))) or "()")).on([shape])
+
+
+def kind_of(rule: FactorRule) -> OpKind:
+    """The kind of an operation as far as its factors tell: which dims of the output its inputs have, and in what order."""
+    outputs = [tensor for tensor in rule.outputs if tensor is not None]
+    if any(factor.kind != "pass_through" for factor in rule.factors) or not rule.inputs or len(set(outputs)) != 1:
+        return "other"
+    output = outputs[0]
+    inputs = [tensor for tensor in rule.inputs if tensor]
+    if all(tensor == output for tensor in inputs):
+        return "elementwise"
+    if len(inputs) > 1:
+        aligned = all(_is_broadcast(tensor, output) for tensor in inputs)
+        return "elementwise" if aligned and any(_factors(t) == _factors(output) for t in inputs) else "other"
+    if _is_broadcast(inputs[0], output):
+        return "broadcast"
+    if sorted(inputs[0]) == sorted(output):
+        return "transpose"
+    return "reshape" if _factors(inputs[0]) == _factors(output) else "other"
+
+
+def _is_broadcast(tensor: TensorFactors, output: TensorFactors) -> bool:
+    """True if each dim is that of the output at the same place from the right, or has no factor."""
+    pairs = zip(reversed(tensor), reversed(output), strict=False)
+    return len(tensor) <= len(output) and all(not dim or dim == other for dim, other in pairs)
+
+
+def _factors(tensor: TensorFactors) -> list[str]:
+    return [name for dim in tensor for name in dim]

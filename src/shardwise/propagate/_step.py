@@ -1,0 +1,290 @@
+"""One step: axes move along the factors of one operation, between all of its tensors.
+
+For each factor the tensors that carry it are compared: as long as their axes agree, from the major one on, the
+longest list is what the factor should have. Then conflicts cut it: with axes that shard another factor of the
+same tensor, with replicated axes, with closed dims, with sizes that do not divide. Basic steps drop what conflicts
+anywhere; aggressive ones decide per tensor, the factor with the larger source first.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..layout import AxisRef, is_prefix, is_strict_prefix
+from ._state import Axes, Cell, Op, Projected, State, project, unproject
+
+# Directions are sets: a forward and a backward bit.
+NONE, FORWARD, BACKWARD, BOTH = range(4)
+
+
+@dataclass(frozen=True)
+class Move:
+    """Axes that a factor brought onto a tensor, and the tensors they came from."""
+
+    factor: str
+    tensor: int
+    axes: Axes
+    sources: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An axis that a factor would have brought onto a tensor but for the reason given."""
+
+    factor: str
+    tensor: int
+    axis: AxisRef
+    reason: str
+
+
+@dataclass
+class Notes:
+    """What a step did and what it refused; kept only when someone asks."""
+
+    moves: list[Move] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+def step(
+    op: Op, states: tuple[State, ...], directions: tuple[int, ...], aggressive: bool, notes: Notes | None = None
+) -> list[State | None]:
+    """For each tensor its new sharding, or None if it does not change."""
+    tensors = [project(s, t, op.sizes) for s, t in zip(states, op.tensors, strict=True)]
+    wanted = [
+        _agreed(tensors, op.inputs, factor, direction, op, notes) for factor, direction in enumerate(directions)
+    ]
+    if not any(wanted):
+        return [None] * len(states)
+    spread = _aggressive if aggressive else _basic
+    updated = spread(op, tensors, directions, wanted, notes)
+    changed: list[State | None] = []
+    for state, tensor, factors, update in zip(states, tensors, op.tensors, updated, strict=True):
+        new = unproject(tensor, factors, op.sizes, state) if update else state
+        changed.append(None if new == state else new)
+    return changed
+
+
+def _agreed(
+    tensors: list[Projected], inputs: int, factor: int, direction: int, op: Op, notes: Notes | None
+) -> Axes:
+    """The axes on which the tensors agree for a factor. Tensors against the direction only cut, never extend."""
+    if direction == NONE:
+        return ()
+    order = list(enumerate(tensors))
+    if direction == BACKWARD:
+        order = order[inputs:] + order[:inputs]
+    last_leading = len(tensors) if direction == BOTH else (inputs if direction == FORWARD else len(tensors) - inputs)
+    axes: Axes = ()
+    extend = True
+    for position, (index, tensor) in enumerate(order):
+        extend = extend and position < last_leading
+        cell = tensor.cells.get(factor)
+        if cell is not None and cell.axes != axes:
+            before, could = axes, extend
+            axes, extend = _common(axes, cell.axes, extend)
+            if notes is not None and could and not extend and before and cell.axes:
+                lost = next(a for a in (*cell.axes, *before) if a not in axes)
+                there = _list(cell.axes)
+                notes.refusals.append(
+                    Refusal(op.names[factor], index, lost, f"{op.place(index)} has {there} where others have {_list(before)}")
+                )
+    return axes
+
+
+def _common(old: Axes, new: Axes, extend: bool) -> tuple[Axes, bool]:
+    """Where two lists agree, and whether further lists may extend that: not after a conflict."""
+    agreed: list[AxisRef] = []
+    for position, (a, b) in enumerate(zip(old, new, strict=False)):
+        if a == b:
+            agreed.append(a)
+        elif b.is_prefix_of(a):
+            if position + 1 < len(new):
+                return (*agreed, b), False
+            agreed.append(a)
+        elif a.is_prefix_of(b):
+            if not extend or position + 1 < len(old):
+                return (*agreed, a), False
+            agreed.append(b)
+        else:
+            return tuple(agreed), False
+    agreed.extend(old[len(new) :])
+    if extend:
+        agreed.extend(new[len(old) :])
+    return tuple(agreed), extend
+
+
+def _cut(axes: Axes, allowed: Callable[[AxisRef, int], AxisRef | None]) -> Axes:
+    """The axes up to the first that is not allowed in full. `allowed` gets an axis and the shards before it."""
+    kept: list[AxisRef] = []
+    shards = 1
+    for axis in axes:
+        part = allowed(axis, shards)
+        if part is None:
+            break
+        kept.append(part)
+        if part != axis:
+            break
+        shards *= axis.size
+    return tuple(kept)
+
+
+def _before_all(axis: AxisRef | None, others: Axes) -> AxisRef | None:
+    for other in others:
+        if axis is None:
+            return None
+        axis = axis.before(other)
+    return axis
+
+
+def _clear_of_others(axis: AxisRef | None, tensor: Projected, factor: int) -> AxisRef | None:
+    """The prefix of an axis that no other factor of the tensor uses."""
+    axis = _before_all(axis, tensor.idle)
+    for other, cell in tensor.cells.items():
+        if other != factor and (cell.axes or cell.overflow):
+            axis = _before_all(_before_all(axis, cell.overflow), cell.axes)
+    return axis
+
+
+def _fits(axis: AxisRef, tensor: Projected, cell: Cell, shards: int, size: int) -> AxisRef | None:
+    """The prefix of an axis that the factor itself can take after `shards` pieces."""
+    part = _before_all(axis, tensor.barred)
+    if part is None or any(own.contains(part) for own in cell.axes):
+        return part
+    if not cell.closed and not cell.overflow:
+        if cell.minor:
+            return part
+        if size % shards == 0:
+            common = math.gcd(size // shards, part.size)
+            if common == part.size:
+                return part
+            if common > 1:
+                return AxisRef(part.name, part.pre, common)
+    return cell.axes[-1] if cell.axes and cell.axes[-1].is_prefix_of(part) else None
+
+
+def _basic(
+    op: Op, tensors: list[Projected], directions: tuple[int, ...], wanted: list[Axes], notes: Notes | None
+) -> list[bool]:
+    updated = [False] * len(tensors)
+    for factor, axes in enumerate(wanted):
+        if not axes:
+            continue
+        # Earlier factors have changed the tensors since `wanted` was computed, but not along this factor.
+        size = op.sizes[factor]
+
+        def allowed(axis: AxisRef, shards: int, factor: int = factor, size: int = size) -> AxisRef | None:
+            part: AxisRef | None = axis
+            for index, tensor in enumerate(tensors):
+                was, part = part, _clear_of_others(part, tensor, factor)
+                cell = tensor.cells.get(factor)
+                if part is not None and cell is not None:
+                    part = _fits(part, tensor, cell, shards, size)
+                if part is None:
+                    if notes is not None and was is not None:
+                        notes.refusals.append(Refusal(op.names[factor], index, axis, _why(axis, tensor, factor, op)))
+                    return None
+            return part
+
+        axes = _cut(axes, allowed)
+        for index, tensor in enumerate(tensors):
+            cell = tensor.cells.get(factor)
+            if cell is not None and is_strict_prefix(cell.axes, axes):
+                if notes is not None:
+                    notes.moves.append(Move(op.names[factor], index, axes, _sources(tensors, factor, axes)))
+                cell.axes = axes
+                updated[index] = True
+    return updated
+
+
+def _aggressive(
+    op: Op, tensors: list[Projected], directions: tuple[int, ...], wanted: list[Axes], notes: Notes | None
+) -> list[bool]:
+    updated = [False] * len(tensors)
+    order = _precedence(op, tensors, wanted)
+    targets = [*range(op.inputs, len(tensors)), *range(op.inputs)]
+    sources = {factor: _sources(tensors, factor, wanted[factor]) for factor in order} if notes is not None else {}
+    for index in targets:
+        tensor = tensors[index]
+        for factor in order:
+            cell = tensor.cells.get(factor)
+            if cell is None:
+                continue
+            size = op.sizes[factor]
+            axes = _cut(
+                wanted[factor],
+                lambda axis, shards, t=tensor, c=cell, size=size: _fits(axis, t, c, shards, size),  # type: ignore[misc]
+            )
+            if is_strict_prefix(cell.axes, axes):
+                axes = _cut(axes, lambda axis, _, t=tensor, f=factor: _clear_of_others(axis, t, f))  # type: ignore[misc]
+                if index < op.inputs and op.elementwise:
+                    axes = _limited_by_outputs(op, tensors, factor, axes)
+            grown = is_strict_prefix(cell.axes, axes)
+            if notes is not None:
+                reached = axes if grown else cell.axes
+                if grown:
+                    notes.moves.append(Move(op.names[factor], index, axes, sources[factor]))
+                if is_strict_prefix(reached, wanted[factor]):
+                    lost = wanted[factor][len(reached)] if len(reached) < len(wanted[factor]) else wanted[factor][-1]
+                    notes.refusals.append(Refusal(op.names[factor], index, lost, _why(lost, tensor, factor, op)))
+            if grown:
+                cell.axes = axes
+                updated[index] = True
+    return updated
+
+
+def _limited_by_outputs(op: Op, tensors: list[Projected], factor: int, axes: Axes) -> Axes:
+    """An elementwise op does not take axes from one input to another that its outputs cannot have."""
+    for output in tensors[op.inputs :]:
+        cell = output.cells.get(factor)
+        if cell is not None and is_strict_prefix(cell.axes, axes):
+            axes = cell.axes
+    return axes
+
+
+def _precedence(op: Op, tensors: list[Projected], wanted: list[Axes]) -> list[int]:
+    """Factors that want axes: larger source tensor first, then (elementwise) more shards, then position."""
+    source = {factor: (1, -1) for factor, axes in enumerate(wanted) if axes}
+    for index, tensor in enumerate(tensors):
+        elements = math.prod(op.sizes[factor] for factor in tensor.cells)
+        for factor in source:
+            cell = tensor.cells.get(factor)
+            if cell is not None and is_prefix(wanted[factor], cell.axes) and -elements < source[factor][0]:
+                source[factor] = (-elements, index)
+
+    def key(factor: int) -> tuple[int, int, int, int]:
+        elements, index = source[factor]
+        shards = math.prod(axis.size for axis in wanted[factor]) if op.elementwise else 0
+        return elements, -shards, index, factor
+
+    return sorted(source, key=key)
+
+
+def _sources(tensors: list[Projected], factor: int, axes: Axes) -> tuple[int, ...]:
+    return tuple(
+        index
+        for index, tensor in enumerate(tensors)
+        if (cell := tensor.cells.get(factor)) is not None and axes and is_prefix(axes, cell.axes)
+    )
+
+
+def _why(axis: AxisRef, tensor: Projected, factor: int, op: Op) -> str:
+    """Why an axis cannot shard a factor of a tensor, in words."""
+    if _before_all(axis, tensor.barred) is None:
+        return f"{axis.name} is replicated or partial there"
+    for other, cell in tensor.cells.items():
+        if other != factor and _before_all(axis, (*cell.axes, *cell.overflow)) is None:
+            return f"{axis.name} shards factor {op.names[other]} there"
+    if _before_all(axis, tensor.idle) is None:
+        return f"{axis.name} shards a dim without a factor there"
+    found = tensor.cells.get(factor)
+    if found is not None and found.closed:
+        return "the dim is closed"
+    if found is not None and found.overflow:
+        return f"{_list(found.overflow)} lies across the factors of the dim"
+    if op.elementwise:
+        return "the output cannot have it"
+    return f"the size {op.sizes[factor]} of the factor does not allow it"
+
+
+def _list(axes: Axes) -> str:
+    return ", ".join(axis.name if axis.pre == 1 else f"{axis.name}:({axis.pre}){axis.size}" for axis in axes) or "no axis"
