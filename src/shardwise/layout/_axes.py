@@ -31,14 +31,22 @@ class AxisRef(NamedTuple):
         if pre is None:
             return cls(name, 1, whole)
         ref = cls(name, int(pre), int(size))
-        if ref.pre < 1 or ref.size < 2 or whole % (ref.pre * ref.size):
-            raise UsageError(
-                f"{text.strip()} is not a sub-axis of {name}={whole}: pre-size times size must divide {whole}, "
-                "and the size must be at least 2"
-            )
         if ref.size == whole:
             raise UsageError(f"{text.strip()} is the whole axis: write it as '{name}'")
+        ref.require_on(mesh)
         return ref
+
+    def require_on(self, mesh: Mesh) -> None:
+        """Raise unless the mesh has the axis and the sub-axis divides it."""
+        whole = mesh[self.name]
+        if self == (self.name, 1, whole):
+            return
+        if self.pre < 1 or self.size < 2 or whole % self.end:
+            raise UsageError(
+                f"{self.name}:({self.pre}){self.size} is not a sub-axis of {self.name}={whole}: "
+                "pre-size times size "
+                f"must divide {whole}, and the size must be at least 2"
+            )
 
     def text(self, mesh: Mesh) -> str:
         return self.name if self.size == mesh[self.name] else f"{self.name}:({self.pre}){self.size}"

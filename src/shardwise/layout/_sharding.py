@@ -6,15 +6,19 @@ append axes to it, never remove or reorder them. Axes that are named nowhere rep
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.placement_types import Placement
+
 from ..errors import UsageError
 from ..mesh import Mesh
-from ..placements import PARTIALS
+from ..placements import PARTIALS, is_partial, is_shard, partial, placement_text
 from ._axes import AxisRef
+from ._layout import Layout
 
 _DIM = re.compile(r"\{([^{}]*)\}\s*(?:p\s*(\d+))?")
 _GROUP = re.compile(r"\s*(\w+)\s*=\s*\{([^{}]*)\}\s*,?")
@@ -69,7 +73,7 @@ class Sharding:
         open: bool | Sequence[bool] = False,
         priority: Sequence[int | None] | None = None,
         replicated: Iterable[str] = (),
-        partial: dict[str, str] | None = None,
+        partial: Mapping[str, str] | None = None,
     ) -> "Sharding":
         """A sharding from axis names: `Sharding.of("dp=2,tp=4", ["dp", None, ("tp",)])`."""
         mesh = Mesh.of(mesh)
@@ -207,6 +211,88 @@ class Sharding:
                 f"sharding {self} has {self.rank} dims but the shape {tuple(shape)} has {len(shape)}"
             )
 
+    # -- the same on a DeviceMesh
+
+    def to_layout(self) -> Layout:
+        """The layout with these axes. Sub-axes need a finer mesh: that of the layout is `split_mesh()`."""
+        parts = self._parts()
+        mesh = self.split_mesh()
+
+        def names(axis: AxisRef) -> list[str]:
+            return [name for name, part in parts[axis.name] if axis.contains(part)]
+
+        dims = [[name for axis in dim.axes for name in names(axis)] for dim in self.dims]
+        partials = {name: partial(reduction) for axis, reduction in self.partial for name in names(axis)}
+        return Layout.from_dims(mesh, dims, partials)
+
+    @classmethod
+    def from_layout(cls, layout: Layout, rank: int, *, open: bool = False) -> "Sharding":
+        """The sharding of a tensor of `rank` dims in this layout."""
+        strided = [p for p in layout.placements if is_shard(p) and hasattr(p, "split_factor")]
+        if strided:
+            raise UsageError(
+                f"layout '{layout}' has {placement_text(strided[0])}, which no order of axes on "
+                "the dim explains: "
+                "its pieces are not those of a sharding"
+            )
+        if layout.sharded_dims and layout.sharded_dims[-1] >= rank:
+            raise UsageError(
+                f"layout '{layout}' shards dim {layout.sharded_dims[-1]} but the tensor has {rank} dims"
+            )
+        partials = {
+            name: placement.reduce_op
+            for name, placement in zip(layout.mesh.names, layout.placements, strict=True)
+            if is_partial(placement)
+        }
+        return cls.of(layout.mesh, layout.dims(rank), open=open, partial=partials)
+
+    def to_placements(self) -> tuple[Placement, ...]:
+        """What DTensor takes, on a `DeviceMesh` like `split_mesh()`; strided shards where axes on one dim
+        are not
+        in the order of the mesh."""
+        return self.to_layout().to_placements()
+
+    @classmethod
+    def from_placements(
+        cls, placements: Sequence[Placement], mesh: Mesh | str | DeviceMesh, rank: int, *, open: bool = False
+    ) -> "Sharding":
+        """A DTensor's sharding: `from_placements(x.placements, x.device_mesh, x.ndim)`."""
+        return cls.from_layout(Layout(Mesh.of(mesh), tuple(placements)), rank, open=open)
+
+    def split_mesh(self) -> Mesh:
+        """The mesh with its axes split as far as this sharding's sub-axes need: `tp=4` into
+        `tp_0=2,tp_1=2`.
+        """
+        parts = [part for name in self.mesh.names for part in self._parts()[name]]
+        return Mesh(tuple(name for name, _ in parts), tuple(axis.size for _, axis in parts))
+
+    def local_shape(self, shape: Sequence[int], rank: int = 0) -> tuple[int, ...]:
+        """The shape of what `rank` holds of a tensor of `shape`."""
+        self.require_rank(shape)
+        return self.to_layout().local_shape(shape, rank)
+
+    def offset(self, shape: Sequence[int], rank: int = 0) -> tuple[int, ...]:
+        """Where in the tensor the first element lies that `rank` holds."""
+        self.require_rank(shape)
+        return self.to_layout().offset(shape, rank)
+
+    def _parts(self) -> dict[str, list[tuple[str, AxisRef]]]:
+        """Each axis of the mesh in the parts that are used one by one, with their names."""
+        parts: dict[str, list[tuple[str, AxisRef]]] = {}
+        for name, size in zip(self.mesh.names, self.mesh.shape, strict=True):
+            ends = {1, size}
+            ends.update(
+                end for axis, _ in self._places() if axis.name == name for end in (axis.pre, axis.end)
+            )
+            refs = [AxisRef(name, low, high // low) for low, high in pairwise(sorted(ends))]
+            if len(refs) < 2:
+                parts[name] = [(name, AxisRef(name, 1, size))]
+            else:
+                parts[name] = [(f"{name}_{i}", ref) for i, ref in enumerate(refs)]
+        return parts
+
+    # -- checks
+
     def _places(self) -> list[tuple[AxisRef, str]]:
         """Every axis that is named, with where."""
         places = [(axis, f"dim {dim}") for dim, spec in enumerate(self.dims) for axis in spec.axes]
@@ -215,7 +301,7 @@ class Sharding:
 
     def _require_axes_of_mesh(self) -> None:
         for axis, _ in self._places():
-            AxisRef.parse(f"{axis.name}:({axis.pre}){axis.size}" if axis.size != self.mesh[axis.name] else axis.name, self.mesh)
+            axis.require_on(self.mesh)
 
     def _require_no_overlap(self) -> None:
         seen: dict[str, list[tuple[AxisRef, str]]] = {}
@@ -225,8 +311,12 @@ class Sharding:
                     first, second = other.text(self.mesh), axis.text(self.mesh)
                     where = place if place == elsewhere else f"{elsewhere} and {place}"
                     if axis == other:
-                        raise UsageError(f"axis {first} is used twice, in {where}: an axis may split a tensor once")
-                    raise UsageError(f"axes {first} and {second} overlap, in {where}: they are parts of the same axis")
+                        raise UsageError(
+                            f"axis {first} is used twice, in {where}: an axis may split a tensor once"
+                        )
+                    raise UsageError(
+                        f"axes {first} and {second} overlap, in {where}: they are parts of the same axis"
+                    )
             seen[axis.name].append((axis, place))
 
     def _require_whole_axes(self) -> None:
@@ -235,7 +325,8 @@ class Sharding:
                 if major.name == minor.name and major.end == minor.pre and minor.pre > 1:
                     whole = AxisRef(major.name, major.pre, major.size * minor.size).text(self.mesh)
                     raise UsageError(
-                        f"dim {dim} lists {major.text(self.mesh)} and {minor.text(self.mesh)} in sequence: write {whole}"
+                        f"dim {dim} lists {major.text(self.mesh)} and {minor.text(self.mesh)} in "
+                        f"sequence: write {whole}"
                     )
 
 

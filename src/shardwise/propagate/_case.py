@@ -4,8 +4,8 @@
      "ops": [{"op", "kind", "rule", "operands", "results": [{"name", "shape", "sharding"}]}],
      "results": [{"value", "sharding"}]}
 
-A sharding is null or `{dims, open, priority?, replicated?, partial?}`. Where an `expected` sharding stands beside one,
-`mismatches` compares it with what propagation gives.
+A sharding is null or `{dims, open, priority?, replicated?, partial?}`. Where an `expected` sharding stands
+beside one, `mismatches` compares it with what propagation gives.
 """
 
 import gzip
@@ -50,7 +50,9 @@ def program_of(case: dict[str, Any]) -> Program:
     try:
         return _program(case)
     except (KeyError, TypeError) as error:
-        raise UsageError(f"case {case.get('id', '')!r} is not in the case format: {error!r} is missing or wrong") from None
+        raise UsageError(
+            f"case {case.get('id', '')!r} is not in the case format: {error!r} is missing or wrong"
+        ) from None
 
 
 def level_of(case: dict[str, Any], default: Level = "user-priority") -> Level:
@@ -77,7 +79,9 @@ def _program(case: dict[str, Any]) -> Program:
     for op in case["ops"]:
         inputs = op["operands"]
         outputs = [value(result) for result in op["results"]]
-        rule = _rule(op["rule"], [program.values[v].shape for v in inputs], [program.values[v].shape for v in outputs])
+        rule = _rule(
+            op["rule"], [program.values[v].shape for v in inputs], [program.values[v].shape for v in outputs]
+        )
         kind = _kind(op["op"], op.get("kind"), rule)
         program.node(rule, inputs, outputs, op=op["op"], kind=kind, allowed=op.get("allowed", "both"))
     for result in case["results"]:

@@ -1,8 +1,8 @@
 """The four levels: in which stages operations are passed, and in which rounds priorities are honoured.
 
-`basic` and `aggressive` have one stage: everything, both ways. `op-priority` has five, each adding to the last, so
-that operations which only rename dims decide before those that mix them. `user-priority` runs all five once per
-priority; a dim whose turn has not come is closed and empty, and its axes are kept for it.
+`basic` and `aggressive` have one stage: everything, both ways. `op-priority` has five, each adding to the
+last, so that operations which only rename dims decide before those that mix them. `user-priority` runs all
+five once per priority; a dim whose turn has not come is closed and empty, and its axes are kept for it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,13 @@ Level = Literal["basic", "aggressive", "op-priority", "user-priority"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 ALL = "all"
-STAGES = ("pass-through, single use", "pass-through", "pass-through factors", "all but broadcasts forward", ALL)
+STAGES = (
+    "pass-through, single use",
+    "pass-through",
+    "pass-through factors",
+    "all but broadcasts forward",
+    ALL,
+)
 
 
 # Operations that only rename dims, and the directions in which they are passed from the start.
@@ -31,7 +37,9 @@ def stages(level: Level) -> tuple[str, ...]:
 
 
 def directions(rule: FactorRule, kind: OpKind, reused: bool, stage: str) -> tuple[int, ...]:
-    """For each factor, the directions in which it is passed in a stage. `reused`: an input has other users too."""
+    """For each factor, the directions in which it is passed in a stage. `reused`: an input has other users
+    too.
+    """
     return tuple(
         NONE if factor.blocked else _direction(kind, factor.kind == "pass_through", reused, stage)
         for factor in rule.factors

@@ -1,7 +1,7 @@
 """`Program`: values with shapes and shardings, and the operations between them, each with its factor rule.
 
-A constraint in the middle and a barrier are operations too: both hand their value on unchanged. The one pins the
-sharding of what it hands on, the other lets shardings through in some directions only.
+A constraint in the middle and a barrier are operations too: both hand their value on unchanged. The one
+pins the sharding of what it hands on, the other lets shardings through in some directions only.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,9 @@ from ..mesh import Mesh
 from ..rules import FactorRule, Template, TensorFactors
 
 # When an operation is passed at the levels `op-priority` and `user-priority`; see `_levels`.
-OpKind = Literal["elementwise", "reshape", "transpose", "broadcast", "dynamic_slice", "copy", "barrier", "other"]
+OpKind = Literal[
+    "elementwise", "reshape", "transpose", "broadcast", "dynamic_slice", "copy", "barrier", "other"
+]
 OP_KINDS: tuple[OpKind, ...] = get_args(OpKind)
 
 Direction = Literal["forward", "backward", "both", "none"]
@@ -120,7 +122,9 @@ class Program:
                 raise UsageError(f"value {value!r} is made twice")
         if rule is not None:
             rule.verify(*shapes)
-        node = Node(op, kind or (kind_of(rule) if rule else "other"), rule, tuple(inputs), tuple(outputs), allowed)
+        node = Node(
+            op, kind or (kind_of(rule) if rule else "other"), rule, tuple(inputs), tuple(outputs), allowed
+        )
         self.nodes.append(node)
         return node.outputs
 
@@ -156,7 +160,9 @@ class Program:
 
     def _value(self, name: str) -> Value:
         if name not in self.values:
-            raise UsageError(f"there is no value {name!r}: the last ones are {', '.join(list(self.values)[-5:])}")
+            raise UsageError(
+                f"there is no value {name!r}: the last ones are {', '.join(list(self.values)[-5:])}"
+            )
         return self.values[name]
 
     def _add(self, name: str, shape: Sequence[int], sharding: Sharding | str | None) -> str:
@@ -171,20 +177,30 @@ class Program:
         if isinstance(sharding, str):
             sharding = Sharding.parse(sharding, self.mesh)
         if sharding.mesh != self.mesh:
-            raise UsageError(f"sharding {sharding} is of mesh {sharding.mesh} but the program's is {self.mesh}")
+            raise UsageError(
+                f"sharding {sharding} is of mesh {sharding.mesh} but the program's is {self.mesh}"
+            )
         sharding.require_rank(shape)
         return sharding
 
 
 def identity(shape: Sequence[int]) -> FactorRule:
     """The rule of an op that hands its tensor on."""
-    return Template.parse("{0} -> {0}".format(" ".join(f"f{dim}" for dim in range(len(shape))) or "()")).on([shape])
+    return Template.parse("{0} -> {0}".format(" ".join(f"f{dim}" for dim in range(len(shape))) or "()")).on(
+        [shape]
+    )
 
 
 def kind_of(rule: FactorRule) -> OpKind:
-    """The kind of an operation as far as its factors tell: which dims of the output its inputs have, and in what order."""
+    """The kind of an operation as far as its factors tell: which dims of the output its inputs have, and in
+    what order.
+    """
     outputs = [tensor for tensor in rule.outputs if tensor is not None]
-    if any(factor.kind != "pass_through" for factor in rule.factors) or not rule.inputs or len(set(outputs)) != 1:
+    if (
+        any(factor.kind != "pass_through" for factor in rule.factors)
+        or not rule.inputs
+        or len(set(outputs)) != 1
+    ):
         return "other"
     output = outputs[0]
     inputs = [tensor for tensor in rule.inputs if tensor]

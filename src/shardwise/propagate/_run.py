@@ -1,8 +1,9 @@
 """`propagate`: steps over all operations until none changes anything.
 
-Shardings only grow, and a mesh has finitely many axes, so this ends; a run that did not would be a fault here and
-raises. Operations next to a change are looked at again before the others, the nearest first. The same operation in
-the same situation is worked out once: a model of many equal layers costs little more than one of them.
+Shardings only grow, and a mesh has finitely many axes, so this ends; a run that did not would be a fault
+here and raises. Operations next to a change are looked at again before the others, the nearest first. The
+same operation in the same situation is worked out once: a model of many equal layers costs little more than
+one of them.
 """
 
 from dataclasses import dataclass
@@ -44,8 +45,8 @@ class Propagation:
 def propagate(program: Program, level: Level = "user-priority", *, debug: bool = False) -> Propagation:
     """Spread the shardings of a program over all of its values, until nothing changes.
 
-    `level` is `basic`, `aggressive`, `op-priority` or `user-priority`. With `debug` the result carries a trace that
-    prints, step by step, which op moved which axis onto which dim and why, and what was refused.
+    `level` is `basic`, `aggressive`, `op-priority` or `user-priority`. With `debug` the result carries a
+    trace that prints, step by step, which op moved which axis onto which dim and why, and what was refused.
     """
     if level not in LEVELS:
         raise UsageError(f"unknown level {level!r}: use one of {', '.join(LEVELS)}")
@@ -56,7 +57,9 @@ def propagate(program: Program, level: Level = "user-priority", *, debug: bool =
 
 @dataclass(frozen=True)
 class _Node:
-    """A node in numbers: its op, its values (inputs, then outputs), and the directions of its factors by stage."""
+    """A node in numbers: its op, its values (inputs, then outputs), and the directions of its factors by
+    stage.
+    """
 
     op: Op
     number: int
@@ -83,20 +86,28 @@ class _Run:
         ]
         self._maker, self._users = self._neighbours(len(index))
         self._groups = self._merged_groups(index)
-        shardings = [value.sharding for value in program.values.values()] + [r.sharding for r in program.results]
+        shardings = [value.sharding for value in program.values.values()] + [
+            r.sharding for r in program.results
+        ]
         self._original = [State.of(sharding) for sharding in shardings]
         self._agree_in_groups()
         self._current = [self._number(state) for state in self._original]
         # Every change adds a part of an axis to a value or drops its priorities.
         self._limit = 4 * (len(shardings) + 1) * (program.mesh.ranks.bit_length() + program.mesh.ndim + 2)
 
-    def _node(self, op: Op, values: tuple[int, ...], directions: dict[str, tuple[int, ...]], label: str) -> _Node:
+    def _node(
+        self, op: Op, values: tuple[int, ...], directions: dict[str, tuple[int, ...]], label: str
+    ) -> _Node:
         # Equal rules are compiled to one and the same Op.
-        return _Node(op, self._op_numbers.setdefault(id(op), len(self._op_numbers)), values, directions, label)
+        return _Node(
+            op, self._op_numbers.setdefault(id(op), len(self._op_numbers)), values, directions, label
+        )
 
     def _numbered(self, index: dict[str, int]) -> list[_Node]:
         uses: dict[str, int] = {}
-        for value in [v for node in self.program.nodes for v in node.inputs] + [r.value for r in self.program.results]:
+        for value in [v for node in self.program.nodes for v in node.inputs] + [
+            r.value for r in self.program.results
+        ]:
             uses[value] = uses.get(value, 0) + 1
         nodes = []
         for node in self.program.nodes:
@@ -217,7 +228,9 @@ class _Run:
             self._memo[key] = found
         updates, notes = found
         if self.trace is not None and notes is not None:
-            changes = {i: (self._states[current[node.values[i]]], self._states[state]) for i, state in updates}
+            changes = {
+                i: (self._states[current[node.values[i]]], self._states[state]) for i, state in updates
+            }
             names = tuple(self._names[value] for value in node.values)
             self.trace.record(node.label, node.op, names, changes, notes)
         changed = []
@@ -227,7 +240,9 @@ class _Run:
                 changed.append(value)
         self.updates += len(updates)
         if self.updates > self._limit:
-            raise RuntimeError(f"propagation did not end after {self.updates} changes: this is a fault in Shardwise")
+            raise RuntimeError(
+                f"propagation did not end after {self.updates} changes: this is a fault in Shardwise"
+            )
         return changed
 
     def _pass_returns(self, stage: str) -> None:

@@ -1,8 +1,8 @@
 """The sharding of a value while it is propagated, and its projection onto the factors of a rule.
 
-Propagation moves axes along factors, not dims. Projecting a dim hands its axes, from the major one on, to its factors,
-from the major one on, each taking what divides its size (splitting an axis where needed) and the last one
-taking the rest. The way back joins what was split.
+Propagation moves axes along factors, not dims. Projecting a dim hands its axes, from the major one on, to
+its factors, from the major one on, each taking what divides its size (splitting an axis where needed) and
+the last one taking the rest. The way back joins what was split.
 """
 
 import math
@@ -11,7 +11,6 @@ from functools import cache
 from typing import NamedTuple
 
 from ..layout import AxisRef, DimSharding, Sharding, append_axis
-
 from ..mesh import Mesh
 from ..rules import FactorRule, TensorFactors
 
@@ -19,7 +18,9 @@ Axes = tuple[AxisRef, ...]
 
 
 class State(NamedTuple):
-    """A sharding as plain tuples, compared and hashed often. `priorities` is None once they no longer matter."""
+    """A sharding as plain tuples, compared and hashed often. `priorities` is None once they no longer
+    matter.
+    """
 
     axes: tuple[Axes, ...]
     closed: tuple[bool, ...]
@@ -41,7 +42,9 @@ class State(NamedTuple):
     def sharding(self, mesh: Mesh) -> Sharding:
         priorities = self.priorities or (None,) * len(self.axes)
         dims = zip(self.axes, self.closed, priorities, strict=True)
-        return Sharding(mesh, tuple(DimSharding(a, not c, p) for a, c, p in dims), self.replicated, self.partial)
+        return Sharding(
+            mesh, tuple(DimSharding(a, not c, p) for a, c, p in dims), self.replicated, self.partial
+        )
 
 
 @dataclass(frozen=True)
@@ -134,15 +137,17 @@ def _project_dim(
         cells[factor] = Cell(tuple(taken), closed, minor=False)
         if left > 1 and pending:
             cells[factor].overflow = tuple(reversed(pending))
-            # What lies below an overflow cannot be sharded: the next factor is empty and closed, those after it are
-            # as if the tensor lacked them.
+            # What lies below an overflow cannot be sharded: the next factor is empty and closed, those
+            # after it are as if the tensor lacked them.
             following = factors[factors.index(factor) + 1]
             cells[following] = Cell((), True, minor=following == factors[-1])
             return
     cells[factors[-1]] = Cell(tuple(reversed(pending)), closed, minor=True)
 
 
-def unproject(projected: Projected, tensor: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], old: State) -> State:
+def unproject(
+    projected: Projected, tensor: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], old: State
+) -> State:
     """The sharding of the dims; axes on a factor below one that is not sharded in full are dropped."""
     dims: list[Axes] = []
     closed: list[bool] = []

@@ -1,9 +1,9 @@
 """One step: axes move along the factors of one operation, between all of its tensors.
 
-For each factor the tensors that carry it are compared: as long as their axes agree, from the major one on, the
-longest list is what the factor should have. Then conflicts cut it: with axes that shard another factor of the
-same tensor, with replicated axes, with closed dims, with sizes that do not divide. Basic steps drop what conflicts
-anywhere; aggressive ones decide per tensor, the factor with the larger source first.
+For each factor the tensors that carry it are compared: as long as their axes agree, from the major one on,
+the longest list is what the factor should have. Then conflicts cut it: with axes that shard another factor
+of the same tensor, with replicated axes, with closed dims, with sizes that do not divide. Basic steps drop
+what conflicts anywhere; aggressive ones decide per tensor, the factor with the larger source first.
 """
 
 import math
@@ -46,17 +46,22 @@ class Notes:
 
 
 def step(
-    op: Op, states: tuple[State, ...], directions: tuple[int, ...], aggressive: bool, notes: Notes | None = None
+    op: Op,
+    states: tuple[State, ...],
+    directions: tuple[int, ...],
+    aggressive: bool,
+    notes: Notes | None = None,
 ) -> list[State | None]:
     """For each tensor its new sharding, or None if it does not change."""
     tensors = [project(s, t, op.sizes) for s, t in zip(states, op.tensors, strict=True)]
     wanted = [
-        _agreed(tensors, op.inputs, factor, direction, op, notes) for factor, direction in enumerate(directions)
+        _agreed(tensors, op.inputs, factor, direction, op, notes)
+        for factor, direction in enumerate(directions)
     ]
     if not any(wanted):
         return [None] * len(states)
     spread = _aggressive if aggressive else _basic
-    updated = spread(op, tensors, directions, wanted, notes)
+    updated = spread(op, tensors, wanted, notes)
     changed: list[State | None] = []
     for state, tensor, factors, update in zip(states, tensors, op.tensors, updated, strict=True):
         new = unproject(tensor, factors, op.sizes, state) if update else state
@@ -67,13 +72,17 @@ def step(
 def _agreed(
     tensors: list[Projected], inputs: int, factor: int, direction: int, op: Op, notes: Notes | None
 ) -> Axes:
-    """The axes on which the tensors agree for a factor. Tensors against the direction only cut, never extend."""
+    """The axes on which the tensors agree for a factor. Tensors against the direction only cut, never
+    extend.
+    """
     if direction == NONE:
         return ()
     order = list(enumerate(tensors))
     if direction == BACKWARD:
         order = order[inputs:] + order[:inputs]
-    last_leading = len(tensors) if direction == BOTH else (inputs if direction == FORWARD else len(tensors) - inputs)
+    last_leading = (
+        len(tensors) if direction == BOTH else (inputs if direction == FORWARD else len(tensors) - inputs)
+    )
     axes: Axes = ()
     extend = True
     for position, (index, tensor) in enumerate(order):
@@ -86,7 +95,12 @@ def _agreed(
                 lost = next(a for a in (*cell.axes, *before) if a not in axes)
                 there = _list(cell.axes)
                 notes.refusals.append(
-                    Refusal(op.names[factor], index, lost, f"{op.place(index)} has {there} where others have {_list(before)}")
+                    Refusal(
+                        op.names[factor],
+                        index,
+                        lost,
+                        f"{op.place(index)} has {there} where others have {_list(before)}",
+                    )
                 )
     return axes
 
@@ -114,7 +128,9 @@ def _common(old: Axes, new: Axes, extend: bool) -> tuple[Axes, bool]:
 
 
 def _cut(axes: Axes, allowed: Callable[[AxisRef, int], AxisRef | None]) -> Axes:
-    """The axes up to the first that is not allowed in full. `allowed` gets an axis and the shards before it."""
+    """The axes up to the first that is not allowed in full. `allowed` gets an axis and the shards before
+    it.
+    """
     kept: list[AxisRef] = []
     shards = 1
     for axis in axes:
@@ -162,30 +178,11 @@ def _fits(axis: AxisRef, tensor: Projected, cell: Cell, shards: int, size: int) 
     return cell.axes[-1] if cell.axes and cell.axes[-1].is_prefix_of(part) else None
 
 
-def _basic(
-    op: Op, tensors: list[Projected], directions: tuple[int, ...], wanted: list[Axes], notes: Notes | None
-) -> list[bool]:
+def _basic(op: Op, tensors: list[Projected], wanted: list[Axes], notes: Notes | None) -> list[bool]:
+    """Give each factor what no tensor of the operation objects to."""
     updated = [False] * len(tensors)
-    for factor, axes in enumerate(wanted):
-        if not axes:
-            continue
-        # Earlier factors have changed the tensors since `wanted` was computed, but not along this factor.
-        size = op.sizes[factor]
-
-        def allowed(axis: AxisRef, shards: int, factor: int = factor, size: int = size) -> AxisRef | None:
-            part: AxisRef | None = axis
-            for index, tensor in enumerate(tensors):
-                was, part = part, _clear_of_others(part, tensor, factor)
-                cell = tensor.cells.get(factor)
-                if part is not None and cell is not None:
-                    part = _fits(part, tensor, cell, shards, size)
-                if part is None:
-                    if notes is not None and was is not None:
-                        notes.refusals.append(Refusal(op.names[factor], index, axis, _why(axis, tensor, factor, op)))
-                    return None
-            return part
-
-        axes = _cut(axes, allowed)
+    for factor, candidates in enumerate(wanted):
+        axes = _unopposed(op, tensors, factor, candidates, notes)
         for index, tensor in enumerate(tensors):
             cell = tensor.cells.get(factor)
             if cell is not None and is_strict_prefix(cell.axes, axes):
@@ -196,40 +193,60 @@ def _basic(
     return updated
 
 
-def _aggressive(
-    op: Op, tensors: list[Projected], directions: tuple[int, ...], wanted: list[Axes], notes: Notes | None
-) -> list[bool]:
+def _unopposed(op: Op, tensors: list[Projected], factor: int, axes: Axes, notes: Notes | None) -> Axes:
+    def allowed(axis: AxisRef, shards: int) -> AxisRef | None:
+        part: AxisRef | None = axis
+        for index, tensor in enumerate(tensors):
+            part = _clear_of_others(part, tensor, factor)
+            cell = tensor.cells.get(factor)
+            if part is not None and cell is not None:
+                part = _fits(part, tensor, cell, shards, op.sizes[factor])
+            if part is None:
+                if notes is not None:
+                    reason = _why(axis, tensor, factor, op)
+                    notes.refusals.append(Refusal(op.names[factor], index, axis, reason))
+                return None
+        return part
+
+    return _cut(axes, allowed)
+
+
+def _aggressive(op: Op, tensors: list[Projected], wanted: list[Axes], notes: Notes | None) -> list[bool]:
+    """Give each tensor as much of what its factors want as it can take, outputs first."""
     updated = [False] * len(tensors)
     order = _precedence(op, tensors, wanted)
-    targets = [*range(op.inputs, len(tensors)), *range(op.inputs)]
-    sources = {factor: _sources(tensors, factor, wanted[factor]) for factor in order} if notes is not None else {}
-    for index in targets:
+    sources = (
+        [_sources(tensors, factor, axes) for factor, axes in enumerate(wanted)] if notes is not None else []
+    )
+    for index in [*range(op.inputs, len(tensors)), *range(op.inputs)]:
         tensor = tensors[index]
         for factor in order:
             cell = tensor.cells.get(factor)
             if cell is None:
                 continue
-            size = op.sizes[factor]
-            axes = _cut(
-                wanted[factor],
-                lambda axis, shards, t=tensor, c=cell, size=size: _fits(axis, t, c, shards, size),  # type: ignore[misc]
-            )
-            if is_strict_prefix(cell.axes, axes):
-                axes = _cut(axes, lambda axis, _, t=tensor, f=factor: _clear_of_others(axis, t, f))  # type: ignore[misc]
-                if index < op.inputs and op.elementwise:
-                    axes = _limited_by_outputs(op, tensors, factor, axes)
-            grown = is_strict_prefix(cell.axes, axes)
-            if notes is not None:
-                reached = axes if grown else cell.axes
-                if grown:
-                    notes.moves.append(Move(op.names[factor], index, axes, sources[factor]))
-                if is_strict_prefix(reached, wanted[factor]):
-                    lost = wanted[factor][len(reached)] if len(reached) < len(wanted[factor]) else wanted[factor][-1]
-                    notes.refusals.append(Refusal(op.names[factor], index, lost, _why(lost, tensor, factor, op)))
-            if grown:
+            axes = _takeable(tensor, cell, factor, wanted[factor], op.sizes[factor])
+            if index < op.inputs and op.elementwise:
+                axes = _limited_by_outputs(op, tensors, factor, axes)
+            before = cell.axes
+            if is_strict_prefix(before, axes):
                 cell.axes = axes
                 updated[index] = True
+            if notes is not None:
+                if cell.axes != before:
+                    notes.moves.append(Move(op.names[factor], index, axes, sources[factor]))
+                if is_strict_prefix(cell.axes, wanted[factor]):
+                    lost = wanted[factor][min(len(cell.axes), len(wanted[factor]) - 1)]
+                    reason = _why(lost, tensor, factor, op)
+                    notes.refusals.append(Refusal(op.names[factor], index, lost, reason))
     return updated
+
+
+def _takeable(tensor: Projected, cell: Cell, factor: int, axes: Axes, size: int) -> Axes:
+    """What of the axes the factor of this tensor can have; empty if that is not more than it has."""
+    axes = _cut(axes, lambda axis, shards: _fits(axis, tensor, cell, shards, size))
+    if not is_strict_prefix(cell.axes, axes):
+        return ()
+    return _cut(axes, lambda axis, _: _clear_of_others(axis, tensor, factor))
 
 
 def _limited_by_outputs(op: Op, tensors: list[Projected], factor: int, axes: Axes) -> Axes:
@@ -287,4 +304,7 @@ def _why(axis: AxisRef, tensor: Projected, factor: int, op: Op) -> str:
 
 
 def _list(axes: Axes) -> str:
-    return ", ".join(axis.name if axis.pre == 1 else f"{axis.name}:({axis.pre}){axis.size}" for axis in axes) or "no axis"
+    return (
+        ", ".join(axis.name if axis.pre == 1 else f"{axis.name}:({axis.pre}){axis.size}" for axis in axes)
+        or "no axis"
+    )

@@ -1,5 +1,5 @@
-"""What happened during propagation, told in steps: which op moved which axes onto which dim, along which factor, from
-which tensor; what was refused, and why.
+"""What happened during propagation, told in steps: which op moved which axes onto which dim, along which
+factor, from which tensor; what was refused, and why.
 """
 
 from dataclasses import dataclass, field
@@ -66,7 +66,12 @@ class Trace:
         self._where = (priority, stage)
 
     def record(
-        self, label: str, op: Op, names: tuple[str, ...], changes: dict[int, tuple[State, State]], notes: Notes
+        self,
+        label: str,
+        op: Op,
+        names: tuple[str, ...],
+        changes: dict[int, tuple[State, State]],
+        notes: Notes,
     ) -> None:
         moved = tuple(
             move
@@ -75,7 +80,9 @@ class Trace:
         )
         refused = []
         for refusal in notes.refusals:
-            line = Refused(names[refusal.tensor], refusal.axis.text(self.mesh), refusal.factor, refusal.reason)
+            line = Refused(
+                names[refusal.tensor], refusal.axis.text(self.mesh), refusal.factor, refusal.reason
+            )
             if (label, line) not in self._told:
                 self._told.add((label, line))
                 refused.append(line)

@@ -1,8 +1,8 @@
 """`FactorRule`: an operator call as a set of factors, the indices that it loops over.
 
-A factor says which dims carry it. Sharding it shards all of those dims; an output that lacks it is left partial, an
-input that lacks it is replicated, unless the factor says otherwise. That is one row per factor, which is
-the one idea here: a factor rule and a list of rows say the same thing.
+A factor says which dims carry it. Sharding it shards all of those dims; an output that lacks it is left
+partial, an input that lacks it is replicated, unless the factor says otherwise. That is one row per factor,
+which is the one idea here: a factor rule and a list of rows say the same thing.
 """
 
 import math
@@ -30,9 +30,9 @@ TensorFactors = tuple[tuple[str, ...], ...]
 class Factor:
     """One factor of a rule.
 
-    `companions` are the placements of the inputs that lack it, in order (None: all replicated). `leaves` are those
-    of the outputs that lack it (None: not known, so there is no row for this factor alone). Propagation does not
-    pass `blocked` factors. `shards` and `local` are those of its row.
+    `companions` are the placements of the inputs that lack it, in order (None: all replicated). `leaves`
+    are those of the outputs that lack it (None: not known, so there is no row for this factor alone).
+    Propagation does not pass `blocked` factors. `shards` and `local` are those of its row.
     """
 
     name: str
@@ -53,9 +53,9 @@ class FactorRule:
     >>> [str(row) for row in rule.rows()]
     ['S(0), R -> S(0)', 'R, S(1) -> S(1)', 'S(1), S(0) -> P(sum)']
 
-    The order of `factors` is their precedence where two claim the same axis. `entries` is the order of `rows()`:
-    names of factors and rows that no factor expresses; None stands for all factors in order. An output that the
-    call does not return is None.
+    The order of `factors` is their precedence where two claim the same axis. `entries` is the order of
+    `rows()`: names of factors and rows that no factor expresses; None stands for all factors in order. An
+    output that the call does not return is None.
     """
 
     inputs: tuple[TensorFactors, ...]
@@ -76,7 +76,9 @@ class FactorRule:
             carried = [name for dim in tensor for name in dim]
             for name in carried:
                 if name not in names:
-                    raise UsageError(f"factor {name} of {place} has no size: add it to the sizes, as {{{name}=8}}")
+                    raise UsageError(
+                        f"factor {name} of {place} has no size: add it to the sizes, as {{{name}=8}}"
+                    )
                 if carried.count(name) > 1:
                     raise UsageError(f"factor {name} is twice in {place}: a tensor may carry a factor once")
             used.update(carried)
@@ -97,7 +99,8 @@ class FactorRule:
             if given is not None and len(given) != lacking:
                 side = "inputs" if what == "companion" else "outputs"
                 raise UsageError(
-                    f"factor {factor.name} has {len(given)} {what}s but {lacking} {side} lack it: give one for each"
+                    f"factor {factor.name} has {len(given)} {what}s but {lacking} {side} lack "
+                    "it: give one for each"
                 )
 
     def _places(self) -> list[tuple[str, TensorFactors]]:
@@ -106,13 +109,17 @@ class FactorRule:
 
     @classmethod
     def parse(cls, text: str) -> "FactorRule":
-        """The rule that `text` writes with its sizes: `([i, k], [k, j])->([i, j]) {i=8, j=4, k=16} reduction={k}`."""
+        """The rule that `text` writes with its sizes: `([i, k], [k, j])->([i, j]) {i=8, j=4, k=16}
+        reduction={k}`.
+        """
         from ._text import parse_factor_rule
 
         return parse_factor_rule(text)
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Row], shapes: "tuple[Sequence[Shape], Sequence[Shape | None]]") -> "FactorRule":
+    def from_rows(
+        cls, rows: Sequence[Row], shapes: "tuple[Sequence[Shape], Sequence[Shape | None]]"
+    ) -> "FactorRule":
         """The factors of a call with these rows; `shapes` are those of its inputs and of its outputs."""
         from ._from_rows import factors_from_rows
 
@@ -169,29 +176,29 @@ class FactorRule:
     def verify(self, inputs: Sequence[Shape], outputs: Sequence[Shape | None]) -> "FactorRule":
         """The rule itself, if it is one for tensors of these shapes; otherwise an error that says why not.
 
-        The size of a dim is the product of its factors, except where an op changes sizes along them: factors that
-        move data or need replication, factors of size 1 on a larger dim, which stand for "cannot be sharded",
-        and the window that is reduced while it slides over such a dim.
+        The size of a dim is the product of its factors, except where an op changes sizes along them:
+        factors that move data or need replication, factors of size 1 on a larger dim, which stand for
+        "cannot be sharded", and the window that is reduced while it slides over such a dim.
         """
         for side, tensors, shapes in (("input", self.inputs, inputs), ("output", self.outputs, outputs)):
             if len(tensors) != len(shapes):
                 raise self._misfit(
                     inputs, outputs, f"the rule has {len(tensors)} {side}s but there are {len(shapes)} shapes"
                 )
-        tensors = [
+        placed = [
             (place, tensor, shape)
             for (place, tensor), shape in zip(
                 self._places(), [*inputs, *(s for s in outputs if s is not None)], strict=True
             )
         ]
-        for place, tensor, shape in tensors:
+        for place, tensor, shape in placed:
             if len(tensor) != len(shape):
                 raise self._misfit(
                     inputs, outputs, f"{place} has {len(shape)} dims but the rule gives it {len(tensor)}"
                 )
         dims = [
             (place, dim, names, size)
-            for place, tensor, shape in tensors
+            for place, tensor, shape in placed
             for dim, (names, size) in enumerate(zip(tensor, shape, strict=True))
             if names
         ]
@@ -224,7 +231,9 @@ class FactorRule:
         return UsageError(f"rule {str(self)!r} on {shapes_text(inputs)} -> {shapes_text(outputs)}: {fact}")
 
 
-def default_leaves(outputs: Sequence[TensorFactors | None], name: str, reduction: str) -> tuple[Placement, ...]:
+def default_leaves(
+    outputs: Sequence[TensorFactors | None], name: str, reduction: str
+) -> tuple[Placement, ...]:
     """One and the same reduction for every output that lacks the factor."""
     lacking = sum(tensor is not None and not _carries(tensor, name) for tensor in outputs)
     return (partial(reduction),) * lacking

@@ -1,13 +1,13 @@
-"""Factors from rows: each row that shards something is a factor, if its dims are not another factor's already.
+"""Factors from rows: each row that shards something is a factor, if its dims are not another factor's
+already.
 
-A dim of size n is seen as the interval from 1 to n; a shard claims it from 1, a strided shard with split factor f
-from f, up to the size that all dims of the row share. Rows that cannot be factors beside the others (they claim
-what is taken, or carry partials only) are kept as they are, so that nothing is lost.
+A dim of size n is seen as the interval from 1 to n; a shard claims it from 1, a strided shard with split
+factor f from f, up to the size that all dims of the row share. Rows that cannot be factors beside the
+others (they claim what is taken, or carry partials only) are kept as they are, so that nothing is lost.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
 
 from ..errors import UsageError
 from ..placements import SHARDS, Row, is_partial, is_shard
@@ -31,7 +31,9 @@ def factors_from_rows(
     for row in rows:
         _require_fit(row, inputs, outputs)
     shapes = [*inputs, *outputs]
-    candidates = {index: claim for index, row in enumerate(rows) if (claim := _claim(row, shapes)) is not None}
+    candidates = {
+        index: claim for index, row in enumerate(rows) if (claim := _claim(row, shapes)) is not None
+    }
     taken: dict[tuple[int, int], list[_Claim]] = {}
     chosen: dict[int, _Claim] = {}
     for index in sorted(candidates, key=lambda index: _preference(rows[index], index)):
@@ -50,7 +52,12 @@ def _require_fit(row: Row, inputs: Sequence[Shape], outputs: Sequence[Shape | No
         for i, (placement, shape) in enumerate(zip(placements, shapes, strict=True)):
             if (placement is None) != (shape is None):
                 raise UsageError(f"row '{row}' and the shapes disagree about {side} {i}: '-' goes with None")
-            if placement is not None and shape is not None and is_shard(placement) and placement.dim >= len(shape):
+            if (
+                placement is not None
+                and shape is not None
+                and is_shard(placement)
+                and placement.dim >= len(shape)
+            ):
                 raise UsageError(
                     f"row '{row}' shards dim {placement.dim} of {side} {i}, which has shape {tuple(shape)}"
                 )
@@ -75,7 +82,9 @@ def _claim(row: Row, shapes: Sequence[Shape | None]) -> _Claim | None:
 
 
 def _preference(row: Row, index: int) -> tuple[int, int, int, int, int]:
-    """Of rows that claim the same dims: first those without partial inputs, then those that shard the most tensors."""
+    """Of rows that claim the same dims: first those without partial inputs, then those that shard the most
+    tensors.
+    """
     partial_inputs = sum(is_partial(placement) for placement in row.inputs)
     sharded = sum(placement is not None and is_shard(placement) for placement in (*row.inputs, *row.outputs))
     return partial_inputs, -sharded, row.local is not None, SHARDS.index(row.shards), index

@@ -1,8 +1,8 @@
 """The rule language: `... m k, ... k n -> ... m n`, an operator's factors without sizes.
 
-Names separated by spaces are factors; `...` are batch dims, aligned from the right as in broadcasting; `1` is a dim
-without a factor; `(a b)` a dim of two factors, a the major one; `?` a fresh factor of its own; `()` a tensor
-without dims. A text is parsed once into a `Template` and then applied to the shapes of calls.
+Names separated by spaces are factors; `...` are batch dims, aligned from the right as in broadcasting; `1`
+is a dim without a factor; `(a b)` a dim of two factors, a the major one; `?` a fresh factor of its own;
+`()` a tensor without dims. A text is parsed once into a `Template` and then applied to the shapes of calls.
 """
 
 import itertools
@@ -50,9 +50,13 @@ class Template:
         return text
 
     def on(self, inputs: Sequence[Shape], outputs: Sequence[Shape] | None = None) -> FactorRule:
-        """The rule for a call with these shapes. Shapes of outputs are needed only where inputs do not tell them."""
+        """The rule for a call with these shapes. Shapes of outputs are needed only where inputs do not tell
+        them.
+        """
         try:
-            return _instantiate(self, [tuple(s) for s in inputs], None if outputs is None else [tuple(s) for s in outputs])
+            return _instantiate(
+                self, [tuple(s) for s in inputs], None if outputs is None else [tuple(s) for s in outputs]
+            )
         except UsageError as error:
             shapes = shapes_text(inputs) + ("" if outputs is None else f" -> {shapes_text(outputs)}")
             raise UsageError(f"rule {str(self)!r} on {shapes}: {error}") from None
@@ -74,10 +78,17 @@ def _parse(text: str) -> Template:
         groups = parse_groups(tail)
         if "rows" in groups:
             raise UsageError("rows belong to a rule with sizes, not to one for all sizes")
-        inputs = tuple(_tensor(part, f"input {i}") for i, part in enumerate(left.split(","))) if left.strip() else ()
+        inputs = (
+            tuple(_tensor(part, f"input {i}") for i, part in enumerate(left.split(",")))
+            if left.strip()
+            else ()
+        )
         outputs = tuple(_tensor(part, f"output {i}") for i, part in enumerate(right.split(",")))
         template = Template(
-            inputs, outputs, tuple(sizes.items()), tuple((key, tuple(entries)) for key, entries in groups.items())
+            inputs,
+            outputs,
+            tuple(sizes.items()),
+            tuple((key, tuple(entries)) for key, entries in groups.items()),
         )
         _require_known(template)
     except UsageError as error:
@@ -99,7 +110,8 @@ def _tensor(text: str, place: str) -> TensorFactors:
         match = _TOKEN.match(text, position)
         if match is None:
             raise UsageError(
-                f"{text[position:].split()[0]!r} in {place} is not a factor: use names, '...', '1', '?' or '(a b)'"
+                f"{text[position:].split()[0]!r} in {place} is not a factor: use names, '...', "
+                "'1', '?' or '(a b)'"
             )
         token, position = match[1], match.end()
         if token == "(":
@@ -112,7 +124,9 @@ def _tensor(text: str, place: str) -> TensorFactors:
             if group:
                 dims.append(tuple(group))
             elif text.strip() != "()":
-                raise UsageError(f"there is an empty '()' among the dims of {place}: write 1 for a dim without a factor")
+                raise UsageError(
+                    f"there is an empty '()' among the dims of {place}: write 1 for a dim without a factor"
+                )
             group = None
         elif group is None:
             dims.append(() if token == "1" else (token,))
@@ -161,7 +175,10 @@ def _instantiate(
             raise UsageError(f"the rule has {len(tensors)} {side}s but there are {len(shapes)} shapes")
     fresh = _fresh_names(template)
     batch = _Batch(fresh)
-    places = [(f"input {i}", tensor, shape) for i, (tensor, shape) in enumerate(zip(template.inputs, inputs, strict=True))]
+    places = [
+        (f"input {i}", tensor, shape)
+        for i, (tensor, shape) in enumerate(zip(template.inputs, inputs, strict=True))
+    ]
     for place, tensor, shape in places:
         batch.see(place, tensor, shape)
     if outputs is None:
@@ -235,14 +252,15 @@ class _Batch:
                 self._sizes[position], self._first[position] = size, place
             elif size not in (1, self._sizes[position]):
                 raise UsageError(
-                    f"batch dims do not broadcast: dim {-position - 1} of '...' is {self._sizes[position]} in "
+                    f"batch dims do not broadcast: dim {-position - 1} of '...' is "
+                    f"{self._sizes[position]} in "
                     f"{self._first[position]} and {size} in {place}"
                 )
 
     def dims(self, shape: tuple[int, ...] | None) -> list[tuple[tuple[str, ...], int]]:
         """Factors and sizes of a tensor's batch dims, of this shape or, if None, of all there are."""
         sizes = tuple(reversed(self._sizes)) if shape is None else shape
-        dims = []
+        dims: list[tuple[tuple[str, ...], int]] = []
         for position, size in zip(range(len(sizes) - 1, -1, -1), sizes, strict=True):
             if size == 1:
                 dims.append(((), 1))
@@ -307,7 +325,10 @@ class _Sizes:
 
     def of(self, name: str) -> int:
         if name not in self._known:
-            raise UsageError(f"the size of factor {name} is not known: give it as {{{name}=...}} or give the shapes of the outputs")
+            raise UsageError(
+                f"the size of factor {name} is not known: give it as {{{name}=...}} or give the "
+                "shapes of the outputs"
+            )
         return self._known[name]
 
 
@@ -319,7 +340,9 @@ def _expand(
     fresh: Iterator[str],
     sizes: _Sizes,
 ) -> TensorFactors:
-    """The tensor's dims with `...` and `?` replaced by factors; what its shape says of their sizes is noted."""
+    """The tensor's dims with `...` and `?` replaced by factors; what its shape says of their sizes is
+    noted.
+    """
     dims: list[tuple[str, ...]] = []
     named = len(tensor) - ((BATCH,) in tensor)
     for names in tensor:

@@ -1,7 +1,8 @@
 """The text of a factor rule with its sizes: `([i, k], [k, j])->([i, j]) {i=8, j=4, k=16} reduction={k}`.
 
-A dim of several factors is written `[ij]`, or `[(rows cols)]` where names are longer than a letter; a dim without
-a factor is `1`, an output that is not returned is `-`. Groups in braces follow; empty ones are not printed.
+A dim of several factors is written `[ij]`, or `[(rows cols)]` where names are longer than a letter; a dim
+without a factor is `1`, an output that is not returned is `-`. Groups in braces follow; empty ones are not
+printed.
 """
 
 import re
@@ -23,7 +24,7 @@ from ..placements import (
     partial,
     placement_text,
 )
-from ._factors import Factor, FactorRule, TensorFactors, default_leaves, default_shards, is_reduced
+from ._factors import Factor, FactorRule, Kind, TensorFactors, default_leaves, default_shards, is_reduced
 
 GROUPS = (
     "reduction",
@@ -36,7 +37,7 @@ GROUPS = (
     "local",
     "rows",
 )
-_KINDS = ("reduction", "need_replication", "permutation")
+_KINDS: tuple[Kind, ...] = ("reduction", "need_replication", "permutation")
 
 _LETTER = re.compile(r"[A-Za-z](?:_\d+)?")
 _NAME = re.compile(r"[A-Za-z]\w*")
@@ -84,13 +85,17 @@ def build_rule(
 ) -> FactorRule:
     """A rule from its parts; what the groups do not say is the default."""
     # A first rule without the groups: it refuses factors that are unknown, unused or twice in a tensor.
-    rule = FactorRule(tuple(inputs), tuple(outputs), tuple(Factor(name, size) for name, size in sizes.items()))
+    rule = FactorRule(
+        tuple(inputs), tuple(outputs), tuple(Factor(name, size) for name, size in sizes.items())
+    )
     values = {key: _by_factor(key, groups, rule) for key in GROUPS if key != "rows"}
-    kinds: dict[str, str] = {}
+    kinds: dict[str, Kind] = {}
     for kind in _KINDS:
         for name in values[kind]:
             if name in kinds:
-                raise UsageError(f"factor {name} is both in {kinds[name]} and in {kind}: it can be of one kind")
+                raise UsageError(
+                    f"factor {name} is both in {kinds[name]} and in {kind}: it can be of one kind"
+                )
             kinds[name] = kind
     for key, needed in (("reduction", "input"), ("unaffected", "input")):
         for name in values[key]:
@@ -102,7 +107,7 @@ def build_rule(
 
 
 def _refine(
-    factor: Factor, rule: FactorRule, kinds: dict[str, str], values: dict[str, dict[str, str]]
+    factor: Factor, rule: FactorRule, kinds: dict[str, Kind], values: dict[str, dict[str, str]]
 ) -> Factor:
     name = factor.name
     leaves: tuple[Placement, ...] | None = None
@@ -115,7 +120,9 @@ def _refine(
         companions = tuple(parse_placement(part) for part in values["companion"][name].split("/"))
     shards = values["shards"].get(name) or default_shards((*rule.inputs, *rule.outputs), name)
     if shards not in SHARDS:
-        raise UsageError(f"factor {name} holds for the unknown shards {shards!r}: use one of {', '.join(SHARDS)}")
+        raise UsageError(
+            f"factor {name} holds for the unknown shards {shards!r}: use one of {', '.join(SHARDS)}"
+        )
     return replace(
         factor,
         kind=kinds.get(name, "pass_through"),
@@ -131,7 +138,9 @@ def _reductions(text: str, name: str, rule: FactorRule) -> tuple[Placement, ...]
     words = [word.strip() for word in text.split("/")]
     for word in words:
         if word not in (*PARTIALS, "R"):
-            raise UsageError(f"factor {name} has the unknown reduction {word!r}: use one of {', '.join(PARTIALS)}")
+            raise UsageError(
+                f"factor {name} has the unknown reduction {word!r}: use one of {', '.join(PARTIALS)}"
+            )
     if len(words) == 1 and words[0] != "R":
         return default_leaves(rule.outputs, name, words[0])
     return tuple(Replicate() if word == "R" else partial(word) for word in words)
@@ -225,10 +234,7 @@ def _tensor(body: str, sizes: dict[str, int]) -> TensorFactors | None:
         return None
     if not body.strip():
         return ()
-    dims = []
-    for part in body.split(","):
-        dims.append(_dim(part.strip(), body, sizes))
-    return tuple(dims)
+    return tuple(_dim(part.strip(), body, sizes) for part in body.split(","))
 
 
 def _dim(part: str, body: str, sizes: dict[str, int]) -> tuple[str, ...]:
@@ -248,13 +254,15 @@ def _dim(part: str, body: str, sizes: dict[str, int]) -> tuple[str, ...]:
             names = (part,)
     for name in names:
         if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is not a factor: names are letters and digits and begin with a letter")
+            raise UsageError(
+                f"{name!r} is not a factor: names are letters and digits and begin with a letter"
+            )
     return names
 
 
 def _balanced(text: str, brackets: str, where: str) -> tuple[str, str]:
     """What is inside the brackets at the start of `text`, and what follows them."""
-    opening, closing = brackets
+    opening, closing = brackets[0], brackets[1]
     if not text.startswith(opening):
         raise UsageError(f"{where} do not begin with '{opening}'")
     depth = 0
