@@ -2,7 +2,22 @@
 
 from .discover import Found, Policy, Verdict, adversarial, check, discover
 from .errors import UsageError
-from .mesh import Mesh
+from .layout import Sharding
+from .mesh import Cluster, Mesh
 from .placements import Row
+from .propagate import propagate
 
-__all__ = ["Found", "Mesh", "Policy", "Row", "UsageError", "Verdict", "adversarial", "check", "discover"]
+__all__ = [
+    "Cluster",
+    "Found",
+    "Mesh",
+    "Policy",
+    "Row",
+    "Sharding",
+    "UsageError",
+    "Verdict",
+    "adversarial",
+    "check",
+    "discover",
+    "propagate",
+]

@@ -31,7 +31,7 @@ class AxisRef(NamedTuple):
         if pre is None:
             return cls(name, 1, whole)
         ref = cls(name, int(pre), int(size))
-        if ref.size == whole:
+        if ref == (name, 1, whole):
             raise UsageError(f"{text.strip()} is the whole axis: write it as '{name}'")
         ref.require_on(mesh)
         return ref

@@ -50,7 +50,12 @@ class Sharding:
     partial: tuple[tuple[AxisRef, str], ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "replicated", _in_mesh_order(self.replicated, self.mesh))
+        def place(axis: AxisRef) -> tuple[int, int]:
+            return self.mesh.index(axis.name), axis.pre
+
+        # Neither has an order of its own: that of the mesh makes equal shardings equal values.
+        object.__setattr__(self, "replicated", tuple(sorted(self.replicated, key=place)))
+        object.__setattr__(self, "partial", tuple(sorted(self.partial, key=lambda entry: place(entry[0]))))
         self._require_axes_of_mesh()
         self._require_no_overlap()
         self._require_whole_axes()
@@ -131,18 +136,21 @@ class Sharding:
         return cls(mesh, tuple(dims), replicated, tuple(partial))
 
     @classmethod
-    def from_json(cls, document: dict[str, Any] | None, mesh: Mesh, rank: int) -> "Sharding":
-        """From `{dims, open, priority?, replicated?, partial?}`; None is `unknown`."""
+    def from_json(cls, document: dict[str, Any] | str | None, mesh: Mesh, rank: int) -> "Sharding":
+        """From `{dims, open, priority?, replicated?, partial?}` or the text form; None is `unknown`."""
         if document is None:
             return cls.unknown(mesh, rank)
-        sharding = cls.of(
-            mesh,
-            document["dims"],
-            open=document["open"],
-            priority=document.get("priority"),
-            replicated=document.get("replicated", ()),
-            partial=document.get("partial"),
-        )
+        if isinstance(document, str):
+            sharding = cls.parse(document, mesh)
+        else:
+            sharding = cls.of(
+                mesh,
+                document["dims"],
+                open=document["open"],
+                priority=document.get("priority"),
+                replicated=document.get("replicated", ()),
+                partial=document.get("partial"),
+            )
         if sharding.rank != rank:
             raise UsageError(f"sharding {sharding} has {sharding.rank} dims but its tensor has {rank}")
         return sharding
@@ -339,10 +347,6 @@ def _groups(text: str, position: int) -> dict[str, list[str]]:
         groups[match[1]] = [part.strip() for part in match[2].split(",")] if match[2].strip() else []
         position = match.end()
     return groups
-
-
-def _in_mesh_order(axes: Iterable[AxisRef], mesh: Mesh) -> tuple[AxisRef, ...]:
-    return tuple(sorted(axes, key=lambda axis: (mesh.index(axis.name), axis.pre)))
 
 
 def _not_a_sharding(text: str) -> UsageError:

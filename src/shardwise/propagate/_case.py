@@ -1,11 +1,15 @@
-"""Programs as JSON: the case format of `shardwise propagate` and of the public propagation cases.
+"""Programs as JSON: the format that `shardwise propagate` reads, which is that of the public propagation
+cases.
 
-    {"level": "basic", "mesh": {"a": 2}, "args": [{"name", "shape", "sharding"}],
-     "ops": [{"op", "kind", "rule", "operands", "results": [{"name", "shape", "sharding"}]}],
-     "results": [{"value", "sharding"}]}
+    {"mesh": {"dp": 2}, "level": "basic", "groups": [["x", "y"]],
+     "args": [{"name": "x", "shape": [8, 16], "sharding": "[{dp}, {?}]"}],
+     "ops": [{"op": "neg", "kind": "elementwise", "rule": "... -> ...", "operands": ["x"],
+              "results": [{"name": "y", "shape": [8, 16], "sharding": null}]}],
+     "results": [{"value": "y", "sharding": null}]}
 
-A sharding is null or `{dims, open, priority?, replicated?, partial?}`. Where an `expected` sharding stands
-beside one, `mismatches` compares it with what propagation gives.
+A sharding is null, its text form, or `{dims, open, priority?, replicated?, partial?}`. A rule is text in
+the rule language or with sizes, or null: nothing passes. `kind` may be left out. The ops `constraint` and
+`barrier` (with `allowed`) need no rule. Where `expected` stands beside a sharding, `mismatches` compares.
 """
 
 import gzip
@@ -19,10 +23,11 @@ from ..layout import Sharding
 from ..mesh import Mesh
 from ..rules import FactorRule, Template
 from ._levels import LEVELS, Level
-from ._program import OpKind, Program, kind_of
+from ._program import OpKind, Program, identity, kind_of
 from ._run import Propagation
 
 _SLICES = ("dynamic_slice", "dynamic_update_slice")
+_IDENTITIES: dict[str, OpKind] = {"constraint": "elementwise", "barrier": "barrier"}
 
 
 def read_cases(path: str | Path) -> Iterator[dict[str, Any]]:
@@ -49,10 +54,14 @@ def read_cases(path: str | Path) -> Iterator[dict[str, Any]]:
 def program_of(case: dict[str, Any]) -> Program:
     try:
         return _program(case)
-    except (KeyError, TypeError) as error:
-        raise UsageError(
-            f"case {case.get('id', '')!r} is not in the case format: {error!r} is missing or wrong"
-        ) from None
+    except KeyError as error:
+        raise UsageError(f"{_name(case)} has no {error}: see the case format") from None
+    except (TypeError, AttributeError) as error:
+        raise UsageError(f"{_name(case)} is not in the case format: {error}") from None
+
+
+def _name(case: dict[str, Any]) -> str:
+    return f"case {case['id']!r}" if "id" in case else "the case"
 
 
 def level_of(case: dict[str, Any], default: Level = "user-priority") -> Level:
@@ -63,11 +72,11 @@ def level_of(case: dict[str, Any], default: Level = "user-priority") -> Level:
 
 
 def _program(case: dict[str, Any]) -> Program:
-    mesh = Mesh(tuple(case["mesh"]), tuple(case["mesh"].values()))
-    program = Program(mesh)
+    mesh = case["mesh"]
+    program = Program(Mesh(tuple(mesh), tuple(mesh.values())) if isinstance(mesh, dict) else Mesh.of(mesh))
 
     def sharding(entry: dict[str, Any], shape: Sequence[int]) -> Sharding:
-        return Sharding.from_json(entry.get("sharding"), mesh, len(shape))
+        return Sharding.from_json(entry.get("sharding"), program.mesh, len(shape))
 
     def value(entry: dict[str, Any]) -> str:
         # Not a tensor (a token), or one of unknown size: nothing passes through it, as if it had no dims.
@@ -77,11 +86,9 @@ def _program(case: dict[str, Any]) -> Program:
     for arg in case["args"]:
         value(arg)
     for op in case["ops"]:
-        inputs = op["operands"]
-        outputs = [value(result) for result in op["results"]]
-        rule = _rule(
-            op["rule"], [program.values[v].shape for v in inputs], [program.values[v].shape for v in outputs]
-        )
+        inputs, outputs = op["operands"], [value(result) for result in op["results"]]
+        shapes = [[program.values[name].shape for name in side] for side in (inputs, outputs)]
+        rule = identity(shapes[0][0]) if op["op"] in _IDENTITIES else _rule(op["rule"], *shapes)
         kind = _kind(op["op"], op.get("kind"), rule)
         program.node(rule, inputs, outputs, op=op["op"], kind=kind, allowed=op.get("allowed", "both"))
     for result in case["results"]:
@@ -92,15 +99,19 @@ def _program(case: dict[str, Any]) -> Program:
 
 
 def _kind(op: str, kind: OpKind | None, rule: FactorRule | None) -> OpKind | None:
-    """The kind as given, except for operations that the format calls `other` and tells by name."""
+    """The kind as given, except for operations that the format tells by name."""
     if op in _SLICES:
         return "dynamic_slice"
+    if op in _IDENTITIES:
+        return _IDENTITIES[op]
     if op == "custom_call" and rule is not None and not rule.custom and len(rule.inputs) == 1:
         return "copy" if kind_of(rule) == "elementwise" else kind
     return kind
 
 
-def _rule(text: str | None, inputs: list[Any], outputs: list[Any]) -> FactorRule | None:
+def _rule(
+    text: str | None, inputs: list[tuple[int, ...]], outputs: list[tuple[int, ...]]
+) -> FactorRule | None:
     if text is None:
         return None
     if "[" in text or text.startswith("()->"):

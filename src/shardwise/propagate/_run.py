@@ -12,7 +12,7 @@ from ..errors import UsageError
 from ..layout import Sharding
 from ._levels import LEVELS, Level, directions, first_round, next_round, priorities_of, stages
 from ._program import DIRECTIONS, Program, identity
-from ._state import Op, State
+from ._state import Op, State, joined_states
 from ._step import BOTH, Notes, step
 from ._trace import Trace
 
@@ -33,13 +33,14 @@ class Propagation:
         return self.shardings[value]
 
     def __str__(self) -> str:
-        width = max(map(len, self.shardings), default=0)
-        lines = [f"{name:<{width}}  {sharding}" for name, sharding in self.shardings.items()]
-        lines += [
-            f"{'return ' + result.value:<{width}}  {sharding}"
-            for result, sharding in zip(self.program.results, self.results, strict=True)
-        ]
-        return "\n".join(lines)
+        rows = [*self.shardings.items()]
+        rows += [(f"return {r.value}", s) for r, s in zip(self.program.results, self.results, strict=True)]
+        width = max((len(name) for name, _ in rows), default=0)
+        return "\n".join(f"{name:<{width}}  {sharding}" for name, sharding in rows)
+
+    @property
+    def summary(self) -> str:
+        return f"fixed point reached: {self.updates} updates in {self.sweeps} sweeps"
 
 
 def propagate(program: Program, level: Level = "user-priority", *, debug: bool = False) -> Propagation:
@@ -150,19 +151,22 @@ class _Run:
         return {value: tuple(sorted(group)) for group in merged for value in group}
 
     def _agree_in_groups(self) -> None:
-        """Members without a sharding take that of the others, which must be one and the same."""
+        """All members of a group begin with what is given to any of them."""
         names = list(self.program.values)
-        for group in set(self._groups.values()):
-            known = [value for value in group if not self.program.values[names[value]].sharding.is_unknown]
-            for value in known:
-                if self._original[value] != self._original[known[0]]:
-                    a, b = names[known[0]], names[value]
+        for group in dict.fromkeys(self._groups.values()):
+            agreed = self._original[group[0]]
+            for value in group[1:]:
+                joined = joined_states(agreed, self._original[value])
+                if joined is None:
                     raise UsageError(
-                        f"values {a!r} and {b!r} are in one group but are given different shardings, "
-                        f"{self.program.values[a].sharding} and {self.program.values[b].sharding}"
+                        f"the values {', '.join(names[v] for v in group)} are to have one "
+                        "sharding but are given "
+                        f"{agreed.sharding(self.program.mesh)} and "
+                        f"{self.program.values[names[value]].sharding}"
                     )
-            for value in group if known else ():
-                self._original[value] = self._original[known[0]]
+                agreed = joined
+            for value in group:
+                self._original[value] = agreed
 
     def _number(self, state: State) -> int:
         number = self._numbers.setdefault(state, len(self._states))

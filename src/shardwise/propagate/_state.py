@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from ..layout import AxisRef, DimSharding, Sharding, append_axis
+from ..layout import AxisRef, DimSharding, Sharding, append_axis, is_prefix
 from ..mesh import Mesh
 from ..rules import FactorRule, TensorFactors
 
@@ -45,6 +45,38 @@ class State(NamedTuple):
         return Sharding(
             mesh, tuple(DimSharding(a, not c, p) for a, c, p in dims), self.replicated, self.partial
         )
+
+
+def joined_states(a: State, b: State) -> State | None:
+    """A state that says what both say; None if they contradict each other."""
+    axes: list[Axes] = []
+    for first, second, first_closed, second_closed in zip(a.axes, b.axes, a.closed, b.closed, strict=True):
+        longer = second if is_prefix(first, second) else first
+        if not (is_prefix(first, longer) and is_prefix(second, longer)):
+            return None
+        if (first_closed and first != longer) or (second_closed and second != longer):
+            return None
+        axes.append(longer)
+    replicated = tuple(dict.fromkeys((*a.replicated, *b.replicated)))
+    partial = tuple(dict.fromkeys((*a.partial, *b.partial)))
+    named = [*(axis for dim in axes for axis in dim), *replicated, *(axis for axis, _ in partial)]
+    if any(x.overlaps(y) or not x.fits_with(y) for i, x in enumerate(named) for y in named[:i]):
+        return None
+    return State(
+        tuple(axes),
+        tuple(x or y for x, y in zip(a.closed, b.closed, strict=True)),
+        replicated,
+        partial,
+        _stronger(a.priorities, b.priorities),
+    )
+
+
+def _stronger(
+    a: tuple[int | None, ...] | None, b: tuple[int | None, ...] | None
+) -> tuple[int | None, ...] | None:
+    if a is None or b is None:
+        return a or b
+    return tuple(y if x is None else x if y is None else min(x, y) for x, y in zip(a, b, strict=True))
 
 
 @dataclass(frozen=True)

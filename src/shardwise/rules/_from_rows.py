@@ -144,7 +144,9 @@ def _fill(parts: list[tuple[int, int, str]], size: int, used: int, fillers: list
     position = 1
     for above, length, name in [*parts, (size, 1, "")]:
         if above > position:
-            filler = Factor(_name(used + len(fillers)), above // position, "need_replication", blocked=True)
+            filler = Factor(
+                _name(used + len(fillers)), above // position, "need_replication", True, shards="even"
+            )
             fillers.append(filler)
             dims.append(filler.name)
         if name:

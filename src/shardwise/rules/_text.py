@@ -97,10 +97,10 @@ def build_rule(
                     f"factor {name} is both in {kinds[name]} and in {kind}: it can be of one kind"
                 )
             kinds[name] = kind
-    for key, needed in (("reduction", "input"), ("unaffected", "input")):
+    for key in ("reduction", "unaffected"):
         for name in values[key]:
-            if not any(place.startswith(needed) for place in rule.carried_by(name)):
-                raise UsageError(f"factor {name} is in {key} but no {needed} carries it")
+            if not default_leaves(rule.outputs, name, "sum"):
+                raise UsageError(f"factor {name} is in {key} but every output carries it")
     factors = tuple(_refine(factor, rule, kinds, values) for factor in rule.factors)
     entries = _entries(groups["rows"], rule) if "rows" in groups else None
     return replace(rule, factors=factors, entries=entries, custom=custom)

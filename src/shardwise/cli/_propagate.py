@@ -1,0 +1,71 @@
+"""`shardwise propagate`: shardings of a program's values, spread to a fixed point."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import UsageError
+from ._app import Json, app, print_json
+
+if TYPE_CHECKING:
+    from ..propagate import Propagation
+
+
+@app.command()
+def propagate(
+    file: Annotated[Path, typer.Argument(help="Programs in JSON, one or one a line; may be gzipped.")],
+    level: Annotated[
+        str | None,
+        typer.Option(help="basic, aggressive, op-priority or user-priority; else what the file says."),
+    ] = None,
+    case: Annotated[str | None, typer.Option(help="Only the program with this id.")] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Tell each step: what moved where, and why.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Spread shardings through a program, along the factors of its operations, until nothing changes.
+
+    Example: shardwise propagate examples/propagate/mlp.json --trace
+    """
+    from ..propagate import level_of, mismatches, program_of, read_cases
+    from ..propagate import propagate as run
+
+    documents = []
+    for document in read_cases(file):
+        if case is not None and document.get("id") != case:
+            continue
+        given = document if level is None else {**document, "level": level}
+        outcome = run(program_of(document), level_of(given), debug=trace)
+        wrong = mismatches(document, outcome) if level is None else []
+        documents.append(_document(document, outcome, wrong))
+        if not as_json:
+            typer.echo(_text(document, outcome, wrong))
+    if not documents:
+        raise UsageError(f"{file} holds no program" + (f" with id {case!r}" if case else ""))
+    if as_json:
+        print_json(documents)
+
+
+def _text(case: dict[str, Any], outcome: "Propagation", wrong: list[str]) -> str:
+    lines = [f"{case['id']} ({outcome.level})" if "id" in case else outcome.level]
+    if outcome.trace is not None:
+        lines += [str(outcome.trace), ""]
+    lines += [str(outcome), outcome.summary, *(f"not as expected: {line}" for line in wrong), ""]
+    return "\n".join(lines)
+
+
+def _document(case: dict[str, Any], outcome: "Propagation", wrong: list[str]) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "id": case.get("id"),
+        "level": outcome.level,
+        "shardings": {name: sharding.to_json() for name, sharding in outcome.shardings.items()},
+        "results": [sharding.to_json() for sharding in outcome.results],
+        "sweeps": outcome.sweeps,
+        "updates": outcome.updates,
+        "mismatches": wrong,
+    }
+    if outcome.trace is not None:
+        document["trace"] = outcome.trace.to_json()
+    return document
