@@ -1,0 +1,135 @@
+"""`shardwise solve`: a problem file in, one choice per node out."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import UsageError
+from ._app import Json, app, print_json
+
+if TYPE_CHECKING:
+    from ..solve import Progress, Solution
+
+
+@app.command()
+def solve(
+    file: Annotated[Path, typer.Argument(help="The problem: FILE.json or FILE.json.gz, in the contest's format.")],
+    time_limit: Annotated[float, typer.Option(help="Seconds from now, reading the file included.")] = 60.0,
+    out: Annotated[Path | None, typer.Option(help="Write the solution here: a JSON list, one integer per node.")] = None,
+    seed: Annotated[int, typer.Option(help="Different seeds search differently.")] = 0,
+    max_iterations: Annotated[
+        int | None, typer.Option(help="Rounds of search; with it the result depends on the seed alone.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Threads of search; all cores, at most 8, by default.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Choose the cheapest strategy per node under a memory limit. Ctrl-C ends with the best so far.
+
+    The solution is checked by an independent evaluator before it is written.
+
+    Example: shardwise solve A.json.gz --time-limit 60 --out solution.json
+    """
+    begun = time.monotonic()
+    if not time_limit > 0:
+        raise UsageError(f"--time-limit is {time_limit}: it must be a positive number of seconds.")
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f"--out {out}: there is no folder {out.parent}.")
+    from ..solve import evaluate, read_problem
+    from ..solve import solve as search
+
+    problem = read_problem(file)
+    left = max(0.01, time_limit - (time.monotonic() - begun))
+    show = None if as_json else _Live()
+    solution = search(
+        problem, time_limit=left, max_iterations=max_iterations, seed=seed, workers=workers, progress=show
+    )
+    if show is not None:
+        show.close()
+    if solution.choices is not None and out is not None:
+        checked = evaluate(problem, solution.choices)
+        if not checked.feasible or checked.cost != solution.cost:
+            raise AssertionError(f"the solution does not hold, nothing was written: {checked}")
+        _write(out, solution.choices)
+    if as_json:
+        print_json(_document(solution, str(file), out))
+    else:
+        _say(solution, problem.usage_limit, out)
+    if solution.choices is None:
+        raise typer.Exit(1)
+
+
+def _write(path: Path, choices: list[int]) -> None:
+    """Write beside the target first, so that it never holds half a solution."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(choices) + "\n")
+    beside.replace(path)
+
+
+def _document(solution: "Solution", file: str, out: Path | None) -> dict[str, Any]:
+    lacking = solution.shortfall
+    return {
+        "problem": file,
+        "status": solution.status,
+        "cost": solution.cost,
+        "bound": solution.bound,
+        "gap": solution.gap,
+        "peak": solution.peak,
+        "seconds": round(solution.seconds, 3),
+        "choices": solution.choices,
+        "out": None if out is None or solution.choices is None else str(out),
+        "log": [
+            {"seconds": round(line.seconds, 3), "cost": line.cost, "bound": line.bound} for line in solution.log
+        ],
+        "shortfall": None
+        if lacking is None
+        else {
+            "at_least": lacking.at_least,
+            "enough": lacking.enough,
+            "interval": lacking.interval,
+            "forbidden": lacking.forbidden,
+        },
+    }
+
+
+def _say(solution: "Solution", limit: int, out: Path | None) -> None:
+    if solution.choices is None:
+        reason = "no solution was found in the time given" if solution.shortfall is None else str(solution.shortfall)
+        print(f"{solution.status}: {reason}.")
+        return
+    bound = "none" if solution.bound is None else f"{solution.bound:,} (gap {solution.gap:.3%})"
+    print(f"{solution.status}: cost {solution.cost:,}, bound {bound}, peak memory {solution.peak:,} of {limit:,}")
+    if out is not None:
+        print(f"written to {out}")
+
+
+class _Live:
+    """Best cost, bound, gap and memory: one line that is rewritten on a terminal, else one line a second."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+        self._status = self._console.status("reading and reducing") if self._console.is_terminal else None
+        if self._status is not None:
+            self._status.start()
+        self._last = -1.0
+
+    def __call__(self, line: "Progress") -> None:
+        cost = "-" if line.cost is None else f"{line.cost:,}"
+        bound = "-" if line.bound is None else f"{line.bound:,}"
+        gap = "-" if line.gap is None else f"{line.gap:.3%}"
+        peak = "-" if line.peak is None else f"{line.peak:,}"
+        text = f"{line.seconds:7.1f} s  best {cost}  bound {bound}  gap {gap}  memory {peak}"
+        if self._status is not None:
+            self._status.update(text)
+        elif line.seconds - self._last >= 1.0:
+            self._console.print(text, highlight=False, soft_wrap=True)
+            self._last = line.seconds
+
+    def close(self) -> None:
+        if self._status is not None:
+            self._status.stop()

@@ -1,0 +1,48 @@
+"""The optimisation problem in its plain form, its reductions, and the search for the cheapest solution.
+
+The room is also the function: `sw.solve(problem)` is `sw.solve.solve(problem)`. Importing it is quick; what is
+compiled comes with the first call.
+"""
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ._evaluate import Evaluation, evaluate
+from ._problem import FORBIDDEN, Problem, read_problem
+from ._solution import Progress, Shortfall, Solution
+from ._solve import solve
+
+if TYPE_CHECKING:
+    from ._reduce import Reduction, reduce
+
+__all__ = [
+    "FORBIDDEN",
+    "Evaluation",
+    "Problem",
+    "Progress",
+    "Reduction",
+    "Shortfall",
+    "Solution",
+    "evaluate",
+    "read_problem",
+    "reduce",
+    "solve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Reduction", "reduce"):
+        from . import _reduce
+
+        return getattr(_reduce, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class _Room(ModuleType):
+    """A module that can be called."""
+
+    __call__ = staticmethod(solve)
+
+
+sys.modules[__name__].__class__ = _Room

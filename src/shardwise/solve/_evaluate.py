@@ -1,0 +1,65 @@
+"""What a choice per node costs and how much memory it needs, in exact integers.
+
+Deliberately written apart from everything the search uses (plain Python integers, no reductions, no compiled
+code), so that a solution can be judged by something that does not share the search's faults.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from ._problem import FORBIDDEN, Problem
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """`forbidden` names the first node or edge whose cost forbids the choice; `peak_time` is where memory peaks."""
+
+    cost: int
+    peak: int
+    peak_time: int | None
+    fits: bool
+    forbidden: str | None
+
+    @property
+    def feasible(self) -> bool:
+        return self.fits and self.forbidden is None
+
+
+def evaluate(problem: Problem, choices: Sequence[int]) -> Evaluation:
+    """Cost and peak memory of one choice per node."""
+    starts = problem.choice_start.tolist()
+    if len(choices) != problem.nodes:
+        raise UsageError(f"{len(choices)} choices for {problem.nodes} nodes: one per node is needed.")
+    choices = [int(choice) for choice in choices]
+    for node, choice in enumerate(choices):
+        if not 0 <= choice < starts[node + 1] - starts[node]:
+            raise UsageError(f"choice {choice} of node {node}: it has {starts[node + 1] - starts[node]} choices.")
+    cost, forbidden = 0, None
+    for node, choice in enumerate(choices):
+        value = int(problem.costs[starts[node] + choice])
+        if value >= FORBIDDEN and forbidden is None:
+            forbidden = f"choice {choice} of node {node}"
+        cost += value
+    for e, ((a, b), start) in enumerate(zip(problem.edges.tolist(), problem.table_start.tolist(), strict=False)):
+        value = int(problem.tables[start + choices[a] * (starts[b + 1] - starts[b]) + choices[b]])
+        if value >= FORBIDDEN and forbidden is None:
+            forbidden = f"choices {choices[a]} and {choices[b]} of nodes {a} and {b} (edge {e})"
+        cost += value
+    peak, peak_time = _peak(problem, choices, starts)
+    return Evaluation(cost, peak, peak_time, peak <= problem.usage_limit, forbidden)
+
+
+def _peak(problem: Problem, choices: Sequence[int], starts: list[int]) -> tuple[int, int | None]:
+    change: dict[int, int] = {}
+    for node, (start, end) in enumerate(problem.intervals.tolist()):
+        if start < end:
+            usage = int(problem.usages[starts[node] + choices[node]])
+            change[start] = change.get(start, 0) + usage
+            change[end] = change.get(end, 0) - usage
+    load, peak, peak_time = 0, 0, None
+    for time in sorted(change):
+        load += change[time]
+        if load > peak:
+            peak, peak_time = load, time
+    return peak, peak_time

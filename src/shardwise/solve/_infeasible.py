@@ -1,0 +1,70 @@
+"""What an infeasible problem lacks: the smallest memory limit that would do, and where it binds.
+
+Without costs only forbidden pairs and memory matter, so the smallest limit is found by bisection: a limit
+either has a solution, whose peak is a smaller limit that does, or is proven to have none.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from ._evaluate import evaluate
+from ._problem import FORBIDDEN, Problem
+from ._solution import Shortfall, Solution
+
+_UNLIMITED = 2**63 - 1
+
+
+def shortfall(problem: Problem, deadline: float, solve: Callable[[Problem, float], Solution]) -> Shortfall:
+    """How much memory an infeasible problem lacks, as exactly as the time until `deadline` allows.
+
+    `solve` is given a problem and a deadline.
+    """
+    free = replace(
+        problem,
+        costs=np.where(problem.costs >= FORBIDDEN, FORBIDDEN, 0),
+        tables=np.where(problem.tables >= FORBIDDEN, FORBIDDEN, 0),
+        usage_limit=_UNLIMITED,
+    )
+    # A second more than what is left: without any solution there would be nothing to say.
+    end = max(deadline, time.monotonic() + 1.0)
+    first = solve(free, end)
+    if first.status == "infeasible":
+        return Shortfall(None, None, None, forbidden=True)
+    low = max(problem.usage_limit + 1, smallest_load(problem)[0])
+    if first.choices is None:
+        return Shortfall(low, None, None)
+    best = first.choices
+    high = evaluate(free, best).peak
+    middle = low  # often tight, so it is tried first
+    while low < high and time.monotonic() < end:
+        attempt = solve(replace(free, usage_limit=middle), end)
+        if attempt.status == "infeasible":
+            low = middle + 1
+        elif attempt.choices is not None:
+            best = attempt.choices
+            high = evaluate(free, best).peak
+        else:
+            break
+        middle = (low + high) // 2
+    return Shortfall(low, high, _peak_interval(problem, best))
+
+
+def smallest_load(problem: Problem) -> tuple[int, int | None]:
+    """The largest load over time if every node took its smallest usage, and when."""
+    smallest = [
+        int(np.argmin(problem.usages[problem.choice_start[n] : problem.choice_start[n + 1]]))
+        for n in range(problem.nodes)
+    ]
+    checked = evaluate(problem, smallest)
+    return checked.peak, checked.peak_time
+
+
+def _peak_interval(problem: Problem, choices: list[int]) -> tuple[int, int] | None:
+    start = evaluate(problem, choices).peak_time
+    if start is None:
+        return None
+    later = problem.intervals[problem.intervals[:, 0] < problem.intervals[:, 1]].reshape(-1)
+    return start, int(later[later > start].min())

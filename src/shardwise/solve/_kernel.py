@@ -1,0 +1,109 @@
+"""The reduced problem as the search sees it: compact arrays of floats, neighbours, memory items and capacities."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from . import _reduce_ops as ops
+
+
+BIG = 1e15
+"""Stands for a forbidden pair in the search: far above any sum of costs, yet sums of it stay exact enough."""
+
+
+class Arrays(NamedTuple):
+    """What compiled code reads.
+
+    Half-edge `2e + side` stands for edge `e` seen from `ends[e, side]`, with a table in which that node's
+    choices lie side by side. Tables that repeat are stored once. Forbidden pairs cost `BIG`.
+    """
+
+    k: np.ndarray  # choices per node
+    start: np.ndarray  # offset of a node's choices
+    cost: np.ndarray
+    ends: np.ndarray  # [edge, side] node
+    table: np.ndarray  # offset per half-edge: row-major over (choice of the other node, choice of this one)
+    tables: np.ndarray
+    first: np.ndarray  # neighbours of node n: first[n] .. first[n + 1]
+    half: np.ndarray  # half-edge (2 * edge + side of this node)
+    near: np.ndarray  # neighbour
+    item_first: np.ndarray  # memory items of node n
+    item_lo: np.ndarray
+    item_hi: np.ndarray
+    item_offset: np.ndarray
+    usage: np.ndarray  # int64
+    capacity: np.ndarray  # int64, per point
+
+
+class Kernel(NamedTuple):
+    """Arrays, the nodes of the problem they stand for, the times of the points and the constant cost."""
+
+    arrays: Arrays
+    node: np.ndarray
+    points: np.ndarray
+    constant: float
+
+    @property
+    def nodes(self) -> int:
+        return len(self.node)
+
+    @property
+    def edges(self) -> int:
+        return len(self.arrays.ends)
+
+    @classmethod
+    def of(
+        cls, w: ops.Work, tables: np.ndarray, usages: np.ndarray, capacity: np.ndarray, points: np.ndarray
+    ) -> "Kernel":
+        node = np.flatnonzero(w.alive)
+        number = np.full(len(w.alive), -1, np.int64)
+        number[node] = np.arange(len(node))
+        k = w.k[node]
+        start = np.concatenate([[0], np.cumsum(k)]).astype(np.int64)
+        cost = np.empty(start[-1])
+        for i, n in enumerate(node):
+            cost[start[i] : start[i + 1]] = w.cost[w.start[n] : w.start[n] + w.k[n]]
+        edge = np.flatnonzero(w.edge_alive)
+        ends = number[w.end.reshape(-1, 2)[edge]]
+        table, pool = _share(w.offset[edge], k[ends], tables)
+        np.minimum(pool, BIG, out=pool)
+        half = np.argsort(ends.reshape(-1), kind="stable")
+        flat = ends.reshape(-1)
+        items = ops.items_of(w, usages, node)
+        arrays = Arrays(
+            k=k,
+            start=start,
+            cost=cost,
+            ends=ends,
+            table=table,
+            tables=pool,
+            first=np.searchsorted(flat[half], np.arange(len(node) + 1)).astype(np.int64),
+            half=half,
+            near=flat[half ^ 1],
+            item_first=items[0],
+            item_lo=items[1],
+            item_hi=items[2],
+            item_offset=items[3],
+            usage=items[4],
+            capacity=capacity.copy(),
+        )
+        return cls(arrays, node, points, float(w.cost[w.start[~w.alive]].sum()))
+
+
+def _share(offset: np.ndarray, sizes: np.ndarray, tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets per half-edge into a pool in which equal tables are stored once."""
+    known: dict[tuple[int, bytes], int] = {}
+    pieces: list[np.ndarray] = []
+    moved = np.empty(2 * len(offset), np.int64)
+    used = 0
+    for e, (o, (ka, kb)) in enumerate(zip(offset.tolist(), sizes.tolist(), strict=True)):
+        piece = tables[o : o + ka * kb]
+        for side, view in ((1, piece), (0, piece.reshape(ka, kb).T)):
+            key = (view.shape[-1], view.tobytes())
+            at = known.get(key)
+            if at is None:
+                at = known[key] = used
+                pieces.append(view.reshape(-1))
+                used += ka * kb
+            moved[2 * e + side] = at
+    return moved, np.concatenate(pieces) if pieces else np.empty(0)

@@ -1,0 +1,270 @@
+"""The problem in its plain form: one choice per node, costs on nodes and edges, a limit on memory at every time.
+
+The form is that of the ASPLOS / EuroSys 2025 contest on intra-operator parallelism. Everything is kept in
+flat integer arrays (the choices of node `n` are the slice `choice_start[n] : choice_start[n + 1]`), because
+problems have up to 100,000 edges and millions of table entries. What is malformed is refused here, with the
+place of the fault; everything above may rely on it.
+"""
+
+import gzip
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+
+FORBIDDEN = 10**18
+"""Costs of this size and more forbid the choice or the pair of choices."""
+
+_LARGEST_USAGE = 2**62
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Nodes with choices, edges with tables, half-open live intervals and a memory limit.
+
+    `tables[table_start[e] : table_start[e + 1]]` is row-major over (choice of `edges[e, 0]`, choice of
+    `edges[e, 1]`). Made by `Problem.build`, `Problem.from_json` or `read_problem`, which validate.
+    """
+
+    name: str
+    usage_limit: int
+    choice_start: np.ndarray
+    costs: np.ndarray
+    usages: np.ndarray
+    intervals: np.ndarray
+    edges: np.ndarray
+    table_start: np.ndarray
+    tables: np.ndarray
+
+    @property
+    def nodes(self) -> int:
+        return len(self.choice_start) - 1
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        costs: Sequence[Sequence[float]],
+        usages: Sequence[Sequence[float]] | None = None,
+        intervals: Sequence[Sequence[int]] | None = None,
+        edges: Sequence[Sequence[int]] = (),
+        tables: Sequence[Sequence[float]] = (),
+        usage_limit: int | None = None,
+        name: str = "",
+    ) -> "Problem":
+        """A validated problem from lists.
+
+        `costs[n][i]` and `usages[n][i]` belong to choice `i` of node `n`; `tables[e]` is row-major over the
+        choices of the two nodes of `edges[e]`. Numbers are integers (an infinite cost forbids). Without
+        `usage_limit` memory is not limited, and `usages` and `intervals` may be left out.
+        """
+        count = len(costs)
+        choice_start, flat_costs = _flatten(costs, "nodes.costs", forbid=True)
+        if np.any(np.diff(choice_start) == 0):
+            node = int(np.argmin(np.diff(choice_start)))
+            raise UsageError(f"nodes.costs[{node}] is empty: every node needs at least one choice.")
+        if usages is None:
+            usage_start, flat_usages = choice_start, np.zeros_like(flat_costs)
+        else:
+            _expect_length(usages, count, "nodes.usages", "nodes.costs")
+            usage_start, flat_usages = _flatten(usages, "nodes.usages", forbid=False)
+        if np.any(np.diff(usage_start) != np.diff(choice_start)):
+            node = int(np.argmax(np.diff(usage_start) != np.diff(choice_start)))
+            raise UsageError(
+                f"nodes.usages[{node}] has {len(usages[node]) if usages else 0} entries but "
+                f"nodes.costs[{node}] has {len(costs[node])}: each choice needs one of both."
+            )
+        if np.any(flat_usages < 0) or np.any(flat_usages > _LARGEST_USAGE):
+            bad = int(np.argmax((flat_usages < 0) | (flat_usages > _LARGEST_USAGE)))
+            node = int(np.searchsorted(choice_start, bad, "right")) - 1
+            raise UsageError(
+                f"nodes.usages[{node}][{bad - int(choice_start[node])}] is {flat_usages[bad]}: "
+                "a usage lies between 0 and 2^62."
+            )
+        return cls(
+            name=name,
+            usage_limit=_limit(usage_limit),
+            choice_start=choice_start,
+            costs=flat_costs,
+            usages=flat_usages,
+            intervals=_intervals(intervals, count),
+            edges=_edges(edges, count),
+            **_tables(tables, edges, np.diff(choice_start)),
+        )
+
+    @classmethod
+    def from_json(cls, document: Any) -> "Problem":
+        """The problem of a parsed JSON document, in the contest's format."""
+        body = _member(document, "problem", "the document", dict)
+        nodes, edges = _member(body, "nodes", "problem", dict), _member(body, "edges", "problem", dict)
+        name = body.get("name", "")
+        if not isinstance(name, str):
+            raise UsageError(f"problem.name is {name!r}: it must be text.")
+        return cls.build(
+            costs=_member(nodes, "costs", "nodes", list),
+            usages=_member(nodes, "usages", "nodes", list),
+            intervals=_member(nodes, "intervals", "nodes", list),
+            edges=_member(edges, "nodes", "edges", list),
+            tables=_member(edges, "costs", "edges", list),
+            usage_limit=body.get("usage_limit"),
+            name=name,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that `from_json` reads."""
+        return {
+            "problem": {
+                "name": self.name,
+                "nodes": {
+                    "intervals": self.intervals.tolist(),
+                    "costs": _lists(self.choice_start, self.costs),
+                    "usages": _lists(self.choice_start, self.usages),
+                },
+                "edges": {
+                    "nodes": self.edges.tolist(),
+                    "costs": _lists(self.table_start, self.tables),
+                },
+                "usage_limit": self.usage_limit,
+            }
+        }
+
+
+def read_problem(path: str | Path) -> Problem:
+    """Read a problem from a `.json` or `.json.gz` file."""
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        document = json.loads(data)
+    except (OSError, EOFError, gzip.BadGzipFile) as error:
+        raise UsageError(f"cannot read {path}: {error}.") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}.") from error
+    try:
+        return Problem.from_json(document)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def _lists(start: np.ndarray, flat: np.ndarray) -> list[list[int]]:
+    values, bounds = flat.tolist(), start.tolist()
+    return [values[bounds[i] : bounds[i + 1]] for i in range(len(bounds) - 1)]
+
+
+def _member(holder: Any, key: str, place: str, kind: type) -> Any:
+    if not isinstance(holder, dict) or key not in holder:
+        raise UsageError(f'{place} has no "{key}": expected the contest\'s problem format.')
+    if not isinstance(holder[key], kind):
+        raise UsageError(f'"{key}" of {place} is not {"a list" if kind is list else "an object"}.')
+    return holder[key]
+
+
+def _expect_length(values: Sequence[Any], count: int, what: str, other: str) -> None:
+    if len(values) != count:
+        raise UsageError(f"{what} has {len(values)} entries but {other} has {count}: they must agree.")
+
+
+def _limit(limit: int | None) -> int:
+    if limit is None:
+        return 2**63 - 1
+    if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit < 0:
+        raise UsageError(f"usage_limit is {limit!r}: it must be an integer of at least 0.")
+    return min(int(limit), 2**63 - 1)
+
+
+def _flatten(rows: Sequence[Sequence[Any]], what: str, *, forbid: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets and values of a list of lists of integers."""
+    for i, row in enumerate(rows):
+        if not isinstance(row, list | tuple | np.ndarray):
+            raise UsageError(f"{what}[{i}] is {row!r}: expected a list of numbers.")
+    start = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=start[1:])
+    flat = list(chain.from_iterable(rows))
+    if set(map(type, flat)) <= {int} and (not flat or (max(flat) < 2**63 and min(flat) >= -(2**63))):
+        values = np.array(flat, np.int64)
+    else:
+        values = np.array([_integer(value, start, i, what, forbid) for i, value in enumerate(flat)], np.int64)
+    if forbid:
+        if np.any(values <= -FORBIDDEN):
+            raise UsageError(f"{_place(start, int(np.argmin(values)), what)} is below -10^18: too small for a cost.")
+        np.minimum(values, FORBIDDEN, out=values)
+    return start, values
+
+
+def _place(start: np.ndarray, position: int, what: str) -> str:
+    row = int(np.searchsorted(start, position, "right")) - 1
+    return f"{what}[{row}][{position - int(start[row])}]"
+
+
+def _integer(value: Any, start: np.ndarray, position: int, what: str, forbid: bool) -> int:
+    if isinstance(value, np.generic):
+        value = value.item()
+    fault = None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        fault = "a number is expected"
+    elif isinstance(value, float) and math.isinf(value) and value > 0 and forbid:
+        value = FORBIDDEN
+    elif isinstance(value, float) and not value.is_integer():
+        fault = "NaN and infinity are refused" if not math.isfinite(value) else "scale it to an integer"
+    if fault is not None:
+        raise UsageError(f"{_place(start, position, what)} is {value!r}: {fault}.")
+    return max(min(int(value), 2**63 - 1), -(2**63))
+
+
+def _intervals(intervals: Sequence[Sequence[int]] | None, count: int) -> np.ndarray:
+    if intervals is None:
+        return np.zeros((count, 2), np.int64)
+    _expect_length(intervals, count, "nodes.intervals", "nodes.costs")
+    array = _pairs(intervals, "nodes.intervals", "[start, end)")
+    if np.any(array[:, 1] < array[:, 0]):
+        node = int(np.argmax(array[:, 1] < array[:, 0]))
+        raise UsageError(
+            f"nodes.intervals[{node}] is {array[node].tolist()}: it ends before it starts; "
+            "a half-open interval [start, end) has start <= end."
+        )
+    return array
+
+
+def _edges(edges: Sequence[Sequence[int]], count: int) -> np.ndarray:
+    array = _pairs(edges, "edges.nodes", "two nodes")
+    outside = (array < 0) | (array >= count)
+    if np.any(outside):
+        edge, side = (int(i) for i in np.argwhere(outside)[0])
+        raise UsageError(
+            f"edges.nodes[{edge}] names node {array[edge, side]}: the nodes are 0 to {count - 1}."
+        )
+    return array
+
+
+def _pairs(rows: Iterable[Any], what: str, expected: str) -> np.ndarray:
+    rows = list(rows)
+    for i, row in enumerate(rows):
+        if not isinstance(row, list | tuple | np.ndarray) or len(row) != 2:
+            raise UsageError(f"{what}[{i}] is {row!r}: expected {expected}.")
+    start, flat = _flatten(rows, what, forbid=False)
+    return flat.reshape(len(rows), 2)
+
+
+def _tables(
+    tables: Sequence[Sequence[float]], edges: Sequence[Sequence[int]], choices: np.ndarray
+) -> dict[str, np.ndarray]:
+    _expect_length(tables, len(edges), "edges.costs", "edges.nodes")
+    start, flat = _flatten(tables, "edges.costs", forbid=True)
+    ends = np.array(edges, np.int64).reshape(len(edges), 2)
+    expected = choices[ends[:, 0]] * choices[ends[:, 1]]
+    if np.any(np.diff(start) != expected):
+        e = int(np.argmax(np.diff(start) != expected))
+        a, b = ends[e]
+        raise UsageError(
+            f"edges.costs[{e}] has {start[e + 1] - start[e]} entries: nodes {a} and {b} have {choices[a]} and "
+            f"{choices[b]} choices, so the table has {expected[e]}."
+        )
+    return {"table_start": start, "tables": flat}

@@ -1,0 +1,231 @@
+"""`solve`: reduce, search with several workers until the time is up or the optimum is proven, check, return.
+
+What is compiled or needs HiGHS is imported on the first call, so that importing the package stays quick.
+"""
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import UsageError
+from ._evaluate import evaluate
+from ._exchange import Exchange, View
+from ._infeasible import shortfall
+from ._problem import Problem
+from ._solution import Progress, Solution
+
+if TYPE_CHECKING:
+    from ._reduce import Reduction
+
+
+def solve(
+    problem: Problem,
+    *,
+    time_limit: float = 60.0,
+    max_iterations: int | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Solution:
+    """The cheapest choice per node under the memory limit.
+
+    Runs until the optimum is proven or `time_limit` seconds have passed since the call; Ctrl-C ends it early
+    with the best so far. `workers` defaults to the cores at hand, at most 8. With `max_iterations`, rounds of
+    search are counted instead and the result depends on `seed` alone (two workers unless told otherwise); the
+    time limit still holds. `progress` is called with every improvement.
+    """
+    begun = time.monotonic()
+    _check(time_limit, max_iterations, workers)
+    run = _Run(problem, begun, begun + time_limit, max_iterations, seed, _workers(workers, max_iterations), progress)
+    try:
+        return run.solve()
+    except KeyboardInterrupt:
+        return run.interrupted()
+
+
+def _check(time_limit: float, max_iterations: int | None, workers: int | None) -> None:
+    if not time_limit > 0:
+        raise UsageError(f"time_limit is {time_limit!r}: it must be a positive number of seconds.")
+    if max_iterations is not None and max_iterations < 1:
+        raise UsageError(f"max_iterations is {max_iterations!r}: it must be at least 1.")
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers is {workers!r}: it must be at least 1.")
+
+
+def _workers(workers: int | None, max_iterations: int | None) -> int:
+    if workers is not None:
+        return workers
+    return 2 if max_iterations is not None else min(8, len(os.sched_getaffinity(0)))
+
+
+class _Run:
+    """One call: the clock, the log and the way from the kernel's costs to the problem's."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        begun: float,
+        deadline: float,
+        most_rounds: int | None,
+        seed: int,
+        workers: int,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.problem, self.begun, self.deadline = problem, begun, deadline
+        self.most_rounds, self.seed, self.workers, self.progress = most_rounds, seed, workers, progress
+        self.reduction: "Reduction | None" = None
+        self.exchange: Exchange | None = None
+        self.log: list[Progress] = []
+        self.explain = True
+
+    def solve(self) -> Solution:
+        from ._reduce import reduce
+
+        self.reduction = reduce(self.problem)
+        kernel = self.reduction.kernel
+        if kernel is None:
+            return self._infeasible()
+        if kernel.nodes == 0:
+            return self._finish(View(np.zeros(0, np.int64), 0.0, 0.0, proven=True))
+        workers = 1 if kernel.nodes < 40 else self.workers
+        self.exchange = Exchange(workers, self.most_rounds is not None, self._closed)
+        if workers == 1:
+            self._work(0, 1)
+        else:
+            self._in_threads(workers)
+        view = self.exchange.view()
+        if view.proven and view.choice is None:
+            return self._infeasible()
+        return self._finish(view)
+
+    def interrupted(self) -> Solution:
+        """What Ctrl-C leaves: the best so far, after a short wait for the workers to notice."""
+        if self.exchange is None:
+            return self._finish(View())
+        self.exchange.halt()
+        return self._finish(self.exchange.view())
+
+    def _in_threads(self, workers: int) -> None:
+        assert self.exchange is not None
+        threads = [threading.Thread(target=self._work, args=(i, workers), daemon=True) for i in range(workers)]
+        for thread in threads:
+            thread.start()
+        try:
+            while any(thread.is_alive() for thread in threads):
+                if time.monotonic() >= self.deadline:
+                    self.exchange.halt()
+                self.exchange.wait(min(self.deadline, time.monotonic() + 0.2) if not self.exchange.halted else 0)
+                self._note()
+                if self.exchange.halted:
+                    break
+        finally:
+            self.exchange.halt()
+            patience = time.monotonic() + 1.0
+            for thread in threads:
+                thread.join(max(0.0, patience - time.monotonic()))
+        for failure in self.exchange.failures:
+            raise failure
+
+    def _work(self, number: int, workers: int) -> None:
+        assert self.exchange is not None and self.reduction is not None
+        from ._worker import Worker
+
+        exchange = self.exchange
+        try:
+            worker = Worker(
+                self.reduction, number, workers, self.seed, exchange.stop, self._left, self.most_rounds is not None
+            )
+            rounds = 0
+            while not exchange.halted and (self.most_rounds is None or rounds < self.most_rounds):
+                exchange.tell(number, worker.round(exchange.meet()))
+                rounds += 1
+                if workers == 1:
+                    self._note()
+                    if self._left() <= 0:
+                        exchange.halt()
+            exchange.meet()
+        except threading.BrokenBarrierError:
+            pass  # another worker ended the run
+        except Exception as error:
+            if workers == 1:
+                raise
+            exchange.failures.append(error)
+            exchange.halt()
+        finally:
+            exchange.leave()
+
+    def _left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def _closed(self, view: View) -> bool:
+        bound = self._bound(view.bound)
+        return bound is not None and np.isfinite(view.cost) and bound >= self._cost(view.cost)
+
+    def _constant(self) -> float:
+        assert self.reduction is not None and self.reduction.kernel is not None
+        return self.reduction.kernel.constant
+
+    def _cost(self, cost: float) -> int:
+        return round(cost + self._constant())
+
+    def _bound(self, bound: float) -> int | None:
+        """The bound as an integer: costs are integers, and rounding errors stay below the tolerance."""
+        if not np.isfinite(bound):
+            return None
+        value = bound + self._constant()
+        return math.ceil(value - 1e-6 - 1e-10 * abs(value))
+
+    def _note(self) -> None:
+        assert self.exchange is not None and self.reduction is not None
+        view = self.exchange.view()
+        cost = self._cost(view.cost) if np.isfinite(view.cost) else None
+        bound = self._bound(view.bound)
+        if cost is not None and bound is not None:
+            bound = min(bound, cost)
+        last = self.log[-1] if self.log else None
+        if last is not None and last.cost == cost and last.bound == bound:
+            return
+        peak = last.peak if last is not None else None
+        if cost is not None and (last is None or last.cost != cost):
+            assert view.choice is not None
+            peak = evaluate(self.problem, self.reduction.expand(view.choice).tolist()).peak
+        self._add(Progress(time.monotonic() - self.begun, cost, bound, peak))
+
+    def _add(self, line: Progress) -> None:
+        self.log.append(line)
+        if self.progress is not None:
+            self.progress(line)
+
+    def _finish(self, view: View) -> Solution:
+        if view.choice is None:
+            bound = self._bound(view.bound) if self.reduction is not None and self.reduction.kernel is not None else None
+            return Solution("unknown", None, None, bound, None, time.monotonic() - self.begun, tuple(self.log))
+        assert self.reduction is not None
+        choices = self.reduction.expand(view.choice).tolist()
+        checked = evaluate(self.problem, choices)
+        if not checked.feasible:
+            raise AssertionError(f"the search returned a solution that does not hold: {checked}")
+        bound = self._bound(view.bound)
+        if view.proven or (bound is not None and bound >= checked.cost):
+            bound = checked.cost
+        if not self.log or self.log[-1].cost != checked.cost or self.log[-1].bound != bound:
+            self._add(Progress(time.monotonic() - self.begun, checked.cost, bound, checked.peak))
+        status = "optimal" if bound == checked.cost else "feasible"
+        seconds = time.monotonic() - self.begun
+        return Solution(status, choices, checked.cost, bound, checked.peak, seconds, tuple(self.log))
+
+    def _attempt(self, problem: Problem, deadline: float) -> Solution:
+        run = _Run(problem, time.monotonic(), deadline, self.most_rounds, self.seed, self.workers, None)
+        run.explain = False
+        return run.solve()
+
+    def _infeasible(self) -> Solution:
+        assert self.reduction is not None
+        lacking = shortfall(self.problem, self.deadline, self._attempt) if self.explain else None
+        seconds = time.monotonic() - self.begun
+        return Solution("infeasible", None, None, None, None, seconds, tuple(self.log), lacking)

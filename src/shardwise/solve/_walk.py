@@ -1,0 +1,272 @@
+"""Compiled steps of the search on a kernel: pricing memory, ascending the dual, walking among solutions.
+
+Memory enters as a price per time point. The dual ascent finds prices and a lower bound with message passing;
+the walk proposes with the core move under scaled, noisy prices, splits what changed into connected components
+and accepts each one that pays, provided no time point gets worse than its capacity (or than it was).
+"""
+
+import numpy as np
+from numba import njit
+
+from ._eliminate import solve_region, uniform
+from ._messages import sweep
+
+
+@njit(cache=True, nogil=True)
+def cost_of(a, x):
+    total = 0.0
+    for v in range(len(a.k)):
+        total += a.cost[a.start[v] + x[v]]
+    for e in range(len(a.ends)):
+        u, v = a.ends[e, 0], a.ends[e, 1]
+        total += a.tables[a.table[2 * e] + x[v] * a.k[u] + x[u]]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def load_of(a, x, load):
+    load[:] = 0
+    for v in range(len(a.k)):
+        for i in range(a.item_first[v], a.item_first[v + 1]):
+            used = a.usage[a.item_offset[i] + x[v]]
+            load[a.item_lo[i]] += used
+            if a.item_hi[i] < len(load):
+                load[a.item_hi[i]] -= used
+    for t in range(1, len(load)):
+        load[t] += load[t - 1]
+
+
+@njit(cache=True, nogil=True)
+def overflow(a, load):
+    """The sum over points of what exceeds the capacity."""
+    total = 0
+    for t in range(len(load)):
+        total += max(0, load[t] - a.capacity[t])
+    return total
+
+
+@njit(cache=True, nogil=True)
+def price_nodes(a, prices, theta):
+    """Node costs with memory priced."""
+    sums = np.zeros(len(prices) + 1)
+    for t in range(len(prices)):
+        sums[t + 1] = sums[t] + prices[t]
+    theta[:] = a.cost
+    for v in range(len(a.k)):
+        for i in range(a.item_first[v], a.item_first[v + 1]):
+            price = sums[a.item_hi[i]] - sums[a.item_lo[i]]
+            if price > 0:
+                for c in range(a.k[v]):
+                    theta[a.start[v] + c] += price * a.usage[a.item_offset[i] + c]
+
+
+@njit(cache=True, nogil=True)
+def ascend(a, messages, best_messages, offset, prices, best_prices, state, target, iterations, x, stop):
+    """Raise the dual bound by a deflected subgradient with Polyak steps.
+
+    `state`: bound so far, step factor, iterations since it rose, and the running direction's weight follows.
+    Each iteration is one pass of message passing each way at the current prices; any messages give a valid
+    bound. Returns the best bound (relative to the kernel's constant).
+    """
+    points = len(prices)
+    theta = np.empty(len(a.cost))
+    load = np.zeros(points, np.int64)
+    direction = np.zeros(points)
+    for i in range(iterations):
+        if stop[0] != 0:
+            break
+        price_nodes(a, prices, theta)
+        sweep(a, theta, a.tables, messages, offset, x, True)
+        bound = sweep(a, theta, a.tables, messages, offset, x, False)
+        for t in range(points):
+            bound -= prices[t] * a.capacity[t]
+        if bound > state[0]:
+            state[0] = bound
+            state[1] = min(state[1] * 1.05, 2.0)
+            state[2] = 0
+            best_prices[:] = prices
+            best_messages[:] = messages
+        else:
+            state[2] += 1
+            if state[2] >= 10:
+                state[1] = max(0.6 * state[1], 1e-7)
+                state[2] = 0
+                prices[:] = best_prices
+                messages[:] = best_messages
+                direction[:] = 0
+                continue
+        if points == 0:
+            continue
+        load_of(a, x, load)
+        norm = 0.0
+        for t in range(points):
+            d = 0.7 * direction[t] + 0.3 * (load[t] - a.capacity[t])
+            direction[t] = d
+            if prices[t] > 0 or d > 0:
+                norm += d * d
+        if norm == 0:
+            continue
+        step = state[1] * max(target - bound, 1e-4 * abs(target) + 1e-9) / norm
+        for t in range(points):
+            prices[t] = max(0.0, prices[t] + step * direction[t])
+    return state[0]
+
+
+@njit(cache=True)
+def _change_of_load(a, nodes, x, y, change):
+    """Add the change of load from `x` to `y` on `nodes` to `change`; returns the range of points it touches."""
+    first, last = len(change), 0
+    for v in nodes:
+        for i in range(a.item_first[v], a.item_first[v + 1]):
+            o = a.item_offset[i]
+            d = a.usage[o + y[v]] - a.usage[o + x[v]]
+            if d != 0:
+                change[a.item_lo[i]] += d
+                change[a.item_hi[i]] -= d
+                first = min(first, a.item_lo[i])
+                last = max(last, a.item_hi[i])
+    return first, last
+
+
+@njit(cache=True)
+def _accept(a, nodes, x, y, load, prices, change, overflowing):
+    """Move `nodes` from `x` to `y` if that pays and overflows nowhere anew. Returns the change of cost or nan."""
+    gain = 0.0
+    for v in nodes:
+        gain += a.cost[a.start[v] + y[v]] - a.cost[a.start[v] + x[v]]
+        kv = a.k[v]
+        for j in range(a.first[v], a.first[v + 1]):
+            t = a.near[j]
+            at = a.table[a.half[j]]
+            if y[t] == x[t]:
+                gain += a.tables[at + x[t] * kv + y[v]] - a.tables[at + x[t] * kv + x[v]]
+            elif t < v:
+                gain += a.tables[at + y[t] * kv + y[v]] - a.tables[at + x[t] * kv + x[v]]
+    first, last = _change_of_load(a, nodes, x, y, change)
+    running = 0
+    priced = gain
+    relief = 0
+    fits = True
+    for t in range(first, last):
+        running += change[t]
+        if running != 0:
+            priced += prices[t] * running
+            over = load[t] + running - a.capacity[t]
+            before = max(load[t] - a.capacity[t], 0)
+            if over > before:
+                fits = False
+                break
+            relief += before - max(over, 0)
+    accepted = fits and (relief > 0 or priced < -1e-9) if overflowing else fits and priced < -1e-9
+    if accepted:
+        running = 0
+        for t in range(first, last):
+            running += change[t]
+            load[t] += running
+        for v in nodes:
+            x[v] = y[v]
+    if first < last:
+        change[first : last + 1] = 0
+    return gain if accepted else np.nan
+
+
+@njit(cache=True)
+def _components(a, s, x, y, region, members, starts):
+    """Connected components of the nodes that changed, in `members`, bounded by `starts`. Returns their number."""
+    count = 0
+    filled = 0
+    for v in region:
+        if x[v] != y[v] and s.state[v] == 0:
+            starts[count] = filled
+            count += 1
+            s.state[v] = 3
+            members[filled] = v
+            head = filled
+            filled += 1
+            while head < filled:
+                u = members[head]
+                head += 1
+                for j in range(a.first[u], a.first[u + 1]):
+                    t = a.near[j]
+                    if x[t] != y[t] and s.state[t] == 0:
+                        s.state[t] = 3
+                        members[filled] = t
+                        filled += 1
+    starts[count] = filled
+    for i in range(filled):
+        s.state[members[i]] = 0
+    return count
+
+
+@njit(cache=True)
+def _ball(a, s, size, region):
+    """A connected set of about `size` nodes around a random one, in `region`. Returns how many."""
+    n = len(a.k)
+    v = min(np.int64(uniform(s.random) * n), n - 1)
+    region[0] = v
+    s.state[v] = 3
+    filled, head = 1, 0
+    while head < filled and filled < size:
+        u = region[head]
+        head += 1
+        degree = a.first[u + 1] - a.first[u]
+        skip = np.int64(uniform(s.random) * degree)
+        for i in range(min(degree, 64)):
+            t = a.near[a.first[u] + (i + skip) % degree]
+            if s.state[t] == 0 and filled < size:
+                s.state[t] = 3
+                region[filled] = t
+                filled += 1
+    for i in range(filled):
+        s.state[region[i]] = 0
+    return filled
+
+
+@njit(cache=True, nogil=True)
+def walk(a, s, x, load, prices, scale, noise, size, limit, free, pool):
+    """One proposal and its acceptance, in place on `x` and `load`. Returns the change of cost and the pool.
+
+    `scale` multiplies the prices, `noise` is the spread of random factors on them, `size` the number of nodes
+    that may change (0 for all), `limit` the largest table of the core move. `free` accepts whatever is proposed.
+    """
+    n = len(a.k)
+    points = len(prices)
+    noisy = np.empty(points)
+    overflowing = False
+    factor = 1.0
+    period = 1 + np.int64(uniform(s.random) * max(points, 1))
+    for t in range(points):
+        if t % period == 0:
+            factor = scale * np.exp(noise * (2 * uniform(s.random) - 1))
+        noisy[t] = prices[t] * factor
+        if load[t] > a.capacity[t]:
+            overflowing = True
+    theta = np.empty(len(a.cost))
+    price_nodes(a, noisy, theta)
+    region = np.arange(n)
+    if 0 < size < n:
+        region = region[: _ball(a, s, size, region)].copy()
+    y = x.copy()
+    fixed, pool = solve_region(a, theta, a.tables, s, y, region, limit, pool)
+    if free:
+        total = cost_of(a, y) - cost_of(a, x)
+        x[:] = y
+        load_of(a, x, load)
+        return total, pool
+    members, starts = np.empty(n, np.int64), np.empty(n + 1, np.int64)
+    count = _components(a, s, x, y, region, members, starts)
+    total = 0.0
+    if count == 0:
+        return total, pool
+    change = np.zeros(points + 1, np.int64)
+    gain = _accept(a, members[: starts[count]], x, y, load, noisy, change, overflowing)
+    if not np.isnan(gain):
+        return gain, pool
+    if count > 1:
+        shift = np.int64(uniform(s.random) * count)
+        for i in range(count):
+            c = (i + shift) % count
+            gain = _accept(a, members[starts[c] : starts[c + 1]], x, y, load, noisy, change, overflowing)
+            if not np.isnan(gain):
+                total += gain
+    return total, pool

@@ -1,0 +1,293 @@
+"""One worker of the search: rounds of dual ascent, of walking among solutions, and of proof.
+
+The first worker ascends the dual until it stalls, removes the choices that cannot lead to anything better
+than the best known cost, and hands what is left to the exact program if it is small enough; between such
+attempts it walks. The others walk from the start, with the prices that the first one publishes. A round is
+counted in steps and never in seconds, so that a run can be repeated.
+"""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+
+from ._eliminate import scratch
+from ._exchange import View
+from ._kernel import BIG, Kernel
+from ._messages import message_offsets, slacks, sweep
+from ._milp import prove, size_of
+from ._reduce import Reduction, reduce
+from ._walk import ascend, cost_of, load_of, overflow, price_nodes, walk
+
+_MOST_PROVEN = 250_000  # variables of the largest program that is tried
+_STALLED = 3e-5  # relative rise of the bound in a round of ascent that counts as none
+_PATIENCE = 8  # cycles of the walk without a new best before it starts from the common best
+
+
+class Worker:
+    """State of one worker. `round` does one round from a view of all workers and tells what it found."""
+
+    def __init__(
+        self,
+        reduction: Reduction,
+        number: int,
+        workers: int,
+        seed: int,
+        stop: np.ndarray,
+        seconds_left: Callable[[], float],
+        in_step: bool,
+    ) -> None:
+        assert reduction.kernel is not None
+        self.reduction, self.kernel = reduction, reduction.kernel
+        self.number, self.alone = number, workers == 1
+        self.stop, self.seconds_left, self.in_step = stop, seconds_left, in_step
+        a = self.a = self.kernel.arrays
+        self.random = random.Random(1_000_003 * seed + number)
+        self.scratch = scratch(a, self.random.getrandbits(62))
+        self.pool = np.empty(1 << 16)
+        points = len(a.capacity)
+        self.x = np.zeros(len(a.k), np.int64)
+        self.load = np.zeros(points, np.int64)
+        self.cost = np.inf
+        self.best, self.best_cost = self.x.copy(), np.inf
+        self.prices = np.zeros(points)
+        self.rounds = 0
+        self.walks = 0
+        self.cycle = 0
+        self.high = 1.0
+        self.stale = 0
+        self.stuck = 0
+        self.urgency = np.zeros(points)
+        self.dual = _Dual(self.kernel) if number == 0 else None
+        self.tried_gap = np.inf
+        self.ceiling = _ceiling(self.kernel)
+
+    def round(self, view: View) -> View:
+        """One round. Returns what is new."""
+        self.rounds += 1
+        if self.rounds == 1:
+            return self._first()
+        if view.prices is not None:
+            self.prices = view.prices
+        if self.dual is not None:
+            turn = self.rounds % 4
+            if not self.dual.stalled and (not self.alone or turn % 2 == 0 or not np.isfinite(self.best_cost)):
+                return self._ascend(view)
+            if self._worth_proving(view):
+                return self._prove(view)
+            if turn == 0 and self.in_reach(view):
+                return self._ascend(view)
+        return self._walk(view)
+
+    def in_reach(self, view: View) -> bool:
+        """Whether more ascent may still pay: not when the gap is closed or the ascent ended."""
+        return self.dual is not None and self.dual.restarts < 40
+
+    def _first(self) -> View:
+        """Message passing without prices: a bound, and a start for everything else."""
+        a = self.a
+        offset = message_offsets(a)
+        messages = np.zeros(offset[-1])
+        bound, best, found = -np.inf, np.inf, self.x
+        for i in range(100):
+            sweep(a, a.cost, a.tables, messages, offset, self.x, True)
+            now = sweep(a, a.cost, a.tables, messages, offset, self.x, False)
+            cost = cost_of(a, self.x)
+            if cost < best:
+                best, found = cost, self.x.copy()
+            if self.stop[0] or best - now < 0.5 or (i >= 40 and now - bound < 1e-6 * abs(now)):
+                bound = max(bound, now)
+                break
+            bound = max(bound, now)
+        self.x = found
+        self.cost = best
+        load_of(a, self.x, self.load)
+        for _ in range(4):
+            self._step(np.zeros(len(self.load)), 1.0, 0.0, 0, True)
+        if self.dual is not None:
+            self.dual.begin(messages, bound)
+        return self._report(bound=bound)
+
+    def _report(self, bound: float = -np.inf) -> View:
+        """What to tell: the current solution if it is the best so far and fits."""
+        if self.cost < min(self.best_cost, BIG / 2) and overflow(self.a, self.load) == 0:
+            self.best, self.best_cost = self.x.copy(), cost_of(self.a, self.x)
+            self.cost = self.best_cost
+            self.stale = 0
+        return View(self.best, self.best_cost, bound) if np.isfinite(self.best_cost) else View(bound=bound)
+
+    def _step(self, prices: np.ndarray, scale: float, noise: float, size: int, free: bool) -> None:
+        limit = 10 ** self.random.uniform(2.5, 4.6)
+        change, self.pool = walk(
+            self.a, self.scratch, self.x, self.load, prices, scale, noise, size, limit, free, self.pool
+        )
+        self.cost += change
+
+    def _ascend(self, view: View) -> View:
+        assert self.dual is not None
+        bound, prices, decoded = self.dual.ascend(min(view.cost, 2 * self.ceiling + 1), 50, self.stop)
+        if bound > self.ceiling + 1 and not np.isfinite(view.cost):
+            return View(proven=True)  # nothing that is allowed costs as much: nothing fits
+        self.prices = prices
+        report = View(bound=bound, prices=prices, priced=bound)
+        if self.alone or not np.isfinite(self.best_cost) or self.dual.rounds % 4 == 0:
+            keep = self.x, self.load, self.cost
+            self.x, self.load = decoded.copy(), np.zeros_like(self.load)
+            self.cost = cost_of(self.a, self.x)
+            load_of(self.a, self.x, self.load)
+            for _ in range(6):
+                self._improve()
+                report = report.better(self._report())
+                if self.stop[0]:
+                    break
+            if np.isfinite(keep[2]) and overflow(self.a, self.load):
+                self.x, self.load, self.cost = keep
+        return report
+
+    def _walk(self, view: View) -> View:
+        report = View()
+        for _ in range(max(4, min(40, 40_000 // max(1, len(self.a.k))))):
+            self._improve(view)
+            report = report.better(self._report())
+            if self.stop[0]:
+                break
+        return report
+
+    def _improve(self, view: View | None = None) -> None:
+        """One step: towards fitting if the solution overflows, otherwise along a saw-tooth of price levels."""
+        if overflow(self.a, self.load):
+            self._repair()
+            return
+        self.stuck = 0
+        if self.cycle <= 0:
+            self._begin_cycle(view)
+        level = self.high * self.cycle / self.length
+        self.cycle -= 1
+        size = 0
+        if self.random.random() < 0.5:
+            size = int(10 ** self.random.uniform(1.0, np.log10(max(20, len(self.a.k)))))
+        self._step(self.prices, level, self.random.choice((0.0, 0.3, 1.0)), size, False)
+
+    def _begin_cycle(self, view: View | None) -> None:
+        self.length = self.cycle = self.random.randint(8, 40)
+        self.high = self.random.choice((0.5, 1.0, 1.5, 2.5))
+        self.stale += 1
+        if view is not None and view.choice is not None and view.cost < self.best_cost and self.stale > _PATIENCE:
+            self.best, self.best_cost, self.stale = view.choice, view.cost, 0
+        if np.isfinite(self.best_cost) and self.cost > self.best_cost:
+            self.x, self.cost = self.best.copy(), self.best_cost
+            load_of(self.a, self.x, self.load)
+
+    def _repair(self) -> None:
+        """Raise prices where memory overflows; let everything move when careful steps find no relief."""
+        over = np.maximum(self.load - self.a.capacity, 0)
+        before = over.sum()
+        unit = abs(self.cost) / max(1.0, float(before)) if self.cost < BIG / 2 else 1.0
+        if self.stuck == 0:
+            self.urgency = np.zeros(len(over))
+        growth = 0.02 * 1.3 ** min(self.stuck, 40)
+        self.urgency += growth * unit * (over > 0)
+        free = self.stuck % 20 >= 8
+        scale = 1.0 + 0.05 * self.stuck
+        self._step(self.prices * scale + self.urgency, 1.0, 0.2, 0, free)
+        self.stuck += 1
+
+    def _worth_proving(self, view: View) -> bool:
+        if not np.isfinite(view.cost):
+            return size_of(self.kernel) <= _MOST_PROVEN and self.rounds > 20 and self.tried_gap == np.inf
+        return view.cost - view.bound < 0.8 * self.tried_gap
+
+    def _prove(self, view: View) -> View:
+        """Remove choices that cannot beat the best cost, reduce again, and solve what is left if it is small."""
+        assert self.dual is not None
+        reduction = self.reduction
+        if np.isfinite(view.cost):
+            self.tried_gap = view.cost - view.bound
+            bound, slack = self.dual.slacks()
+            reduction = reduce(
+                self.reduction.problem, allowed=self.reduction.allowed(bound + slack <= view.cost - 0.5)
+            )
+            if reduction.kernel is None:
+                return View(proven=True)
+        else:
+            self.tried_gap = 1e300
+        assert reduction.kernel is not None
+        kernel: Kernel = reduction.kernel
+        if size_of(kernel) > _MOST_PROVEN:
+            return View()
+        seconds = self.seconds_left() * (1.0 if size_of(kernel) < 60_000 else 0.4)
+        proof = prove(kernel, None, seconds, lambda: bool(self.stop[0]), 2_000 if self.in_step else None)
+        shift = kernel.constant - self.kernel.constant
+        report = View(bound=min(proof.bound + shift, view.cost))
+        if proof.choice is not None:
+            choice = self.reduction.restrict(reduction.expand(proof.choice))
+            if choice is not None:
+                report = report.better(View(choice, cost_of(self.a, choice)))
+        if proof.status == "infeasible":
+            report = report.better(View(proven=True))
+        return report
+
+
+def _ceiling(kernel: Kernel) -> float:
+    """A cost that no solution without forbidden pairs exceeds."""
+    a = kernel.arrays
+    most = float(np.maximum.reduceat(a.cost, a.start[:-1]).sum())
+    known: dict[int, float] = {}
+    for e, (u, v) in enumerate(a.ends.tolist()):
+        at = int(a.table[2 * e])
+        if at not in known:
+            table = a.tables[at : at + int(a.k[u] * a.k[v])]
+            known[at] = float(table[table < BIG / 2].max(initial=0.0))
+        most += known[at]
+    return most
+
+
+class _Dual:
+    """Prices, messages and step size of the dual ascent, between rounds."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.a = kernel.arrays
+        self.offset = message_offsets(self.a)
+        self.messages = np.zeros(self.offset[-1])
+        self.best_messages = self.messages.copy()
+        self.prices = np.zeros(len(self.a.capacity))
+        self.best_prices = self.prices.copy()
+        self.state = np.array([-np.inf, 1.0, 0.0])
+        self.decoded = np.zeros(len(self.a.k), np.int64)
+        self.stalled = False
+        self.restarts = 0
+        self.rounds = 0
+
+    def begin(self, messages: np.ndarray, bound: float) -> None:
+        self.messages[:] = messages
+        self.best_messages[:] = messages
+        self.state[0] = bound
+        self.stalled = len(self.prices) == 0
+
+    def ascend(self, cost: float, steps: int, stop: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        before = self.state[0]
+        # Far from `cost` a target that stays ahead of the bound makes better steps.
+        target = min(cost, before + 0.1 * abs(before) + 1.0)
+        if self.stalled:
+            self.restarts += 1
+            self.state[1] = 0.1
+            self.stalled = False
+        ascend(
+            self.a, self.messages, self.best_messages, self.offset, self.prices, self.best_prices,
+            self.state, target, steps, self.decoded, stop,
+        )  # fmt: skip
+        self.rounds += 1
+        rise = self.state[0] - before
+        if rise < _STALLED * abs(self.state[0]) and self.state[1] < 1e-2:
+            self.stalled = True
+        return float(self.state[0]), self.best_prices.copy(), self.decoded
+
+    def slacks(self) -> tuple[float, np.ndarray]:
+        """The bound at the best prices and how much each choice raises it."""
+        theta, slack = np.empty(len(self.a.cost)), np.empty(len(self.a.cost))
+        price_nodes(self.a, self.best_prices, theta)
+        x = np.zeros(len(self.a.k), np.int64)
+        bound = sweep(self.a, theta, self.a.tables, self.best_messages, self.offset, x, False)
+        bound -= float(self.best_prices @ self.a.capacity)
+        slacks(self.a, theta, self.a.tables, self.best_messages, self.offset, slack)
+        return bound, slack

@@ -1,0 +1,70 @@
+"""Random small problems and the plain way to solve them: look at every choice."""
+
+import itertools
+import random
+
+import pytest
+
+from shardwise.solve import FORBIDDEN, Problem, evaluate
+
+
+def random_problem(seed: int, *, nodes: int = 7, choices: int = 4) -> Problem:
+    """A small problem of random shape: chains, stars, parallel edges, loops, equalities, tight or loose memory."""
+    r = random.Random(seed)
+    n = r.randint(1, nodes)
+    k = [r.choice([1, 2, 3, choices]) for _ in range(n)]
+    span = r.choice([1, 3, 8])
+    scale = r.choice([3, 10, 1000])
+
+    def cost(forbidden: float) -> int:
+        return FORBIDDEN if r.random() < forbidden else r.randint(0, scale)
+
+    intervals = []
+    for _ in range(n):
+        start = r.randrange(span)
+        intervals.append([start, r.randint(start, span)])
+    edges, tables = [], []
+    for _ in range(r.randint(0, 2 * n)):
+        a, b = r.randrange(n), r.randrange(n)
+        kind = r.random()
+        if kind < 0.2:
+            table = [0 if i % k[b] == j else FORBIDDEN for i in range(k[a]) for j in range(k[b])]
+        elif kind < 0.3:
+            table = [3 * i + 2 * j for i in range(k[a]) for j in range(k[b])]
+        else:
+            forbidden = r.choice([0, 0, 0.2, 0.5])
+            table = [cost(forbidden) for _ in range(k[a] * k[b])]
+        edges.append([a, b])
+        tables.append(table)
+    usages = [[r.randint(0, 9) for _ in range(c)] for c in k]
+    most = sum(max(u) for u in usages)
+    return Problem.build(
+        costs=[[cost(r.choice([0, 0, 0.1])) for _ in range(c)] for c in k],
+        usages=usages,
+        intervals=intervals,
+        edges=edges,
+        tables=tables,
+        usage_limit=r.randint(most // 4, max(1, most)),
+        name=f"random {seed}",
+    )
+
+
+def brute_force(problem: Problem) -> int | None:
+    """The optimal cost, None if nothing is feasible."""
+    sizes = (problem.choice_start[1:] - problem.choice_start[:-1]).tolist()
+    best = None
+    for choice in itertools.product(*(range(k) for k in sizes)):
+        result = evaluate(problem, choice)
+        if result.feasible and (best is None or result.cost < best):
+            best = result.cost
+    return best
+
+
+@pytest.fixture
+def make_problem():
+    return random_problem
+
+
+@pytest.fixture
+def by_brute_force():
+    return brute_force
