@@ -6,6 +6,7 @@ from .layout import Sharding
 from .mesh import Cluster, Mesh
 from .placements import Row
 from .propagate import propagate
+from .solve import solve
 
 __all__ = [
     "Cluster",
@@ -20,4 +21,5 @@ __all__ = [
     "check",
     "discover",
     "propagate",
+    "solve",
 ]

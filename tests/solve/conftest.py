@@ -9,7 +9,7 @@ from shardwise.solve import FORBIDDEN, Problem, evaluate
 
 
 def random_problem(seed: int, *, nodes: int = 7, choices: int = 4) -> Problem:
-    """A small problem of random shape: chains, stars, parallel edges, loops, equalities, tight or loose memory."""
+    """Random shape: parallel edges, loops, equalities, forbidden pairs, tight or loose memory."""
     r = random.Random(seed)
     n = r.randint(1, nodes)
     k = [r.choice([1, 2, 3, choices]) for _ in range(n)]

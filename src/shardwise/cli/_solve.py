@@ -17,14 +17,20 @@ if TYPE_CHECKING:
 
 @app.command()
 def solve(
-    file: Annotated[Path, typer.Argument(help="The problem: FILE.json or FILE.json.gz, in the contest's format.")],
+    file: Annotated[
+        Path, typer.Argument(help="The problem: FILE.json or FILE.json.gz, in the contest's format.")
+    ],
     time_limit: Annotated[float, typer.Option(help="Seconds from now, reading the file included.")] = 60.0,
-    out: Annotated[Path | None, typer.Option(help="Write the solution here: a JSON list, one integer per node.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the solution here: a JSON list, one integer per node.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Different seeds search differently.")] = 0,
     max_iterations: Annotated[
         int | None, typer.Option(help="Rounds of search; with it the result depends on the seed alone.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Threads of search; all cores, at most 8, by default.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Threads of search; all cores, at most 8, by default.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Choose the cheapest strategy per node under a memory limit. Ctrl-C ends with the best so far.
@@ -82,7 +88,8 @@ def _document(solution: "Solution", file: str, out: Path | None) -> dict[str, An
         "choices": solution.choices,
         "out": None if out is None or solution.choices is None else str(out),
         "log": [
-            {"seconds": round(line.seconds, 3), "cost": line.cost, "bound": line.bound} for line in solution.log
+            {"seconds": round(line.seconds, 3), "cost": line.cost, "bound": line.bound}
+            for line in solution.log
         ],
         "shortfall": None
         if lacking is None
@@ -97,11 +104,11 @@ def _document(solution: "Solution", file: str, out: Path | None) -> dict[str, An
 
 def _say(solution: "Solution", limit: int, out: Path | None) -> None:
     if solution.choices is None:
-        reason = "no solution was found in the time given" if solution.shortfall is None else str(solution.shortfall)
-        print(f"{solution.status}: {reason}.")
+        print(f"{solution.status}: {solution.shortfall or 'no solution was found in the time given'}.")
         return
     bound = "none" if solution.bound is None else f"{solution.bound:,} (gap {solution.gap:.3%})"
-    print(f"{solution.status}: cost {solution.cost:,}, bound {bound}, peak memory {solution.peak:,} of {limit:,}")
+    memory = f"{solution.peak:,} of {limit:,}"
+    print(f"{solution.status}: cost {solution.cost:,}, bound {bound}, peak memory {memory}")
     if out is not None:
         print(f"written to {out}")
 

@@ -1,7 +1,7 @@
 """The optimisation problem in its plain form, its reductions, and the search for the cheapest solution.
 
-The room is also the function: `sw.solve(problem)` is `sw.solve.solve(problem)`. Importing it is quick; what is
-compiled comes with the first call.
+The room is also the function: `sw.solve(problem)` is `sw.solve.solve(problem)`. Importing it is quick;
+what is compiled comes with the first call.
 """
 
 import sys

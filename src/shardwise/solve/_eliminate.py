@@ -272,9 +272,9 @@ def _tidy_scope(s, i):
 
 @njit(cache=True)
 def solve_region(a, theta, tables, s, x, region, limit, pool):
-    """Set `x` on `region` to the best choices given the rest. Returns nodes fixed and the (possibly grown) pool.
+    """Set `x` on `region` to the best choices given the rest. Returns how many were fixed and the pool.
 
-    `theta` are the node costs; `tables` the edge tables; `pool` holds the messages.
+    `theta` are the node costs; `tables` the edge tables; `pool` holds the messages and may grow.
     """
     eliminated, fixed = plan(a, s, region, limit)
     used = 0

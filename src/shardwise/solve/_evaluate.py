@@ -13,7 +13,7 @@ from ._problem import FORBIDDEN, Problem
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`forbidden` names the first node or edge whose cost forbids the choice; `peak_time` is where memory peaks."""
+    """`forbidden` names the first node or edge whose cost forbids the choice; memory peaks at `peak_time`."""
 
     cost: int
     peak: int
@@ -33,15 +33,18 @@ def evaluate(problem: Problem, choices: Sequence[int]) -> Evaluation:
         raise UsageError(f"{len(choices)} choices for {problem.nodes} nodes: one per node is needed.")
     choices = [int(choice) for choice in choices]
     for node, choice in enumerate(choices):
-        if not 0 <= choice < starts[node + 1] - starts[node]:
-            raise UsageError(f"choice {choice} of node {node}: it has {starts[node + 1] - starts[node]} choices.")
+        count = starts[node + 1] - starts[node]
+        if not 0 <= choice < count:
+            raise UsageError(f"choice {choice} of node {node}: its choices are 0 to {count - 1}.")
     cost, forbidden = 0, None
     for node, choice in enumerate(choices):
         value = int(problem.costs[starts[node] + choice])
         if value >= FORBIDDEN and forbidden is None:
             forbidden = f"choice {choice} of node {node}"
         cost += value
-    for e, ((a, b), start) in enumerate(zip(problem.edges.tolist(), problem.table_start.tolist(), strict=False)):
+    for e, ((a, b), start) in enumerate(
+        zip(problem.edges.tolist(), problem.table_start.tolist(), strict=False)
+    ):
         value = int(problem.tables[start + choices[a] * (starts[b + 1] - starts[b]) + choices[b]])
         if value >= FORBIDDEN and forbidden is None:
             forbidden = f"choices {choices[a]} and {choices[b]} of nodes {a} and {b} (edge {e})"

@@ -1,4 +1,4 @@
-"""What workers tell each other: best solution, bound and prices, one slot per worker, merged in a fixed order.
+"""What workers tell each other: best solution, bound, prices; one slot per worker, merged in a fixed order.
 
 With a number of rounds instead of a time limit everyone waits for everyone between rounds, so that what a
 worker sees depends on the seed alone and never on which thread was faster.
@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class View:
-    """Kernel choice and its cost (infinite without one), lower bound, prices. Costs leave out the constant."""
+    """Kernel choice and its cost (infinite without one), bound and prices. Costs leave out the constant."""
 
     choice: np.ndarray | None = None
     cost: float = np.inf
@@ -25,7 +25,10 @@ class View:
 
     def better(self, other: "View") -> "View":
         """The best of both; the first wins ties."""
-        mine, prices = (self if self.cost <= other.cost else other), (self if self.priced >= other.priced else other)
+        mine, prices = (
+            (self if self.cost <= other.cost else other),
+            (self if self.priced >= other.priced else other),
+        )
         return View(
             mine.choice,
             mine.cost,

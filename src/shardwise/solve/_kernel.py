@@ -1,11 +1,10 @@
-"""The reduced problem as the search sees it: compact arrays of floats, neighbours, memory items and capacities."""
+"""The reduced problem as the search sees it: compact arrays of costs, neighbours, memory, capacities."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from . import _reduce_ops as ops
-
 
 BIG = 1e15
 """Stands for a forbidden pair in the search: far above any sum of costs, yet sums of it stay exact enough."""

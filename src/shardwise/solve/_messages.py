@@ -1,4 +1,4 @@
-"""Sequential tree-reweighted message passing (TRW-S): a lower bound for the priced problem and a start for it.
+"""Sequential tree-reweighted message passing (TRW-S): a bound for the priced problem, and a start.
 
 A pass visits the nodes in order and sends messages over each edge to later nodes, then back. The bound never
 falls from one pair of passes to the next while the node costs stay the same, and is valid for any messages.
@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 
-def message_offsets(a) -> np.ndarray:  # type: ignore[no-untyped-def]
+def message_offsets(a) -> np.ndarray:
     """Offset of the message into the node of each half-edge; the last entry is the total length."""
     return np.concatenate([[0], np.cumsum(a.k[a.ends.reshape(-1)])]).astype(np.int64)
 
@@ -92,7 +92,7 @@ def sweep(a, theta, tables, messages, offset, x, forward):
 def slacks(a, theta, tables, messages, offset, slack):
     """How much the bound rises, at least, when a node is held at a choice. Valid after a backward pass.
 
-    The pass splits the priced cost into the bound and terms that are never negative, on nodes and on edges (the
+    The pass splits the priced cost into the bound and terms that are never negative, on nodes and edges (the
     share `gamma` of a node's surplus goes to each edge to an earlier node); a choice must pay its own terms.
     """
     n = len(a.k)

@@ -17,7 +17,7 @@ from ._walk import load_of
 
 @dataclass(frozen=True)
 class Proof:
-    """`choice` is the best found (None if none), `bound` a lower bound on the cost; both leave out the constant."""
+    """`choice` is the best found (None if none), `bound` a lower bound; costs leave out the constant."""
 
     status: str  # optimal, infeasible, stopped
     choice: np.ndarray | None
@@ -32,14 +32,17 @@ def size_of(kernel: Kernel) -> int:
 
 
 def prove(
-    kernel: Kernel, start: np.ndarray | None, seconds: float, stopped: Callable[[], bool], most_nodes: int | None
+    kernel: Kernel,
+    seconds: float,
+    stopped: Callable[[], bool],
+    most_nodes: int | None,
 ) -> Proof:
     """Solve to optimality unless time, nodes of the search tree or `stopped` end it."""
     program = _Program(kernel, seconds, stopped, most_nodes)
     rows = program.few_points()
     bound = -np.inf
     while True:
-        status, choice, dual = program.run(rows, start)
+        status, choice, dual = program.run(rows)
         bound = max(bound, dual)
         if choice is None:
             return Proof(status, None, bound)
@@ -58,7 +61,9 @@ def prove(
 
 
 class _Program:
-    def __init__(self, kernel: Kernel, seconds: float, stopped: Callable[[], bool], most_nodes: int | None) -> None:
+    def __init__(
+        self, kernel: Kernel, seconds: float, stopped: Callable[[], bool], most_nodes: int | None
+    ) -> None:
         self.kernel, self.stopped = kernel, stopped
         self.left = seconds
         self.most_nodes = most_nodes
@@ -104,7 +109,7 @@ class _Program:
         """Points to add: the peaks of overflow, at most 32, not known yet."""
         over = over.copy()
         over[known] = 0
-        found = []
+        found: list[int] = []
         while len(found) < 32 and over.max() > 0:
             t = int(np.argmax(over))
             found.append(t)
@@ -129,7 +134,7 @@ class _Program:
             return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64)
         return np.concatenate(indices), np.concatenate(values), np.array(lengths)
 
-    def run(self, points: np.ndarray, start: np.ndarray | None) -> tuple[str, np.ndarray | None, float]:
+    def run(self, points: np.ndarray) -> tuple[str, np.ndarray | None, float]:
         a = self.kernel.arrays
         index, value, length = self._memory_rows(points)
         right = np.minimum(a.capacity[points], 1).astype(float)
@@ -142,7 +147,9 @@ class _Program:
         lp.row_lower_ = np.concatenate([self.right, np.full(len(length), -highspy.kHighsInf)])
         lp.row_upper_ = np.concatenate([self.right, right])
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.concatenate([[0], np.cumsum(self.length), self.length.sum() + np.cumsum(length)])
+        lp.a_matrix_.start_ = np.concatenate(
+            [[0], np.cumsum(self.length), self.length.sum() + np.cumsum(length)]
+        )
         lp.a_matrix_.index_ = np.concatenate([self.index, index])
         lp.a_matrix_.value_ = np.concatenate([self.value, value])
         integer, continuous = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
@@ -151,15 +158,10 @@ class _Program:
         solver.silent()
         for option, setting in (("threads", 1), ("mip_rel_gap", 0.0), ("mip_abs_gap", 0.5)):
             solver.setOptionValue(option, setting)
-        if self.most_nodes is None:
-            solver.setOptionValue("time_limit", max(self.left, 0.0))
-        else:
+        solver.setOptionValue("time_limit", max(self.left, 0.0))
+        if self.most_nodes is not None:
             solver.setOptionValue("mip_max_nodes", self.most_nodes)
         solver.passModel(lp)
-        if start is not None:
-            solution = highspy.HighsSolution()
-            solution.col_value = self._start(start)
-            solver.setSolution(solution)
 
         def interrupt(event) -> None:  # type: ignore[no-untyped-def]
             if self.stopped():
@@ -180,18 +182,3 @@ class _Program:
             choice = np.array([int(np.argmax(shares[a.start[v] : a.start[v + 1]])) for v in range(len(a.k))])
         bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else -np.inf
         return ("optimal" if status == highspy.HighsModelStatus.kOptimal else "stopped"), choice, bound
-
-    def _start(self, choice: np.ndarray) -> np.ndarray:
-        a = self.kernel.arrays
-        values = np.zeros(self.columns)
-        values[a.start[:-1] + choice] = 1
-        column = self.choices
-        for e in range(len(a.ends)):
-            u, v = a.ends[e]
-            ku, kv = int(a.k[u]), int(a.k[v])
-            allowed = (a.tables[a.table[2 * e] : a.table[2 * e] + ku * kv].reshape(kv, ku).T < BIG / 2).reshape(-1)
-            at = int(choice[u] * kv + choice[v])
-            if allowed[at]:
-                values[column + int(allowed[:at].sum())] = 1
-            column += int(allowed.sum())
-        return values

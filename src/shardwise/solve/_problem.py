@@ -1,4 +1,4 @@
-"""The problem in its plain form: one choice per node, costs on nodes and edges, a limit on memory at every time.
+"""The problem in its plain form: a choice per node, costs on nodes and edges, limited memory at every time.
 
 The form is that of the ASPLOS / EuroSys 2025 contest on intra-operator parallelism. Everything is kept in
 flat integer arrays (the choices of node `n` are the slice `choice_start[n] : choice_start[n + 1]`), because
@@ -194,7 +194,9 @@ def _flatten(rows: Sequence[Sequence[Any]], what: str, *, forbid: bool) -> tuple
         values = np.array([_integer(value, start, i, what, forbid) for i, value in enumerate(flat)], np.int64)
     if forbid:
         if np.any(values <= -FORBIDDEN):
-            raise UsageError(f"{_place(start, int(np.argmin(values)), what)} is below -10^18: too small for a cost.")
+            raise UsageError(
+                f"{_place(start, int(np.argmin(values)), what)} is below -10^18: too small for a cost."
+            )
         np.minimum(values, FORBIDDEN, out=values)
     return start, values
 
@@ -249,7 +251,7 @@ def _pairs(rows: Iterable[Any], what: str, expected: str) -> np.ndarray:
     for i, row in enumerate(rows):
         if not isinstance(row, list | tuple | np.ndarray) or len(row) != 2:
             raise UsageError(f"{what}[{i}] is {row!r}: expected {expected}.")
-    start, flat = _flatten(rows, what, forbid=False)
+    _, flat = _flatten(rows, what, forbid=False)
     return flat.reshape(len(rows), 2)
 
 
@@ -264,7 +266,7 @@ def _tables(
         e = int(np.argmax(np.diff(start) != expected))
         a, b = ends[e]
         raise UsageError(
-            f"edges.costs[{e}] has {start[e + 1] - start[e]} entries: nodes {a} and {b} have {choices[a]} and "
-            f"{choices[b]} choices, so the table has {expected[e]}."
+            f"edges.costs[{e}] has {start[e + 1] - start[e]} entries: nodes {a} and {b} have "
+            f"{choices[a]} and {choices[b]} choices, so the table has {expected[e]}."
         )
     return {"table_start": start, "tables": flat}

@@ -103,7 +103,11 @@ def reduce(
     state = _State(problem, w, tables, usages, log, points)
     if watch:
         watch("as given", state.kernel())
-    stages = [("exact steps without dominance", False), ("dominated choices", True)] if watch else [("", dominance)]
+    stages = (
+        [("exact steps without dominance", False), ("dominated choices", True)]
+        if watch
+        else [("", dominance)]
+    )
     for name, dominated in stages:
         while True:
             overflow = state.bind()

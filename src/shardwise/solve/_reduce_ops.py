@@ -343,7 +343,7 @@ def separate(w, tables, e):
         row = o + x * kb
         shift = tables[row] - tables[o]
         for z in range(kb):
-            if not tables[row + z] - tables[o + z] == shift:
+            if tables[row + z] - tables[o + z] != shift:  # also for nan: forbidden in both
                 return False
     for x in range(ka):
         w.cost[w.start[a] + x] += tables[o + x * kb] - tables[o]
@@ -390,7 +390,7 @@ def growth_of_merge(w, h):
 def merge(w, tables, usages, log, h, f):
     """Merge the node `v` at the other end of `h` into `u`: its choice is `f` of the choice of `u`."""
     u, v = w.end[h], w.end[h ^ 1]
-    ku, kv = w.k[u], w.k[v]
+    ku = w.k[u]
     su, sv = w.start[u], w.start[v]
     own, others = strides(w, h)
     o = w.offset[h >> 1]
@@ -506,7 +506,7 @@ def fold(w, tables, log, v):
 
 @njit(cache=True)
 def eliminate_pair(w, tables, log, v):
-    """Eliminate `v`, which has two neighbours and no memory, by a table over both (added to theirs if any)."""
+    """Eliminate `v`, which has two neighbours and no memory, by a table over both (or in theirs if any)."""
     ha = w.head[v] ^ 1
     hb = w.next[w.head[v]] ^ 1
     a, b = w.end[ha], w.end[hb]
@@ -586,7 +586,7 @@ def excess(tables, o, own, others, k, y, x):
 
 @njit(cache=True)
 def dominate(w, tables, usages, u):
-    """Remove choices that another choice can replace at no more cost and no more memory, whatever else is chosen."""
+    """Remove choices that another can replace at no more cost and memory, whatever else is chosen."""
     k = w.k[u]
     s = w.start[u]
     width = 0

@@ -1,13 +1,13 @@
-"""What a search returns: the solution, the log of its improvements and, without a solution, what is lacking."""
+"""What a search returns: the solution, the log of its improvements and, without one, what is lacking."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """`at_least` is a limit below which nothing fits; `enough` one that is known to do, None if none is known.
+    """Below the limit `at_least` nothing fits; `enough` is one that is known to do, None if none is.
 
-    They are equal when the smallest feasible limit is known exactly. `interval` is the half-open time interval
+    They are equal when the smallest feasible limit is known. `interval` is the half-open time interval
     where it binds. If `forbidden`, no limit helps: the forbidden choices and pairs alone leave no solution.
     """
 

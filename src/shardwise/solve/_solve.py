@@ -41,7 +41,9 @@ def solve(
     """
     begun = time.monotonic()
     _check(time_limit, max_iterations, workers)
-    run = _Run(problem, begun, begun + time_limit, max_iterations, seed, _workers(workers, max_iterations), progress)
+    run = _Run(
+        problem, begun, begun + time_limit, max_iterations, seed, _workers(workers, max_iterations), progress
+    )
     try:
         return run.solve()
     except KeyboardInterrupt:
@@ -78,7 +80,7 @@ class _Run:
     ) -> None:
         self.problem, self.begun, self.deadline = problem, begun, deadline
         self.most_rounds, self.seed, self.workers, self.progress = most_rounds, seed, workers, progress
-        self.reduction: "Reduction | None" = None
+        self.reduction: Reduction | None = None
         self.exchange: Exchange | None = None
         self.log: list[Progress] = []
         self.explain = True
@@ -112,14 +114,18 @@ class _Run:
 
     def _in_threads(self, workers: int) -> None:
         assert self.exchange is not None
-        threads = [threading.Thread(target=self._work, args=(i, workers), daemon=True) for i in range(workers)]
+        threads = [
+            threading.Thread(target=self._work, args=(i, workers), daemon=True) for i in range(workers)
+        ]
         for thread in threads:
             thread.start()
         try:
             while any(thread.is_alive() for thread in threads):
                 if time.monotonic() >= self.deadline:
                     self.exchange.halt()
-                self.exchange.wait(min(self.deadline, time.monotonic() + 0.2) if not self.exchange.halted else 0)
+                self.exchange.wait(
+                    min(self.deadline, time.monotonic() + 0.2) if not self.exchange.halted else 0
+                )
                 self._note()
                 if self.exchange.halted:
                     break
@@ -138,7 +144,13 @@ class _Run:
         exchange = self.exchange
         try:
             worker = Worker(
-                self.reduction, number, workers, self.seed, exchange.stop, self._left, self.most_rounds is not None
+                self.reduction,
+                number,
+                workers,
+                self.seed,
+                exchange.stop,
+                self._left,
+                self.most_rounds is not None,
             )
             rounds = 0
             while not exchange.halted and (self.most_rounds is None or rounds < self.most_rounds):
@@ -203,8 +215,14 @@ class _Run:
 
     def _finish(self, view: View) -> Solution:
         if view.choice is None:
-            bound = self._bound(view.bound) if self.reduction is not None and self.reduction.kernel is not None else None
-            return Solution("unknown", None, None, bound, None, time.monotonic() - self.begun, tuple(self.log))
+            bound = (
+                self._bound(view.bound)
+                if self.reduction is not None and self.reduction.kernel is not None
+                else None
+            )
+            return Solution(
+                "unknown", None, None, bound, None, time.monotonic() - self.begun, tuple(self.log)
+            )
         assert self.reduction is not None
         choices = self.reduction.expand(view.choice).tolist()
         checked = evaluate(self.problem, choices)

@@ -72,7 +72,7 @@ def ascend(a, messages, best_messages, offset, prices, best_prices, state, targe
     theta = np.empty(len(a.cost))
     load = np.zeros(points, np.int64)
     direction = np.zeros(points)
-    for i in range(iterations):
+    for _ in range(iterations):
         if stop[0] != 0:
             break
         price_nodes(a, prices, theta)
@@ -114,7 +114,7 @@ def ascend(a, messages, best_messages, offset, prices, best_prices, state, targe
 
 @njit(cache=True)
 def _change_of_load(a, nodes, x, y, change):
-    """Add the change of load from `x` to `y` on `nodes` to `change`; returns the range of points it touches."""
+    """Add the change of load from `x` to `y` on `nodes` to `change`; returns the range it touches."""
     first, last = len(change), 0
     for v in nodes:
         for i in range(a.item_first[v], a.item_first[v + 1]):
@@ -130,7 +130,7 @@ def _change_of_load(a, nodes, x, y, change):
 
 @njit(cache=True)
 def _accept(a, nodes, x, y, load, prices, change, overflowing):
-    """Move `nodes` from `x` to `y` if that pays and overflows nowhere anew. Returns the change of cost or nan."""
+    """Move `nodes` from `x` to `y` if that pays and overflows nothing. Returns the change of cost or nan."""
     gain = 0.0
     for v in nodes:
         gain += a.cost[a.start[v] + y[v]] - a.cost[a.start[v] + x[v]]
@@ -172,7 +172,7 @@ def _accept(a, nodes, x, y, load, prices, change, overflowing):
 
 @njit(cache=True)
 def _components(a, s, x, y, region, members, starts):
-    """Connected components of the nodes that changed, in `members`, bounded by `starts`. Returns their number."""
+    """Connected components of the nodes that changed: `members` from `starts`. Returns their number."""
     count = 0
     filled = 0
     for v in region:
@@ -227,7 +227,7 @@ def walk(a, s, x, load, prices, scale, noise, size, limit, free, pool):
     """One proposal and its acceptance, in place on `x` and `load`. Returns the change of cost and the pool.
 
     `scale` multiplies the prices, `noise` is the spread of random factors on them, `size` the number of nodes
-    that may change (0 for all), `limit` the largest table of the core move. `free` accepts whatever is proposed.
+    that may change (0 for all), `limit` the largest table of the core move. `free` accepts every proposal.
     """
     n = len(a.k)
     points = len(prices)
@@ -247,7 +247,7 @@ def walk(a, s, x, load, prices, scale, noise, size, limit, free, pool):
     if 0 < size < n:
         region = region[: _ball(a, s, size, region)].copy()
     y = x.copy()
-    fixed, pool = solve_region(a, theta, a.tables, s, y, region, limit, pool)
+    _, pool = solve_region(a, theta, a.tables, s, y, region, limit, pool)
     if free:
         total = cost_of(a, y) - cost_of(a, x)
         x[:] = y

@@ -20,6 +20,7 @@ from ._reduce import Reduction, reduce
 from ._walk import ascend, cost_of, load_of, overflow, price_nodes, walk
 
 _MOST_PROVEN = 250_000  # variables of the largest program that is tried
+_SMALL = 5_000  # variables of a program that is tried at once
 _STALLED = 3e-5  # relative rise of the bound in a round of ascent that counts as none
 _PATIENCE = 8  # cycles of the walk without a new best before it starts from the common best
 
@@ -61,6 +62,7 @@ class Worker:
         self.dual = _Dual(self.kernel) if number == 0 else None
         self.tried_gap = np.inf
         self.ceiling = _ceiling(self.kernel)
+        self.small = size_of(self.kernel) < _SMALL
 
     def round(self, view: View) -> View:
         """One round. Returns what is new."""
@@ -71,7 +73,8 @@ class Worker:
             self.prices = view.prices
         if self.dual is not None:
             turn = self.rounds % 4
-            if not self.dual.stalled and (not self.alone or turn % 2 == 0 or not np.isfinite(self.best_cost)):
+            ready = self.dual.stalled or (self.small and self.dual.rounds >= 3)
+            if not ready and (not self.alone or turn % 2 == 0 or not np.isfinite(self.best_cost)):
                 return self._ascend(view)
             if self._worth_proving(view):
                 return self._prove(view)
@@ -154,7 +157,7 @@ class Worker:
         return report
 
     def _improve(self, view: View | None = None) -> None:
-        """One step: towards fitting if the solution overflows, otherwise along a saw-tooth of price levels."""
+        """One step: towards fitting if the solution overflows, else along a saw-tooth of price levels."""
         if overflow(self.a, self.load):
             self._repair()
             return
@@ -172,7 +175,12 @@ class Worker:
         self.length = self.cycle = self.random.randint(8, 40)
         self.high = self.random.choice((0.5, 1.0, 1.5, 2.5))
         self.stale += 1
-        if view is not None and view.choice is not None and view.cost < self.best_cost and self.stale > _PATIENCE:
+        if (
+            view is not None
+            and view.choice is not None
+            and view.cost < self.best_cost
+            and self.stale > _PATIENCE
+        ):
             self.best, self.best_cost, self.stale = view.choice, view.cost, 0
         if np.isfinite(self.best_cost) and self.cost > self.best_cost:
             self.x, self.cost = self.best.copy(), self.best_cost
@@ -182,7 +190,7 @@ class Worker:
         """Raise prices where memory overflows; let everything move when careful steps find no relief."""
         over = np.maximum(self.load - self.a.capacity, 0)
         before = over.sum()
-        unit = abs(self.cost) / max(1.0, float(before)) if self.cost < BIG / 2 else 1.0
+        unit = (abs(self.cost) + 1.0) / max(1.0, float(before)) if self.cost < BIG / 2 else 1.0
         if self.stuck == 0:
             self.urgency = np.zeros(len(over))
         growth = 0.02 * 1.3 ** min(self.stuck, 40)
@@ -194,11 +202,12 @@ class Worker:
 
     def _worth_proving(self, view: View) -> bool:
         if not np.isfinite(view.cost):
-            return size_of(self.kernel) <= _MOST_PROVEN and self.rounds > 20 and self.tried_gap == np.inf
+            enough = self.small or self.rounds > 20
+            return enough and size_of(self.kernel) <= _MOST_PROVEN and self.tried_gap == np.inf
         return view.cost - view.bound < 0.8 * self.tried_gap
 
     def _prove(self, view: View) -> View:
-        """Remove choices that cannot beat the best cost, reduce again, and solve what is left if it is small."""
+        """Remove choices that cannot beat the best cost, reduce again, solve what is left if it is small."""
         assert self.dual is not None
         reduction = self.reduction
         if np.isfinite(view.cost):
@@ -216,7 +225,7 @@ class Worker:
         if size_of(kernel) > _MOST_PROVEN:
             return View()
         seconds = self.seconds_left() * (1.0 if size_of(kernel) < 60_000 else 0.4)
-        proof = prove(kernel, None, seconds, lambda: bool(self.stop[0]), 2_000 if self.in_step else None)
+        proof = prove(kernel, seconds, lambda: bool(self.stop[0]), 50 if self.in_step else None)
         shift = kernel.constant - self.kernel.constant
         report = View(bound=min(proof.bound + shift, view.cost))
         if proof.choice is not None:
@@ -278,7 +287,7 @@ class _Dual:
         )  # fmt: skip
         self.rounds += 1
         rise = self.state[0] - before
-        if rise < _STALLED * abs(self.state[0]) and self.state[1] < 1e-2:
+        if rise <= _STALLED * abs(self.state[0]) and (self.state[1] < 1e-2 or rise == 0):
             self.stalled = True
         return float(self.state[0]), self.best_prices.copy(), self.decoded
 
