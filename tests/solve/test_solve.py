@@ -70,7 +70,7 @@ def _layers(count: int, *, seed: int = 0, limit: float = 0.5) -> Problem:
 
 
 def test_a_run_of_given_rounds_can_be_repeated():
-    problem = _layers(150)
+    problem = _layers(60)
     first, second = (sw.solve(problem, max_iterations=6, seed=3) for _ in range(2))
     assert first.choices == second.choices
     assert (first.cost, first.bound, first.status) == (second.cost, second.bound, second.status)
@@ -78,7 +78,7 @@ def test_a_run_of_given_rounds_can_be_repeated():
 
 def test_the_log_improves_and_the_bound_holds():
     lines = []
-    problem = _layers(150, seed=1)
+    problem = _layers(60, seed=1)
     solution = sw.solve(problem, max_iterations=12, progress=lines.append)
     assert tuple(lines) == solution.log
     costs = [line.cost for line in lines if line.cost is not None]
@@ -90,7 +90,7 @@ def test_the_log_improves_and_the_bound_holds():
 
 
 def test_one_worker_and_several_find_solutions_that_fit():
-    problem = _layers(100, seed=2, limit=0.3)
+    problem = _layers(50, seed=2, limit=0.3)
     for workers in (1, 3):
         solution = sw.solve(problem, max_iterations=8, workers=workers)
         assert evaluate(problem, solution.choices).feasible
