@@ -56,7 +56,7 @@ def _layers(count: int, *, seed: int = 0, limit: float = 0.5) -> Problem:
             tables.append(
                 [FORBIDDEN if r.random() < 0.1 else r.randint(0, 90) for _ in range(len(costs[other]) * k)]
             )
-    low = sw.solve.Problem.build(costs=costs, usages=usages, intervals=intervals)
+    low = Problem.build(costs=costs, usages=usages, intervals=intervals)
     least = evaluate(low, [u.index(min(u)) for u in usages]).peak
     most = evaluate(low, [u.index(max(u)) for u in usages]).peak
     return Problem.build(

@@ -1,11 +1,8 @@
 """The optimisation problem in its plain form, its reductions, and the search for the cheapest solution.
 
-The room is also the function: `sw.solve(problem)` is `sw.solve.solve(problem)`. Importing it is quick;
-what is compiled comes with the first call.
+Importing the room is quick; what is compiled comes with the first call.
 """
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ._evaluate import Evaluation, evaluate
@@ -37,12 +34,3 @@ def __getattr__(name: str) -> Any:
 
         return getattr(_reduce, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-class _Room(ModuleType):
-    """A module that can be called."""
-
-    __call__ = staticmethod(solve)
-
-
-sys.modules[__name__].__class__ = _Room
