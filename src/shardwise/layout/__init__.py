@@ -4,7 +4,7 @@ tensor's dims.
 
 from ._axes import AxisRef, append_axis, is_prefix, is_strict_prefix
 from ._layout import Layout, mixes_partials
-from ._sharding import DimSharding, Sharding
+from ._sharding import DimSharding, Sharding, layouts_of
 
 __all__ = [
     "AxisRef",
@@ -14,5 +14,6 @@ __all__ = [
     "append_axis",
     "is_prefix",
     "is_strict_prefix",
+    "layouts_of",
     "mixes_partials",
 ]

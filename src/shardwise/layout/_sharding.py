@@ -223,15 +223,7 @@ class Sharding:
 
     def to_layout(self) -> Layout:
         """The layout with these axes. Sub-axes need a finer mesh: that of the layout is `split_mesh()`."""
-        parts = self._parts()
-        mesh = self.split_mesh()
-
-        def names(axis: AxisRef) -> list[str]:
-            return [name for name, part in parts[axis.name] if axis.contains(part)]
-
-        dims = [[name for axis in dim.axes for name in names(axis)] for dim in self.dims]
-        partials = {name: partial(reduction) for axis, reduction in self.partial for name in names(axis)}
-        return Layout.from_dims(mesh, dims, partials)
+        return layouts_of([self])[0]
 
     @classmethod
     def from_layout(cls, layout: Layout, rank: int, *, open: bool = False) -> "Sharding":
@@ -268,11 +260,8 @@ class Sharding:
         return cls.from_layout(Layout(Mesh.of(mesh), tuple(placements)), rank, open=open)
 
     def split_mesh(self) -> Mesh:
-        """The mesh with its axes split as far as this sharding's sub-axes need: `tp=4` into
-        `tp_0=2,tp_1=2`.
-        """
-        parts = [part for name in self.mesh.names for part in self._parts()[name]]
-        return Mesh(tuple(name for name, _ in parts), tuple(axis.size for _, axis in parts))
+        """The mesh with axes split as far as the sub-axes here need: `tp=4` into `tp_0=2,tp_1=2`."""
+        return self.to_layout().mesh
 
     def local_shape(self, shape: Sequence[int], rank: int = 0) -> tuple[int, ...]:
         """The shape of what `rank` holds of a tensor of `shape`."""
@@ -283,21 +272,6 @@ class Sharding:
         """Where in the tensor the first element lies that `rank` holds."""
         self.require_rank(shape)
         return self.to_layout().offset(shape, rank)
-
-    def _parts(self) -> dict[str, list[tuple[str, AxisRef]]]:
-        """Each axis of the mesh in the parts that are used one by one, with their names."""
-        parts: dict[str, list[tuple[str, AxisRef]]] = {}
-        for name, size in zip(self.mesh.names, self.mesh.shape, strict=True):
-            ends = {1, size}
-            ends.update(
-                end for axis, _ in self._places() if axis.name == name for end in (axis.pre, axis.end)
-            )
-            refs = [AxisRef(name, low, high // low) for low, high in pairwise(sorted(ends))]
-            if len(refs) < 2:
-                parts[name] = [(name, AxisRef(name, 1, size))]
-            else:
-                parts[name] = [(f"{name}_{i}", ref) for i, ref in enumerate(refs)]
-        return parts
 
     # -- checks
 
@@ -336,6 +310,40 @@ class Sharding:
                         f"dim {dim} lists {major.text(self.mesh)} and {minor.text(self.mesh)} in "
                         f"sequence: write {whole}"
                     )
+
+
+def layouts_of(shardings: Sequence[Sharding]) -> list[Layout]:
+    """The layouts of shardings on one mesh, whose axes are split as far as any of them needs."""
+    mesh = shardings[0].mesh
+    parts: dict[str, list[tuple[str, AxisRef]]] = {}
+    for name, size in zip(mesh.names, mesh.shape, strict=True):
+        named = [axis for sharding in shardings for axis, _ in sharding._places() if axis.name == name]
+        ends = sorted({1, size, *(end for axis in named for end in (axis.pre, axis.end))})
+        if any(high % low for low, high in pairwise(ends)):
+            raise UsageError(
+                f"{', '.join(a.text(mesh) for a in named)} do not fit into one splitting of axis {name}"
+            )
+        refs = [AxisRef(name, low, high // low) for low, high in pairwise(ends)]
+        split = len(refs) > 1
+        parts[name] = [(f"{name}_{i}" if split else name, ref) for i, ref in enumerate(refs)]
+        if not refs:
+            parts[name] = [(name, AxisRef(name, 1, size))]
+    split_mesh = Mesh(
+        tuple(part for name in mesh.names for part, _ in parts[name]),
+        tuple(ref.size for name in mesh.names for _, ref in parts[name]),
+    )
+
+    def names(axis: AxisRef) -> list[str]:
+        return [name for name, part in parts[axis.name] if axis.contains(part)]
+
+    return [
+        Layout.from_dims(
+            split_mesh,
+            [[name for axis in dim.axes for name in names(axis)] for dim in sharding.dims],
+            {name: partial(reduction) for axis, reduction in sharding.partial for name in names(axis)},
+        )
+        for sharding in shardings
+    ]
 
 
 def _groups(text: str, position: int) -> dict[str, list[str]]:

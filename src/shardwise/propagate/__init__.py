@@ -4,6 +4,7 @@ from ._case import level_of, mismatches, program_of, read_cases
 from ._levels import LEVELS, STAGES, Level
 from ._program import DIRECTIONS, OP_KINDS, Direction, Node, OpKind, Program, Result, Value, kind_of
 from ._run import Propagation, propagate
+from ._spmd import LocalRun, Reshard, infer_output_sharding, local_run, reshard_inputs
 from ._trace import Trace
 
 __all__ = [
@@ -13,17 +14,22 @@ __all__ = [
     "STAGES",
     "Direction",
     "Level",
+    "LocalRun",
     "Node",
     "OpKind",
     "Program",
     "Propagation",
+    "Reshard",
     "Result",
     "Trace",
     "Value",
+    "infer_output_sharding",
     "kind_of",
     "level_of",
+    "local_run",
     "mismatches",
     "program_of",
     "propagate",
     "read_cases",
+    "reshard_inputs",
 ]
