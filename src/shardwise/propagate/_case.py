@@ -14,7 +14,7 @@ the rule language or with sizes, or null: nothing passes. `kind` may be left out
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +78,13 @@ def _program(case: dict[str, Any]) -> Program:
     def sharding(entry: dict[str, Any], shape: Sequence[int]) -> Sharding:
         return Sharding.from_json(entry.get("sharding"), program.mesh, len(shape))
 
-    def value(entry: dict[str, Any]) -> str:
+    def value(entry: dict[str, Any], add: Callable[..., str] = program.value) -> str:
         # Not a tensor (a token), or one of unknown size: nothing passes through it, as if it had no dims.
         shape = () if entry["shape"] is None or min(entry["shape"], default=0) < 0 else entry["shape"]
-        return program.value(entry["name"], shape, sharding(entry, shape))
+        return add(entry["name"], shape, sharding(entry, shape))
 
     for arg in case["args"]:
-        value(arg)
+        value(arg, program.input)
     for op in case["ops"]:
         inputs, outputs = op["operands"], [value(result) for result in op["results"]]
         shapes = [[program.values[name].shape for name in side] for side in (inputs, outputs)]

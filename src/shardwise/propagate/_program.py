@@ -69,12 +69,14 @@ class Program:
     nodes: list[Node] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     groups: list[tuple[str, ...]] = field(default_factory=list)
+    _made: set[str] = field(default_factory=set, repr=False)
 
     def __post_init__(self) -> None:
         self.mesh = Mesh.of(self.mesh)
 
     def input(self, name: str, shape: Sequence[int], sharding: Sharding | str | None = None) -> str:
-        return self._add(name, shape, sharding)
+        self._made.add(self._add(name, shape, sharding))
+        return name
 
     def op(
         self,
@@ -116,16 +118,18 @@ class Program:
             raise UsageError(f"unknown kind of operation {kind!r}: use one of {', '.join(OP_KINDS)}")
         if allowed not in DIRECTIONS:
             raise UsageError(f"unknown direction {allowed!r}: use one of {', '.join(DIRECTIONS)}")
-        made = {value for node in self.nodes[-1:] for value in node.outputs}
         for value in outputs:
-            if value in inputs or value in made:
-                raise UsageError(f"value {value!r} is made twice")
+            if value in self._made:
+                raise UsageError(
+                    f"value {value!r} is made twice: it is an input or another operation's output"
+                )
         if rule is not None:
             rule.verify(*shapes)
         node = Node(
             op, kind or (kind_of(rule) if rule else "other"), rule, tuple(inputs), tuple(outputs), allowed
         )
         self.nodes.append(node)
+        self._made.update(outputs)
         return node.outputs
 
     def value(self, name: str, shape: Sequence[int], sharding: Sharding | str | None = None) -> str:
@@ -192,34 +196,27 @@ def identity(shape: Sequence[int]) -> FactorRule:
 
 
 def kind_of(rule: FactorRule) -> OpKind:
-    """The kind of an operation as far as its factors tell: which dims of the output its inputs have, and in
-    what order.
-    """
-    outputs = [tensor for tensor in rule.outputs if tensor is not None]
-    if (
-        any(factor.kind != "pass_through" for factor in rule.factors)
-        or not rule.inputs
-        or len(set(outputs)) != 1
-    ):
-        return "other"
-    output = outputs[0]
+    """The kind of an operation as far as its factors tell."""
+    outputs = {tensor for tensor in rule.outputs if tensor is not None}
     inputs = [tensor for tensor in rule.inputs if tensor]
-    if all(tensor == output for tensor in inputs):
-        return "elementwise"
+    moves = any(factor.kind != "pass_through" for factor in rule.factors)
+    if moves or len(outputs) != 1 or not rule.inputs:
+        return "other"
+    output = outputs.pop()
+    if all(_is_part(tensor, output) for tensor in inputs):
+        whole = any(_factors(tensor) == _factors(output) for tensor in inputs) or not output
+        return "elementwise" if whole else "broadcast" if len(inputs) == 1 else "other"
     if len(inputs) > 1:
-        aligned = all(_is_broadcast(tensor, output) for tensor in inputs)
-        return "elementwise" if aligned and any(_factors(t) == _factors(output) for t in inputs) else "other"
-    if _is_broadcast(inputs[0], output):
-        return "broadcast"
+        return "other"
     if sorted(inputs[0]) == sorted(output):
         return "transpose"
     return "reshape" if _factors(inputs[0]) == _factors(output) else "other"
 
 
-def _is_broadcast(tensor: TensorFactors, output: TensorFactors) -> bool:
-    """True if each dim is that of the output at the same place from the right, or has no factor."""
-    pairs = zip(reversed(tensor), reversed(output), strict=False)
-    return len(tensor) <= len(output) and all(not dim or dim == other for dim, other in pairs)
+def _is_part(tensor: TensorFactors, output: TensorFactors) -> bool:
+    """True if the tensor's dims are dims of the output, in the same order; those without a factor do not count."""
+    remaining = iter(output)
+    return all(dim in remaining for dim in tensor if dim)
 
 
 def _factors(tensor: TensorFactors) -> list[str]:
