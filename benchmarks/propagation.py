@@ -5,13 +5,14 @@
 reads files in the case format of `shardwise propagate` and prints, for each, `matched N of M` with every
 mismatch; without files it takes `shardy/tests.jsonl.gz` and `shardy/fuzz.jsonl.gz` from the folder
 SHARDWISE_DATA names. Then the time (of the processor, one thread) to propagate training steps of 8, 16, 32
-and 64 layers, in total and per operation.
+and 64 layers and random graphs of up to 20,000 operations: both grow linearly.
 """
 
 import os
 import sys
 import time
 from pathlib import Path
+from random import Random
 
 from shardwise.propagate import Program, level_of, mismatches, program_of, propagate, read_cases
 
@@ -122,18 +123,56 @@ def _backward(program: Program, gradient: str, tape: list[tuple[str, str, str]])
     return gradient
 
 
+def tangle(operations: int, seed: int = 0) -> Program:
+    """A graph with nothing regular about it: shapes, operations and shardings at random, so no step repeats."""
+    random = Random(seed)
+    program = Program("a=2,b=4,c=4")
+    sizes = range(8, 136, 8)
+
+    def leaf(rank: int) -> str:
+        dims = [["?"] for _ in range(rank)]
+        for axis in "abc":
+            if random.random() < 0.5:
+                dims[random.randrange(rank)].insert(0, axis)
+        sharding = "[" + ", ".join("{" + ", ".join(dim) + "}" for dim in dims) + "]"
+        shape = [random.choice(sizes) for _ in range(rank)]
+        return program.input(f"x{len(program.values)}", shape, sharding if random.random() < 0.7 else None)
+
+    values = [leaf(random.choice([2, 3, 4])) for _ in range(operations // 50)]
+    while len(program.nodes) < operations:
+        x = random.choice(values[-40:] if random.random() < 0.8 else values)
+        names = [f"d{dim}" for dim in range(len(program.values[x].shape))]
+        kind = random.choice(["pointwise", "pointwise", "transpose", "matmul", "matmul", "sum", "expand"])
+        if kind == "pointwise":
+            made = program.op("..., ... -> ...", [x, x])
+        elif kind == "transpose":
+            made = program.op(f"{' '.join(names)} -> {' '.join(random.sample(names, len(names)))}", [x])
+        elif kind == "matmul":
+            width = (program.values[x].shape[-1], random.choice(sizes))
+            made = program.op("... m k, k n -> ... m n", [x, program.input(f"w{len(program.values)}", width)])
+        elif kind == "sum" and len(names) > 2:
+            made = program.op(f"{' '.join(names)} -> {' '.join(names[:-1])}", [x])
+        elif kind == "expand" and len(names) < 4:
+            made = program.op("... -> n ...", [x], shape=(random.choice(sizes), *program.values[x].shape))
+        else:
+            continue
+        values.append(made)
+    return program
+
+
 def speed() -> None:
-    print(f"\n{'layers':>6} {'ops':>6} {'seconds':>8} {'us/op':>6}  level")
-    for level in ("basic", "user-priority"):
-        for layers in (8, 16, 32, 64):
-            program = transformer(layers)
+    print(f"\n{'graph':<24} {'ops':>6} {'level':<13} {'seconds':>8} {'us/op':>6}")
+    graphs = [(f"{layers} layers", transformer, layers) for layers in (8, 16, 32, 64)]
+    graphs += [("random", tangle, count) for count in (2500, 5000, 10000, 20000)]
+    for name, make, count in graphs:
+        program = make(count)
+        for level in ("basic", "user-priority"):
             start = time.process_time()
             outcome = propagate(program, level)
             seconds = time.process_time() - start
-            per_op = 1e6 * seconds / len(program.nodes)
+            size = len(program.nodes)
             print(
-                f"{layers:>6} {len(program.nodes):>6} {seconds:>8.2f} {per_op:>6.1f}  {level}: "
-                f"{outcome.summary}"
+                f"{name:<24} {size:>6} {level:<13} {seconds:>8.2f} {1e6 * seconds / size:>6.1f}  {outcome.summary}"
             )
 
 

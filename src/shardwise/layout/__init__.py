@@ -4,6 +4,7 @@ tensor's dims.
 
 from ._axes import AxisRef, append_axis, is_prefix, is_strict_prefix
 from ._layout import Layout, mixes_partials
+from ._picture import picture
 from ._sharding import DimSharding, Sharding, layouts_of
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "is_strict_prefix",
     "layouts_of",
     "mixes_partials",
+    "picture",
 ]

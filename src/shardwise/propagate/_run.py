@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..layout import Sharding
 from ._levels import LEVELS, Level, directions, first_round, next_round, priorities_of, stages
+from ._picture import factor_table
 from ._program import DIRECTIONS, Program, identity
 from ._state import Op, State, joined_states
 from ._step import BOTH, Notes, step
@@ -38,9 +39,16 @@ class Propagation:
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join(f"{name:<{width}}  {sharding}" for name, sharding in rows)
 
+    def picture(self, value: str) -> str:
+        """The operation that makes a value, as a table: its tensors, its factors, and the axes on each."""
+        node = next((node for node in self.program.nodes if value in node.outputs), None)
+        if node is None or node.rule is None:
+            raise UsageError(f"no operation with a rule makes {value!r}")
+        return factor_table(node, self.program, self.shardings)
+
     @property
     def summary(self) -> str:
-        return f"fixed point reached: {self.updates} updates in {self.sweeps} sweeps"
+        return f"fixed point reached (updates: {self.updates}, sweeps: {self.sweeps})"
 
 
 def propagate(program: Program, level: Level = "user-priority", *, debug: bool = False) -> Propagation:
@@ -225,7 +233,7 @@ class _Run:
         key = (node.number, ways, *[current[value] for value in node.values])
         found = self._memo.get(key)
         if found is None:
-            notes = Notes() if self.trace is not None else None
+            notes = Notes(self.program.mesh) if self.trace is not None else None
             states = tuple(self._states[current[value]] for value in node.values)
             new = step(node.op, states, ways, self._aggressive, notes)
             found = tuple((i, self._number(state)) for i, state in enumerate(new) if state is not None), notes

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..layout import AxisRef, is_prefix, is_strict_prefix
+from ..mesh import Mesh
 from ._state import Axes, Cell, Op, Projected, State, project, unproject
 
 # Directions are sets: a forward and a backward bit.
@@ -29,20 +30,25 @@ class Move:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An axis that a factor would have brought onto a tensor but for the reason given."""
+    """An axis that a factor would have brought onto a tensor, or taken from it (`own`), but for a reason."""
 
     factor: str
     tensor: int
     axis: AxisRef
     reason: str
+    own: bool = False
 
 
 @dataclass
 class Notes:
     """What a step did and what it refused; kept only when someone asks."""
 
+    mesh: Mesh
     moves: list[Move] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+
+    def text(self, axes: Axes) -> str:
+        return ", ".join(axis.text(self.mesh) for axis in axes)
 
 
 def step(
@@ -91,17 +97,10 @@ def _agreed(
         if cell is not None and cell.axes != axes:
             before, could = axes, extend
             axes, extend = _common(axes, cell.axes, extend)
-            if notes is not None and could and not extend and before and cell.axes:
-                lost = next(a for a in (*cell.axes, *before) if a not in axes)
-                there = _list(cell.axes)
-                notes.refusals.append(
-                    Refusal(
-                        op.names[factor],
-                        index,
-                        lost,
-                        f"{op.place(index)} has {there} where others have {_list(before)}",
-                    )
-                )
+            if notes is not None and could and not extend and is_strict_prefix(axes, cell.axes):
+                lost = cell.axes[min(len(axes), len(cell.axes) - 1)]
+                reason = f"others have {notes.text(before)} there" if before else "not in this direction"
+                notes.refusals.append(Refusal(op.names[factor], index, lost, reason, own=True))
     return axes
 
 
@@ -203,7 +202,7 @@ def _unopposed(op: Op, tensors: list[Projected], factor: int, axes: Axes, notes:
                 part = _fits(part, tensor, cell, shards, op.sizes[factor])
             if part is None:
                 if notes is not None:
-                    reason = _why(axis, tensor, factor, op)
+                    reason = _why(axis, tensor, factor, op, notes)
                     notes.refusals.append(Refusal(op.names[factor], index, axis, reason))
                 return None
         return part
@@ -236,7 +235,7 @@ def _aggressive(op: Op, tensors: list[Projected], wanted: list[Axes], notes: Not
                     notes.moves.append(Move(op.names[factor], index, axes, sources[factor]))
                 if is_strict_prefix(cell.axes, wanted[factor]):
                     lost = wanted[factor][min(len(cell.axes), len(wanted[factor]) - 1)]
-                    reason = _why(lost, tensor, factor, op)
+                    reason = _why(lost, tensor, factor, op, notes)
                     notes.refusals.append(Refusal(op.names[factor], index, lost, reason))
     return updated
 
@@ -284,27 +283,21 @@ def _sources(tensors: list[Projected], factor: int, axes: Axes) -> tuple[int, ..
     )
 
 
-def _why(axis: AxisRef, tensor: Projected, factor: int, op: Op) -> str:
+def _why(axis: AxisRef, tensor: Projected, factor: int, op: Op, notes: Notes) -> str:
     """Why an axis cannot shard a factor of a tensor, in words."""
+    name = notes.text((axis,))
     if _before_all(axis, tensor.barred) is None:
-        return f"{axis.name} is replicated or partial there"
+        return f"{name} is replicated or partial there"
     for other, cell in tensor.cells.items():
         if other != factor and _before_all(axis, (*cell.axes, *cell.overflow)) is None:
-            return f"{axis.name} shards factor {op.names[other]} there"
+            return f"{name} shards factor {op.names[other]} there"
     if _before_all(axis, tensor.idle) is None:
-        return f"{axis.name} shards a dim without a factor there"
+        return f"{name} shards a dim without a factor there"
     found = tensor.cells.get(factor)
     if found is not None and found.closed:
         return "the dim is closed"
     if found is not None and found.overflow:
-        return f"{_list(found.overflow)} lies across the factors of the dim"
-    if op.elementwise:
+        return f"{notes.text(found.overflow)} lies across the factors of the dim"
+    if found is not None and found.minor and op.elementwise:
         return "the output cannot have it"
     return f"the size {op.sizes[factor]} of the factor does not allow it"
-
-
-def _list(axes: Axes) -> str:
-    return (
-        ", ".join(axis.name if axis.pre == 1 else f"{axis.name}:({axis.pre}){axis.size}" for axis in axes)
-        or "no axis"
-    )

@@ -31,15 +31,18 @@ class Moved:
 
 @dataclass(frozen=True)
 class Refused:
-    """Axes that would have moved onto a value along a factor, and why they did not."""
+    """An axis that would have moved onto a value (or, `own`, from it) along a factor, and why it did not."""
 
     value: str
     axis: str
     factor: str
     reason: str
+    own: bool
 
     def __str__(self) -> str:
-        return f"refused {self.axis} on {self.value} along factor {self.factor}: {self.reason}"
+        if self.own:
+            return f"refused {self.axis} of {self.value} along factor {self.factor}: {self.reason}"
+        return f"refused {self.axis} along factor {self.factor} on {self.value}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,8 @@ class Trace:
         )
         refused = []
         for refusal in notes.refusals:
-            line = Refused(
-                names[refusal.tensor], refusal.axis.text(self.mesh), refusal.factor, refusal.reason
-            )
+            value, axis = names[refusal.tensor], refusal.axis.text(self.mesh)
+            line = Refused(value, axis, refusal.factor, refusal.reason, refusal.own)
             if (label, line) not in self._told:
                 self._told.add((label, line))
                 refused.append(line)

@@ -1,0 +1,85 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwise.cli import main
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "propagate" / "mlp.json"
+
+
+@pytest.fixture
+def shardwise(monkeypatch, capsys):
+    """Run the command; gives its exit status, what it printed and what it complained of."""
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["shardwise", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        printed = capsys.readouterr()
+        return stop.value.code or 0, printed.out, printed.err
+
+    return run
+
+
+def test_shardings_of_every_value_are_printed(shardwise):
+    status, out, err = shardwise("propagate", EXAMPLE)
+    assert (status, err) == (0, "")
+    assert "down      [{tp, ?}, {?}]" in out
+    assert "fixed point reached (updates: 5, sweeps: 7)" in out
+    assert "along factor" not in out
+
+
+def test_the_trace_tells_op_axis_dim_factor_and_source(shardwise):
+    _, out, _ = shardwise("propagate", EXAMPLE, "--trace")
+    assert "h = matmul(x, up)\n    h dim 0: {} -> {dp}, along factor m from x" in out
+
+
+def test_json_is_one_document_and_nothing_else(shardwise):
+    _, out, _ = shardwise("propagate", EXAMPLE, "--json", "--trace")
+    [document] = json.loads(out)
+    assert document["shardings"]["down"] == {"dims": [["tp"], []], "open": [True, True]}
+    assert document["level"] == "user-priority"
+    assert document["mismatches"] == []
+    first = document["trace"][0]
+    assert first["op"] == "h = matmul(x, up)"
+    assert first["moved"][0] == {
+        "value": "h",
+        "dim": 0,
+        "before": [],
+        "after": ["dp"],
+        "factor": "m",
+        "sources": ["x"],
+    }
+
+
+def test_a_level_and_a_case_may_be_chosen(shardwise, tmp_path):
+    case = json.loads(EXAMPLE.read_text())
+    (tmp_path / "two.jsonl").write_text(
+        "\n".join(json.dumps({**case, "id": name}) for name in ("one", "two"))
+    )
+    _, out, _ = shardwise("propagate", tmp_path / "two.jsonl", "--case", "two", "--level", "basic", "--json")
+    assert [(d["id"], d["level"]) for d in json.loads(out)] == [("two", "basic")]
+
+
+def test_what_differs_from_the_expected_is_told(shardwise, tmp_path):
+    case = json.loads(EXAMPLE.read_text())
+    case["results"][0]["expected"] = None
+    (tmp_path / "case.json").write_text(json.dumps(case))
+    _, out, _ = shardwise("propagate", tmp_path / "case.json")
+    assert "not as expected: return y: expected [{?}, {?}], got [{dp, ?}, {?}]" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([EXAMPLE, "--level", "eager"], "unknown level 'eager'"),
+        ([EXAMPLE, "--case", "absent"], "holds no program with id 'absent'"),
+        (["absent.json"], "absent.json cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(shardwise, arguments, message):
+    status, out, err = shardwise("propagate", *arguments)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
