@@ -110,9 +110,12 @@ def _call(
     op: str, shapes: list[str] | None, args: list[str] | None, kw: list[str] | None
 ) -> tuple[Any, list[Any], dict[str, Any]]:
     """The call that the options describe; an OpInfo sample where they give no shapes."""
+    import torch
+
     from ..discover import resolve_op
     from ..discover._samples import telling_sample
 
+    torch.set_num_threads(1)
     function = resolve_op(op)
     kwargs = dict(_keyword(text) for text in kw or ())
     positional = [_value(text) for text in args or ()]

@@ -23,7 +23,7 @@ from ._ops import op_name
 _BOOKKEEPING = {"aten.detach.default", "aten.lift_fresh.default", "aten.alias.default"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
     """An operator with the leaves of its arguments; `slots` are the positions of the input tensors."""
 
@@ -165,6 +165,8 @@ GUARDS: dict[str, Callable[[Sequence[Tensor]], bool]] = {
 
 
 def flat_outputs(result: Any) -> list[Any]:
+    if type(result) is Tensor:
+        return [result]
     if isinstance(result, tuple | list):
         return [leaf for part in result for leaf in flat_outputs(part)]
     return [result]
@@ -233,7 +235,7 @@ def dispatched(call: Call) -> Dispatched:
     recorder = _Recorder()
     with torch.no_grad(), recorder:
         outputs = flat_outputs(call.runner(inputs))
-    calls = [c for c in recorder.calls if str(c[0]) not in _BOOKKEEPING]
+    calls = [c for c in recorder.calls if str(c[0]) not in _BOOKKEEPING and not _only_aliases(*c[1:])]
     overloads = tuple(dict.fromkeys(str(c[0]) for c in calls))
     whole = Dispatched(overloads, call, tuple(range(len(inputs))), tuple(range(len(outputs))))
     if len(calls) != 1:
@@ -254,6 +256,13 @@ def dispatched(call: Call) -> Dispatched:
 
 def _position(item: Any, items: Sequence[Any]) -> int | None:
     return next((i for i, other in enumerate(items) if other is item or _same_memory(other, item)), None)
+
+
+def _only_aliases(args: Any, kwargs: Any, result: Any) -> bool:
+    """True for a call that gave its input back under another name: an expand or view to the shape it had."""
+    return any(
+        _same_memory(leaf, result) for leaf in pytree.tree_leaves((args, kwargs)) if leaf is not result
+    )
 
 
 def _same_memory(first: Any, second: Any) -> bool:

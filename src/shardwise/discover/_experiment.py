@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 
 from ..placements import is_partial, is_shard, shard_sizes, split
 from ._call import Call, flat_outputs
 from ._judge import Expected, array
-from ._partials import split_partial
+from ._partials import Pieces
 from ._sizes import LocalSizes, Sized
 
 # What the shards of one run look like: none sharded, or the worst of the sharded dims.
@@ -52,6 +51,7 @@ class Experiment:
         self.mutated = mutated
         self.allows_empty = True
         self._pieces: dict[tuple[int, Placement], list[Tensor]] = {}
+        self._partials: dict[int, Pieces] = {}
         self._cases: dict[int, Case] = {}
         copies = [t.clone() for t in inputs]
         results = [*self.call.run(copies), *(copies[i] for i in mutated)]
@@ -101,9 +101,11 @@ class Experiment:
         if key not in self._pieces:
             tensor = self.inputs[index]
             if is_partial(placement):
-                seed = 1000 * index + 10 * self.ranks + len(placement.reduce_op)
-                generator = torch.Generator().manual_seed(seed)
-                cut = split_partial(tensor, placement.reduce_op, self.ranks, self.way, generator)
+                if index not in self._partials:
+                    seed = 10 * index + self.ranks
+                    finite = self.special_input != index
+                    self._partials[index] = Pieces(tensor, self.ranks, self.way, seed, finite)
+                cut = self._partials[index].of(placement.reduce_op)
             else:
                 cut = [piece.contiguous() for piece in split(tensor, placement, self.ranks)]
             self._pieces[key] = cut
@@ -113,15 +115,16 @@ class Experiment:
         """Run every rank on its pieces; `calls` are the ranks' own calls where arguments are local too."""
         cut = [self.pieces(i, placement) for i, placement in enumerate(inputs)]
         outputs: list[list[Any]] = []
+        runner = self.call.runner
         for rank in range(self.ranks):
             local = [pieces[rank] for pieces in cut]
             for i in self.mutated:
                 local[i] = local[i].clone()
-            runner = self.call.runner if calls is None else calls[rank].runner
             try:
-                outputs.append([*flat_outputs(runner(local)), *(local[i] for i in self.mutated)])
+                results = flat_outputs(runner(local) if calls is None else calls[rank].runner(local))
             except Exception as error:
                 raise LocalRunFailed(f"rank {rank} raised: {_first_line(error)}") from error
+            outputs.append([*results, *(local[i] for i in self.mutated)] if self.mutated else results)
         return self._arrays(outputs)
 
     def _arrays(self, outputs: list[list[Any]]) -> Local:
@@ -129,9 +132,11 @@ class Experiment:
         for i, expected in enumerate(self.outputs):
             values = [ranks[i] if i < len(ranks) else None for ranks in outputs]
             if isinstance(expected, Expected):
-                if any(not isinstance(v, Tensor) or v.dtype != self.dtypes[i] for v in values):
-                    raise LocalRunFailed(f"output {i} is not a tensor of {self.dtypes[i]} on every rank")
-                local.append([array(v) for v in values])
+                dtype = self.dtypes[i]
+                for value in values:
+                    if not isinstance(value, Tensor) or value.dtype is not dtype:
+                        raise LocalRunFailed(f"output {i} is not a tensor of {dtype} on every rank")
+                local.append([array(value) for value in values])
             else:
                 if any(isinstance(v, Tensor) or v != expected for v in values):
                     raise LocalRunFailed(f"output {i}, which is not a tensor, differs between ranks")

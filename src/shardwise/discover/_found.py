@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 
@@ -64,7 +65,8 @@ class Counterexample:
                 f"the whole output has shape {expected.shape}, the ranks' {[p.shape for p in local]}"
             )
             return "\n".join(lines)
-        place = expected.first_difference(local, placement)
+        with np.errstate(all="ignore"):
+            place = expected.first_difference(local, placement)
         whole = expected.array[place] if place else expected.array
         ranks = ", ".join(f"{piece[place]:.6g}" for piece in local)
         at = f"at {tuple(int(i) for i in place)} " if place else ""
@@ -102,7 +104,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Found:
-    """How a call may be sharded: `rows` beside the all-replicated one, each with its `evidence`."""
+    """How a call may be sharded: `rows` beside the all-replicated one, each with its `evidence`.
+
+    `combinations` counts what was judged: placements of the inputs and an output, held against one run of all ranks.
+    """
 
     op: str
     overloads: tuple[str, ...]

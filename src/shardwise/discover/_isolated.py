@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from ..errors import UsageError
 from ._discover import Policy, discover
 from ._found import Found
@@ -29,7 +31,7 @@ class Crash(str):
     """The name of the signal that ended a child process."""
 
 
-def run_isolated(function: Callable[[], Any], timeout: float | None = None) -> Any:
+def run_isolated(function: Callable[[], Any], timeout: float | None = 600) -> Any:
     """The function's result from a forked child; a `Crash` if a signal ended it, or after `timeout` seconds.
 
     A `UsageError` is raised here as it was there.
@@ -56,6 +58,7 @@ def run_isolated(function: Callable[[], Any], timeout: float | None = None) -> A
 
 
 def _send(sending: Any, function: Callable[[], Any]) -> None:
+    torch.set_num_threads(1)  # a forked child that asks OpenMP for its parent's threads waits forever
     try:
         sending.send(("ok", function()))
     except UsageError as error:

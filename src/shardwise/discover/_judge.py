@@ -4,7 +4,7 @@ One set of local outputs is held against every placement: replicated, a shard of
 and bools must be equal; floats agree within a tolerance that follows the dtype. NaN equals NaN in the same place.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,10 +73,9 @@ class Expected:
         if self.exact:
             return np.array_equal(self.array, other)
         if self.special:
-            with np.errstate(all="ignore"):
-                return bool(np.isclose(other, self.array, self.relative, self.fraction, equal_nan=True).all())
-        with np.errstate(all="ignore"):
-            close = np.abs(other - self.array) <= self.tolerance + self.fraction * magnitude
+            return bool(np.isclose(other, self.array, self.relative, self.fraction, equal_nan=True).all())
+        tolerance = self.tolerance if not magnitude else self.tolerance + self.fraction * magnitude
+        close = np.abs(other - self.array) <= tolerance
         return bool(close.all() if self.mask is None else close[self.mask].all())
 
     def agrees(self, pieces: Sequence[np.ndarray], placement: Placement) -> bool:
@@ -86,30 +85,23 @@ class Expected:
         if is_partial(placement):
             if any(piece.shape != self.shape for piece in pieces):
                 return False
-            with np.errstate(all="ignore"):
-                whole = _REDUCE[placement.reduce_op](pieces)
+            whole = _REDUCE[placement.reduce_op](pieces)
             if self.equals(whole):
                 return True
             # Large pieces that cancel leave rounding errors of their own size.
             return not self.exact and not self.special and self.equals(whole, _magnitude(pieces))
         if hasattr(placement, "split_factor"):
-            shapes_fit = True
-        else:
-            dim = placement.dim
-            shapes_fit = self._cut_into([piece.shape for piece in pieces], dim)
-        if not shapes_fit:
-            return False
-        if hasattr(placement, "split_factor"):
             whole = array(join([torch.from_numpy(np.ascontiguousarray(p)) for p in pieces], placement))
             return whole.shape == self.shape and self.equals(whole)
+        if not self._cut_into([piece.shape for piece in pieces], placement.dim):
+            return False
         return self.equals(np.concatenate(pieces, placement.dim))
 
     def first_difference(self, pieces: Sequence[np.ndarray], placement: Placement) -> tuple[Any, ...]:
         """Where the local outputs, replicated or reduced as `placement` says, differ most from this output."""
         wholes = list(pieces) if is_replicate(placement) else [_REDUCE[placement.reduce_op](pieces)]
         wrong = next((w for w in wholes if not self.equals(w)), wholes[0])
-        with np.errstate(all="ignore"):
-            apart = np.abs(np.asarray(wrong, dtype=complex) - np.asarray(self.array, dtype=complex))
+        apart = np.abs(np.asarray(wrong, dtype=complex) - np.asarray(self.array, dtype=complex))
         apart = np.where(np.isfinite(apart), apart, np.inf)
         return np.unravel_index(int(apart.argmax()), apart.shape)
 
@@ -120,14 +112,15 @@ class Expected:
             return False
         sizes = shard_sizes(shape[dim], len(shapes))
         before, after = shape[:dim], shape[dim + 1 :]
-        return all(
-            len(s) == len(shape) and s[dim] == size and s[:dim] == before and s[dim + 1 :] == after
-            for s, size in zip(shapes, sizes, strict=True)
-        )
-
-
-def agreeing(expected: Expected, pieces: Sequence[np.ndarray], among: Iterable[Placement]) -> set[Placement]:
-    return {placement for placement in among if expected.agrees(pieces, placement)}
+        for local, size in zip(shapes, sizes, strict=True):
+            if (
+                len(local) != len(shape)
+                or local[dim] != size
+                or local[:dim] != before
+                or local[dim + 1 :] != after
+            ):
+                return False
+        return True
 
 
 def _magnitude(pieces: Sequence[np.ndarray]) -> float:

@@ -143,14 +143,15 @@ class Laboratory:
             )
         if any(part in _UNINITIALISED for part in name):
             return
-        state = torch.get_rng_state()
+        generator = torch.default_generator
+        state = generator.get_state()
         try:
             runs = []
             for seed in (1, 2):
-                torch.manual_seed(seed)
+                generator.manual_seed(seed)
                 runs.append(self.call.run([t.clone() for t in self.call.tensors]))
         finally:
-            torch.set_rng_state(state)
+            generator.set_state(state)
         for first, second in zip(*runs, strict=True):
             if not isinstance(first, Tensor):
                 continue
@@ -265,7 +266,9 @@ def _in_double(call: Call) -> Call:
 
 
 def _one_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """An error of torch in one line; a refused argument list ends in a colon, and the next line has what is right."""
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    return " ".join(line.strip(" *") for line in lines[: 2 if lines[0].endswith(":") else 1])
 
 
 def _narrowed_outputs(call: Call) -> list[bool]:

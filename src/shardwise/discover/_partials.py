@@ -4,91 +4,97 @@ A row with a partial input must hold for every such splitting, so the ways diffe
 far from it, pieces that cancel, everything on one rank. All are exact up to rounding, and exact for integers.
 """
 
-from collections.abc import Callable
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 # Ways in turn; an experiment uses one of them for all of its partial inputs.
 WAYS = ("uneven", "cancelling", "one rank", "near")
 
+# How far the pieces of a way lie from the value, for sums, extremes and products.
+_SUM_SPREAD = {"uneven": 2.0, "cancelling": 40.0, "near": 0.3}
+_EXTREME_SPREAD = {"uneven": 3.0, "cancelling": 30.0, "one rank": 1000.0, "near": 0.4}
+_PRODUCT_SPREAD = {"uneven": 1.0, "cancelling": 2.0, "one rank": 0.0, "near": 0.1}
 
-def split_partial(
-    tensor: Tensor, reduction: str, ranks: int, way: str, generator: torch.Generator
-) -> list[Tensor]:
-    """Pieces, one per rank, whose reduction is `tensor`."""
-    return _SPLITS[reduction](tensor, ranks, way, generator)
-
-
-def _sum(tensor: Tensor, ranks: int, way: str, generator: torch.Generator) -> list[Tensor]:
-    owner = torch.randint(ranks, tensor.shape, generator=generator)
-    if way == "one rank":
-        return [torch.where(owner == rank, tensor, 0).to(tensor.dtype) for rank in range(ranks)]
-    spread = {"uneven": 2.0, "cancelling": 40.0, "near": 0.3}[way]
-    pieces = [_noise(tensor, spread, generator) for _ in range(ranks - 1)]
-    finite = _finite(tensor)
-    rest = torch.where(finite, tensor, 0).to(tensor.dtype) - sum(pieces[1:], start=pieces[0])
-    pieces.insert(ranks // 2, rest)
-    # An infinity or NaN sits whole on one rank: inf is inf plus anything finite.
-    return [torch.where(~finite & (owner == rank), tensor, piece) for rank, piece in enumerate(pieces)]
+# Random numbers are taken from one pool, at a place given by the seed: drawing them would cost more than all else.
+_POOL = np.random.default_rng(20130).standard_normal(1 << 16)
 
 
-def _avg(tensor: Tensor, ranks: int, way: str, generator: torch.Generator) -> list[Tensor]:
-    return [piece * ranks for piece in _sum(tensor, ranks, way, generator)]
+class Pieces:
+    """The partial pieces of one tensor; every reduction uses the same random numbers."""
 
+    def __init__(self, tensor: Tensor, ranks: int, way: str, seed: int, finite: bool) -> None:
+        self.dtype = tensor.dtype
+        # numpy has no bfloat16; there and in float16 the pieces are rounded last.
+        self.array = (
+            tensor.double() if tensor.dtype.itemsize < 4 and tensor.is_floating_point() else tensor
+        ).numpy()
+        self.ranks = ranks
+        self.way = way
+        self.seed = seed
+        self.finite = finite
+        self.real = tensor.is_floating_point() or tensor.is_complex()
 
-def _max(tensor: Tensor, ranks: int, way: str, generator: torch.Generator) -> list[Tensor]:
-    return _extreme(tensor, ranks, way, generator, -1)
+    def of(self, reduction: str) -> list[Tensor]:
+        """Pieces, one per rank, whose reduction is the tensor."""
+        if reduction == "sum":
+            pieces = self._sum
+        elif reduction == "avg":
+            pieces = self._sum * self.ranks
+        elif reduction == "product":
+            pieces = self._product()
+        else:
+            pieces = self._extreme(-1 if reduction == "max" else 1)
+        return list(torch.from_numpy(pieces).to(self.dtype).unbind(0))
 
+    @cached_property
+    def noise(self) -> np.ndarray:
+        """Normal numbers, or small integers, for every element and rank."""
+        count = self.ranks * self.array.size
+        start = self.seed * 977 % len(_POOL)
+        noise = np.take(_POOL, np.arange(start, start + count), mode="wrap").reshape(
+            self.ranks, *self.array.shape
+        )
+        return noise if self.real else np.round(3 * noise).astype(np.int64)
 
-def _min(tensor: Tensor, ranks: int, way: str, generator: torch.Generator) -> list[Tensor]:
-    return _extreme(tensor, ranks, way, generator, 1)
+    @cached_property
+    def owns(self) -> np.ndarray:
+        """For every element, the one rank that owns it, as a mask over ranks."""
+        owner = (np.abs(self.noise[0]) * 1e4).astype(np.int64) % self.ranks
+        return owner == np.arange(self.ranks).reshape(-1, *([1] * self.array.ndim))
 
+    def _spread(self, spread: float) -> np.ndarray:
+        scaled = self.noise * (spread if self.real else max(1, int(spread) // 2))
+        return scaled.astype(self.array.dtype, copy=False)
 
-def _extreme(tensor: Tensor, ranks: int, way: str, generator: torch.Generator, sign: int) -> list[Tensor]:
-    owner = torch.randint(ranks, tensor.shape, generator=generator)
-    spread = {"uneven": 3.0, "cancelling": 30.0, "one rank": 1000.0, "near": 0.4}[way]
-    pieces = []
-    for rank in range(ranks):
-        noise = _noise(tensor, spread, generator)
-        piece = torch.where(owner == rank, tensor, tensor + noise.abs() * sign)
-        if tensor.is_floating_point():  # a NaN needs one rank only, whatever the others hold
-            piece = torch.where(tensor.isnan() & (owner != rank), noise, piece)
-        pieces.append(piece.to(tensor.dtype))
-    return pieces
+    @cached_property
+    def _sum(self) -> np.ndarray:
+        if self.way == "one rank":
+            return np.where(self.owns, self.array, np.zeros((), self.array.dtype))
+        pieces = self._spread(_SUM_SPREAD[self.way])
+        rest = pieces[1:].sum(0, dtype=pieces.dtype)
+        if self.finite:
+            pieces[0] = self.array - rest
+            return pieces
+        # An infinity or NaN sits whole on one rank: inf is inf plus anything finite.
+        strange = ~np.isfinite(self.array)
+        pieces[0] = np.where(strange, 0, self.array) - rest
+        return np.where(strange & self.owns, self.array, pieces)
 
+    def _extreme(self, sign: int) -> np.ndarray:
+        noise = self._spread(_EXTREME_SPREAD[self.way])
+        pieces = np.where(self.owns, self.array, self.array + sign * np.abs(noise))
+        if self.finite:
+            return pieces
+        # A NaN needs one rank only, whatever the others hold.
+        return np.where(np.isnan(self.array) & ~self.owns, noise, pieces)
 
-def _product(tensor: Tensor, ranks: int, way: str, generator: torch.Generator) -> list[Tensor]:
-    if not tensor.is_floating_point():
-        owner = torch.randint(ranks, tensor.shape, generator=generator)
-        return [torch.where(owner == rank, tensor, 1).to(tensor.dtype) for rank in range(ranks)]
-    spread = {"uneven": 1.0, "cancelling": 2.0, "one rank": 0.0, "near": 0.1}[way]
-    pieces = [(_noise(tensor, spread, generator)).exp() for _ in range(ranks - 1)]
-    sign = torch.randint(2, tensor.shape, generator=generator) * 2 - 1
-    pieces[0] = pieces[0] * sign
-    rest = tensor
-    for piece in pieces:
-        rest = rest / piece
-    pieces.insert(ranks // 2, rest)
-    return pieces
-
-
-_SPLITS: dict[str, Callable[[Tensor, int, str, torch.Generator], list[Tensor]]] = {
-    "sum": _sum,
-    "avg": _avg,
-    "max": _max,
-    "min": _min,
-    "product": _product,
-}
-
-
-def _noise(tensor: Tensor, spread: float, generator: torch.Generator) -> Tensor:
-    if tensor.is_complex() or tensor.is_floating_point():
-        return torch.randn(tensor.shape, dtype=tensor.dtype, generator=generator) * spread
-    high = max(2, int(spread * 2))
-    low = 0 if tensor.dtype == torch.uint8 else -high
-    return torch.randint(low, high + 1, tensor.shape, dtype=tensor.dtype, generator=generator)
-
-
-def _finite(tensor: Tensor) -> Tensor:
-    return tensor.isfinite() if tensor.is_floating_point() else torch.ones_like(tensor, dtype=torch.bool)
+    def _product(self) -> np.ndarray:
+        if not self.real or self.way == "one rank":
+            return np.where(self.owns, self.array, np.ones((), self.array.dtype))
+        pieces = np.exp(self._spread(_PRODUCT_SPREAD[self.way]))
+        pieces[1:] *= np.where(self.owns[1:], -1.0, 1.0)
+        pieces[0] = self.array / pieces[1:].prod(0)
+        return pieces

@@ -6,6 +6,7 @@ a matmul). A size that the operator will not accept stays as it was. Arguments t
 it runs on shards, which is the local form `sizes`.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ def example_sizes(call: Call) -> Sized:
     return Sized(call, tuple(tuple(t.shape) for t in call.tensors))
 
 
+@functools.lru_cache(maxsize=256)
 def size_leaves(call: Call) -> list[tuple[int, str, int]]:
     """(leaf, argument, value) of every integer argument that names a size."""
     return [

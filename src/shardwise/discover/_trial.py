@@ -27,10 +27,13 @@ class Claim:
     failed: dict[Case, Experiment] = field(default_factory=dict)
     reasons: dict[Case, str] = field(default_factory=dict)
     evidence: Counter[str] = field(default_factory=Counter)
+    alive: bool = True
 
-    @property
-    def alive(self) -> bool:
-        return "whole" not in self.failed and "even" not in self.failed
+    def fail(self, case: Case, experiment: Experiment, reason: str) -> None:
+        """Failing for uneven or empty shards narrows a claim; failing otherwise ends it."""
+        self.failed.setdefault(case, experiment)
+        self.reasons.setdefault(case, reason)
+        self.alive = self.alive and case in ("uneven", "empty")
 
     @property
     def shards(self) -> Shards | None:
@@ -59,6 +62,7 @@ class Trial:
         self.local = local
         self.claims = [None if o is None else {p: Claim() for p in o} for o in outputs]
         self.experiments = 0
+        self.judged = 0
 
     @property
     def alive(self) -> bool:
@@ -72,6 +76,7 @@ class Trial:
         if all(c is None or all(case in k.failed for k in c.values() if k.alive) for c in self.claims):
             return
         self.experiments += 1
+        self.judged += sum(claim.alive for claims in self.claims for claim in (claims or {}).values())
         if self.local == "sizes":
             self._meet_with_local_sizes(experiment, case)
             return
@@ -83,7 +88,8 @@ class Trial:
         for i, claims in enumerate(self.claims):
             if claims is not None:
                 for placement, claim in claims.items():
-                    self._judge(experiment, case, i, placement, claim, local[i])
+                    if claim.alive:
+                        self._judge(experiment, case, i, placement, claim, local[i])
 
     def _meet_with_local_sizes(self, experiment: Experiment, case: Case) -> None:
         """Local size arguments depend on how the outputs are placed, so each placement is a run of its own."""
@@ -95,14 +101,13 @@ class Trial:
             ]
             if calls is None:
                 for _, claim in affected:
-                    claim.failed.setdefault("whole", experiment)
-                    claim.reasons.setdefault("whole", "no argument names a size that is local here")
+                    claim.fail("whole", experiment, "no argument names a size that is local here")
                 continue
             try:
                 local = experiment.run(self.inputs, calls)
             except LocalRunFailed as failure:
                 for i, claim in affected:
-                    self._fail(experiment, experiment.row_case(case, i, placement), claim, str(failure))
+                    claim.fail(experiment.row_case(case, i, placement), experiment, str(failure))
                 continue
             for i, claim in affected:
                 self._judge(experiment, case, i, placement, claim, local[i])
@@ -110,8 +115,6 @@ class Trial:
     def _judge(
         self, experiment: Experiment, case: Case, output: int, placement: Placement, claim: Claim, local: list
     ) -> None:
-        if not claim.alive:
-            return
         row_case = experiment.row_case(case, output, placement)
         if row_case in claim.failed:
             return
@@ -121,17 +124,12 @@ class Trial:
             if not expected.degenerate:
                 claim.evidence[experiment.generator] += 1
         else:
-            self._fail(experiment, row_case, claim, "values differ")
+            claim.fail(row_case, experiment, "values differ")
 
     def _fail_all(self, experiment: Experiment, case: Case, reason: str) -> None:
         for claims in self.claims:
             for claim in (claims or {}).values():
-                self._fail(experiment, case, claim, reason)
-
-    @staticmethod
-    def _fail(experiment: Experiment, case: Case, claim: Claim, reason: str) -> None:
-        claim.failed.setdefault(case, experiment)
-        claim.reasons.setdefault(case, reason)
+                claim.fail(case, experiment, reason)
 
     def rows(self) -> Iterator[tuple[Row, Counter[str]]]:
         """What survived, with the experiments survived by generator."""

@@ -34,7 +34,7 @@ def split(tensor: Tensor, placement: Placement, ranks: int) -> list[Tensor]:
     indices = _strided_indices(tensor.shape[placement.dim], placement, ranks)
     if indices is not None:
         return [tensor.index_select(placement.dim, index) for index in indices]
-    return list(tensor.split(shard_sizes(tensor.shape[placement.dim], ranks), placement.dim))
+    return list(tensor.split_with_sizes(shard_sizes(tensor.shape[placement.dim], ranks), placement.dim))
 
 
 def join(pieces: Sequence[Tensor], placement: Placement) -> Tensor:

@@ -21,17 +21,18 @@ _SHARD = re.compile(r"S\(\s*(-?\d+)\s*(?:,\s*sf\s*=\s*(\d+)\s*)?\)")
 _PARTIAL = re.compile(r"P\(\s*(\w+)\s*\)")
 
 
+# By type and not by isinstance, which torch makes slow for these classes.
 def is_replicate(placement: Placement) -> bool:
-    return isinstance(placement, Replicate)
+    return type(placement) is Replicate
 
 
 def is_shard(placement: Placement) -> bool:
     """True for shards of either kind, plain and strided."""
-    return isinstance(placement, Shard | _StridedShard)
+    return type(placement) is Shard or type(placement) is _StridedShard
 
 
 def is_partial(placement: Placement) -> bool:
-    return isinstance(placement, Partial)
+    return issubclass(type(placement), Partial)
 
 
 @cache
