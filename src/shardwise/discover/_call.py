@@ -235,7 +235,11 @@ def dispatched(call: Call) -> Dispatched:
     recorder = _Recorder()
     with torch.no_grad(), recorder:
         outputs = flat_outputs(call.runner(inputs))
-    calls = [c for c in recorder.calls if str(c[0]) not in _BOOKKEEPING and not _only_aliases(*c[1:])]
+    calls = [
+        c
+        for c in _used(recorder.calls, outputs)
+        if str(c[0]) not in _BOOKKEEPING and not _only_aliases(*c[1:])
+    ]
     overloads = tuple(dict.fromkeys(str(c[0]) for c in calls))
     whole = Dispatched(overloads, call, tuple(range(len(inputs))), tuple(range(len(outputs))))
     if len(calls) != 1:
@@ -256,6 +260,18 @@ def dispatched(call: Call) -> Dispatched:
 
 def _position(item: Any, items: Sequence[Any]) -> int | None:
     return next((i for i, other in enumerate(items) if other is item or _same_memory(other, item)), None)
+
+
+def _used(calls: list[Any], outputs: list[Any]) -> list[Any]:
+    """The calls on which the outputs depend, and those that write to a tensor."""
+    needed = {id(output) for output in outputs}
+    kept = []
+    for call in reversed(calls):
+        func, args, kwargs, result = call
+        if func._schema.is_mutable or any(id(r) in needed for r in flat_outputs(result)):
+            needed |= {id(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+            kept.append(call)
+    return kept[::-1]
 
 
 def _only_aliases(args: Any, kwargs: Any, result: Any) -> bool:
