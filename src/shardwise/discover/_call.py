@@ -7,6 +7,7 @@ positional arguments first, inside lists one by one; `out=` tensors are not inpu
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from functools import cached_property
 from typing import Any
 
@@ -79,7 +80,7 @@ class Call:
     def runner(self) -> Callable[[Sequence[Tensor]], Any]:
         """The quickest way to run this call: without pytree where no tensor is inside a list."""
         quick = self._quick_runner()
-        guard = GUARDS.get(self.name)
+        guard = next((guard for pattern, guard in GUARDS if fnmatch(self.name, pattern)), None)
         if guard is None:
             return quick
 
@@ -158,10 +159,20 @@ def _attention_shapes_fit(tensors: Sequence[Tensor]) -> bool:
     )
 
 
-# Kernels that trust their caller and end the process (a division by zero in C++) on shapes that do not fit.
-GUARDS: dict[str, Callable[[Sequence[Tensor]], bool]] = {
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention_shapes_fit,
-}
+def _channels_fit(tensors: Sequence[Tensor]) -> bool:
+    """Batch norm: one value per channel in every vector, and all other tensors of one shape."""
+    shape = tensors[0].shape
+    vectors, others = [t for t in tensors if t.ndim == 1], [t for t in tensors if t.ndim != 1]
+    return (
+        len(shape) > 1 and all(len(v) == shape[1] for v in vectors) and all(o.shape == shape for o in others)
+    )
+
+
+# Kernels that trust their caller: on shapes that do not fit they divide by zero or write where they must not.
+GUARDS: tuple[tuple[str, Callable[[Sequence[Tensor]], bool]], ...] = (
+    ("aten._scaled_dot_product_flash_attention_for_cpu.*", _attention_shapes_fit),
+    ("aten.*native_batch_norm*", _channels_fit),
+)
 
 
 def flat_outputs(result: Any) -> list[Any]:
