@@ -5,7 +5,7 @@ and joining of tensors exactly as DTensor does it.
 """
 
 from ._pieces import join, shard_sizes, split
-from ._row import SHARDS, Row, Shards
+from ._row import SHARDS, Row, Shards, split_terms
 from ._text import (
     PARTIALS,
     is_partial,
@@ -32,4 +32,5 @@ __all__ = [
     "shard",
     "shard_sizes",
     "split",
+    "split_terms",
 ]

@@ -39,8 +39,10 @@ class Row:
         if not arrow:
             raise UsageError(f"row {text!r} has no '->': write it as 'S(0), R -> S(0)'")
         try:
-            inputs = tuple(parse_placement(part) for part in _split(left))
-            outputs = tuple(None if part.strip() == "-" else parse_placement(part) for part in _split(right))
+            inputs = tuple(parse_placement(part) for part in split_terms(left))
+            outputs = tuple(
+                None if part.strip() == "-" else parse_placement(part) for part in split_terms(right)
+            )
         except UsageError as error:
             raise UsageError(f"row {text!r}: {error}") from None
         return cls(inputs, outputs, shards, local)
@@ -75,16 +77,13 @@ class Row:
         )
 
 
-def _split(text: str) -> list[str]:
-    """Parts between commas that are outside parentheses; no parts in an empty text."""
+def split_terms(text: str) -> list[str]:
+    """Parts between commas that are outside brackets; no parts in an empty text."""
     parts, depth, start = [], 0, 0
     for position, char in enumerate(text):
-        if char == "(":
-            depth += 1
-        elif char == ")":
-            depth -= 1
-        elif char == "," and depth == 0:
+        depth += (char in "([") - (char in ")]")
+        if char == "," and depth == 0:
             parts.append(text[start:position])
             start = position + 1
     parts.append(text[start:])
-    return [] if not text.strip() else parts
+    return parts if text.strip() else []

@@ -1,6 +1,25 @@
-"""How operators may be sharded: the rule language and factors."""
+"""How operators may be sharded: the rule language and factors, clauses, and rules made of them."""
 
+from ._bind import DIM_ARGUMENTS, Bound, bind, named_arguments
+from ._clause import Clause, Term
+from ._expression import Scope
 from ._factors import Factor, FactorRule, Kind, TensorFactors
 from ._language import Template
+from ._rule import Rule, overload
 
-__all__ = ["Factor", "FactorRule", "Kind", "Template", "TensorFactors"]
+__all__ = [
+    "DIM_ARGUMENTS",
+    "Bound",
+    "Clause",
+    "Factor",
+    "FactorRule",
+    "Kind",
+    "Rule",
+    "Scope",
+    "Template",
+    "TensorFactors",
+    "Term",
+    "bind",
+    "named_arguments",
+    "overload",
+]

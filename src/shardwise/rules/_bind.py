@@ -1,0 +1,140 @@
+"""A call seen as clauses see it: its arguments by name, the shapes of its tensors, and which term speaks of which.
+
+Every tensor argument of the operator's schema has one term in a clause, whether it is one tensor, a list of them or
+absent. Dims that arguments name are counted from 0.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from ._expression import Scope, Shape
+
+# Of which tensor the dims in arguments are, and what it means to name none.
+DimsOf = Literal["input", "output"]
+NoDims = Literal["all", "none"]
+
+DIM_ARGUMENTS = ("dim", "dims", "dim0", "dim1", "dim2", "axis", "axis0", "axis1", "dim_self", "batch_dim")
+
+
+@dataclass(frozen=True)
+class Bound:
+    scope: Scope
+    groups: tuple[tuple[int, ...], ...]
+    output_groups: tuple[tuple[int, ...], ...]
+
+
+def is_tensor(value: Any) -> bool:
+    """Tensors, and stand-ins that have a shape and a dtype."""
+    return isinstance(value, Tensor) or (hasattr(value, "shape") and hasattr(value, "dtype"))
+
+
+def named_arguments(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The call's arguments by name, defaults filled in."""
+    schema = getattr(op, "_schema", None)
+    if schema is None:
+        try:
+            bound = inspect.signature(op).bind(*args, **kwargs)
+            bound.apply_defaults()
+            return dict(bound.arguments)
+        except (TypeError, ValueError):
+            return {**{f"arg{i}": value for i, value in enumerate(args)}, **kwargs}
+    names = [a.name for a in schema.arguments if not a.kwarg_only]
+    if len(args) > len(names):
+        raise UsageError(f"{op} takes {len(names)} positional arguments, but {len(args)} were given")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    values = {}
+    for argument in schema.arguments:
+        if argument.is_out:
+            continue
+        if argument.name in given:
+            values[argument.name] = given[argument.name]
+        elif argument.has_default_value():
+            values[argument.name] = argument.default_value
+        else:
+            raise UsageError(f"{op} was given no {argument.name!r}")
+    return values
+
+
+def bind(
+    op: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    dims_of: DimsOf = "input",
+    no_dims: NoDims = "all",
+    outputs: Sequence[Shape | None] | None = None,
+) -> Bound:
+    """Bind a call; `outputs` are the shapes of its outputs, found on meta tensors where not given."""
+    arguments = named_arguments(op, args, kwargs)
+    tensors: list[Any] = []
+    groups = []
+    optional = _tensor_arguments(op)
+    for name, value in arguments.items():
+        if is_tensor(value):
+            groups.append((len(tensors),))
+            tensors.append(value)
+        elif isinstance(value, list | tuple) and any(is_tensor(v) for v in value):
+            inside = [v for v in value if is_tensor(v)]
+            groups.append(tuple(range(len(tensors), len(tensors) + len(inside))))
+            tensors += inside
+        elif name in optional:
+            groups.append(())
+    inputs = [tuple(int(s) for s in t.shape) for t in tensors]
+    if outputs is None:
+        outputs = output_shapes(op, args, kwargs)
+    ndim = len((inputs if dims_of == "input" else outputs)[0] or ()) if inputs and outputs else 0
+    plain = {n: _normal(n, v, ndim, no_dims) for n, v in arguments.items() if not _holds_tensors(v)}
+    scope = Scope(plain, inputs, outputs)
+    return Bound(scope, tuple(groups), _output_groups(op, len(outputs)))
+
+
+def output_shapes(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Shape | None]:
+    """Shapes of the call's outputs, from a run on meta tensors."""
+
+    def meta(value: Any) -> Any:
+        if is_tensor(value):
+            return torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
+        if isinstance(value, list | tuple):
+            return [meta(v) for v in value]
+        return value
+
+    result = op(*(meta(a) for a in args), **{k: meta(v) for k, v in kwargs.items() if k != "out"})
+    return [tuple(o.shape) if isinstance(o, Tensor) else None for o in _flat(result)]
+
+
+def _flat(result: Any) -> list[Any]:
+    return [leaf for part in result for leaf in _flat(part)] if isinstance(result, list | tuple) else [result]
+
+
+def _tensor_arguments(op: Callable[..., Any]) -> set[str]:
+    schema = getattr(op, "_schema", None)
+    return {a.name for a in schema.arguments if "Tensor" in str(a.type)} if schema else set()
+
+
+def _output_groups(op: Callable[..., Any], count: int) -> tuple[tuple[int, ...], ...]:
+    """One term per return of the schema; a list of tensors is one term."""
+    schema = getattr(op, "_schema", None)
+    returns = [str(r.type) for r in schema.returns] if schema else []
+    if len(returns) == 1 and returns[0].startswith("List"):
+        return (tuple(range(count)),)
+    return tuple((i,) for i in range(count))
+
+
+def _holds_tensors(value: Any) -> bool:
+    return is_tensor(value) or (isinstance(value, list | tuple) and any(is_tensor(v) for v in value))
+
+
+def _normal(name: str, value: Any, ndim: int, no_dims: NoDims) -> Any:
+    """Dims counted from 0, lists as tuples; no dims at all as all of them or none, whichever the operator means."""
+    if name not in DIM_ARGUMENTS:
+        return tuple(value) if isinstance(value, list) else value
+    if type(value) is int:
+        return value + ndim if value < 0 else value
+    if value is None or (isinstance(value, list | tuple) and not value):
+        return tuple(range(ndim)) if no_dims == "all" else ()
+    return tuple(v + ndim if v < 0 else v for v in value) if isinstance(value, list | tuple) else value

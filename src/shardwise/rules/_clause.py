@@ -1,0 +1,166 @@
+"""A clause: a family of rows with a condition, `S(d), S(d) -> S(d) when d != dim`.
+
+Terms are placements whose dim is an expression. `S(-1)` counts from the end. `B(d)` is the shard that broadcasts to
+dim d of the output: S of the dim aligned with it from the right, R where the operand has no such dim or size 1 there.
+`[S(d)]` stands for every tensor of a list. The variable d runs over the dims of the first tensor written `S(d)`, or
+over the output's where `B(d)` is used.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch.distributed.tensor.placement_types import Placement, Replicate
+
+from ..errors import UsageError
+from ..placements import PARTIALS, SHARDS, Row, Shards, partial, shard, split_terms
+from ._expression import Scope, compiled
+
+_TERM = re.compile(r"(?P<open>\[)?\s*(?:(?P<kind>[SBP])\((?P<inside>.*)\)|(?P<plain>R|-))\s*(?P<close>\])?")
+
+
+@dataclass(frozen=True)
+class Term:
+    """One placement of a clause: `kind` is R, S, B, P or - (a missing output); `inside` the dim or the reduction."""
+
+    kind: str
+    inside: str = ""
+    each: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "Term":
+        match = _TERM.fullmatch(text.strip())
+        if match is None or bool(match["open"]) != bool(match["close"]):
+            raise UsageError(f"{text.strip()!r} is not a term: use R, S(d), B(d), P(sum) or [S(d)]")
+        kind, inside = match["kind"] or match["plain"], (match["inside"] or "").strip()
+        if kind == "P" and inside not in PARTIALS:
+            raise UsageError(f"unknown reduction {inside!r}: use one of {', '.join(PARTIALS)}")
+        if kind in "SB":
+            compiled(inside)
+        return cls(kind, inside, bool(match["open"]))
+
+    def __str__(self) -> str:
+        text = f"{self.kind}({self.inside})" if self.inside else self.kind
+        return f"[{text}]" if self.each else text
+
+    def place(self, scope: Scope, d: int | None, shape: Sequence[int] | None) -> Placement | None:
+        """The placement of a tensor of this shape; None where the term has none in this call."""
+        if self.kind == "R":
+            return Replicate()
+        if self.kind == "P":
+            return partial(self.inside)
+        dim = scope.evaluate(self.inside, d)
+        if type(dim) is not int or shape is None:
+            return None
+        if self.kind == "B":
+            return _broadcast(dim, shape, scope.outputs[0])
+        dim = dim + len(shape) if dim < 0 else dim
+        return shard(dim) if 0 <= dim < len(shape) and shape[dim] > 1 else None
+
+
+def _broadcast(dim: int, shape: Sequence[int], output: Sequence[int] | None) -> Placement | None:
+    if output is None or not 0 <= dim < len(output):
+        return None
+    aligned = dim - len(output) + len(shape)
+    return Replicate() if aligned < 0 or shape[aligned] == 1 else shard(aligned)
+
+
+@dataclass(frozen=True)
+class Clause:
+    inputs: tuple[Term, ...]
+    outputs: tuple[Term, ...]
+    when: tuple[str, ...] = ()
+    shards: Shards = "any"
+    local: str | None = None
+    reason: str = ""
+
+    @classmethod
+    def parse(cls, text: str, reason: str = "") -> "Clause":
+        """Read `S(d) -> P(avg) when d in dim for even shards with local sizes`; the last three parts are optional."""
+        rest, _, local = text.partition(" with local ")
+        rest, found, shards = rest.partition(" for ")
+        rest, _, condition = rest.partition(" when ")
+        left, arrow, right = rest.partition("->")
+        if not arrow:
+            raise UsageError(f"clause {text!r} has no '->': write it as 'S(d), R -> S(d) when d != dim'")
+        kind = shards.strip().removesuffix("shards").strip() if found else "any"
+        if kind not in SHARDS:
+            raise UsageError(
+                f"clause {text!r} holds for {shards.strip()!r}: say even shards or nonempty shards"
+            )
+        try:
+            inputs = tuple(Term.parse(part) for part in split_terms(left))
+            outputs = tuple(Term.parse(part) for part in split_terms(right))
+            conditions = tuple(part.strip() for part in condition.split(" and ")) if condition else ()
+            for part in conditions:
+                compiled(part)
+        except UsageError as error:
+            raise UsageError(f"clause {text!r}: {error}") from None
+        return cls(inputs, outputs, conditions, kind, local.strip() or None, reason)
+
+    def __str__(self) -> str:
+        text = f"{', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}".strip()
+        if self.when:
+            text += f" when {' and '.join(self.when)}"
+        if self.shards != "any":
+            text += f" for {self.shards} shards"
+        return text + (f" with local {self.local}" if self.local else "")
+
+    @cached_property
+    def variable(self) -> tuple[str, int] | None:
+        """The tensor over whose dims d runs: ("input", 0) or ("output", 0); None if no term uses d."""
+        if any(t.kind == "B" and t.inside == "d" for t in self.inputs):
+            return ("output", 0)
+        for side, terms in (("input", self.inputs), ("output", self.outputs)):
+            for i, term in enumerate(terms):
+                if term.kind == "S" and term.inside == "d":
+                    return (side, i)
+        return None
+
+    def rows(
+        self, scope: Scope, groups: Sequence[Sequence[int]], output_groups: Sequence[Sequence[int]]
+    ) -> Iterator[Row]:
+        """The rows this clause yields for a call; `groups` are the tensors each term speaks of."""
+        for d in self._values(scope, groups, output_groups):
+            row = self.instance(scope, groups, output_groups, d)
+            if row is not None and not row.is_replicated and all(scope.evaluate(c, d) for c in self.when):
+                yield row
+
+    def _values(
+        self, scope: Scope, groups: Sequence[Sequence[int]], output_groups: Sequence[Sequence[int]]
+    ) -> Sequence[int | None]:
+        if self.variable is None:
+            return (None,)
+        side, term = self.variable
+        chosen = groups if side == "input" else output_groups
+        shapes = scope.inputs if side == "input" else scope.outputs
+        shape = shapes[chosen[term][0]] if term < len(chosen) and chosen[term] else None
+        return [d for d, size in enumerate(shape or ()) if size > 1]
+
+    def instance(
+        self,
+        scope: Scope,
+        groups: Sequence[Sequence[int]],
+        output_groups: Sequence[Sequence[int]],
+        d: int | None,
+    ) -> Row | None:
+        """The row for one value of d, condition aside; None where a term has no placement."""
+        if len(groups) != len(self.inputs) or len(output_groups) != len(self.outputs):
+            return None
+        inputs: list[Placement] = []
+        for term, group in zip(self.inputs, groups, strict=True):
+            for i in group:
+                placement = term.place(scope, d, scope.inputs[i])
+                if placement is None:
+                    return None
+                inputs.append(placement)
+        outputs: list[Placement | None] = []
+        for term, group in zip(self.outputs, output_groups, strict=True):
+            for i in group:
+                shape = scope.outputs[i]
+                placement = None if shape is None else term.place(scope, d, shape)
+                if placement is None and shape is not None:
+                    return None
+                outputs.append(placement)
+        return Row(tuple(inputs), tuple(outputs), self.shards, self.local)

@@ -1,0 +1,82 @@
+"""The little expressions in clauses: `d-1`, `d not in dim`, `size(0, d) == size(1, d)`.
+
+They are Python expressions of a few forms, evaluated over the arguments of one call (its `Scope`). Anything else
+is refused when the clause is read, so that a rule file can hold nothing but rules.
+"""
+
+import ast
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import UsageError
+
+Shape = tuple[int, ...]
+
+_NODES = (
+    *(ast.Expression, ast.Name, ast.Load, ast.Constant, ast.Call, ast.Subscript, ast.Tuple, ast.List),
+    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.UnaryOp, ast.USub, ast.Not),
+    *(ast.BoolOp, ast.And, ast.Or, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
+    *(ast.In, ast.NotIn, ast.Is, ast.IsNot),
+)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What expressions can speak of: the call's arguments by name, and the shapes of its tensors."""
+
+    arguments: Mapping[str, Any]
+    inputs: Sequence[Shape]
+    outputs: Sequence[Shape | None]
+    names: dict[str, Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        functions = {
+            "ndim": self.ndim,
+            "size": self.size,
+            "before": _before,
+            "ones": self.ones,
+            "len": len,
+            "inf": float("inf"),
+        }
+        object.__setattr__(self, "names", {**self.arguments, **functions})
+
+    def ndim(self, index: int) -> int:
+        return len(self.inputs[index])
+
+    def size(self, index: int, dim: int) -> int:
+        """Size of a dim of an input; 0 where there is no such dim, which equals no size."""
+        shape = self.inputs[index]
+        return shape[dim] if -len(shape) <= dim < len(shape) else 0
+
+    def ones(self, index: int, dim: int) -> int:
+        """How many dims of size 1 an input has before `dim`."""
+        return sum(size == 1 for size in self.inputs[index][:dim])
+
+    def evaluate(self, text: str, d: int | None) -> Any:
+        """The value of an expression; None where it has none in this call (an index past the end)."""
+        try:
+            return compiled(text)({**self.names, "d": d})
+        except (TypeError, IndexError, KeyError, NameError, ValueError):
+            return None
+
+
+def _before(d: int, *dims: Any) -> int:
+    """How many of the dims lie before d."""
+    flat = [x for dim in dims for x in (dim if isinstance(dim, tuple | list) else (dim,))]
+    return sum(x < d for x in set(flat))
+
+
+@functools.cache
+def compiled(text: str) -> Callable[[dict[str, Any]], Any]:
+    """The expression as a function of its names; a `UsageError` for anything that is not such an expression."""
+    try:
+        tree = ast.parse(text, mode="eval")
+    except SyntaxError:
+        raise UsageError(f"{text!r} is not an expression: write it as d-1 or d not in dim") from None
+    for node in ast.walk(tree):
+        if not isinstance(node, _NODES):
+            raise UsageError(f"{text!r} uses {type(node).__name__}, which expressions in clauses may not")
+    code = compile(tree, text, "eval")
+    return lambda names: eval(code, {"__builtins__": {}}, names)

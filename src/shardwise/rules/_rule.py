@@ -1,0 +1,104 @@
+"""`Rule`: everything known about one operator. Given a call it yields rows; it reads and prints as YAML."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import yaml
+
+from ..errors import UsageError
+from ..placements import Row
+from ._bind import DimsOf, NoDims, bind
+from ._clause import Clause
+from ._expression import Shape
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The clauses of one operator, and the evidence for them.
+
+    `dims_of` and `no_dims` say how the operator means its dim arguments: dims of the input or of the output
+    (unsqueeze), and whether naming none means all (sum) or none (flip).
+
+    >>> rule = Rule.from_yaml("op: aten._softmax.default\\nclauses: [{rows: S(d) -> S(d) when d != dim}]")
+    >>> [str(row) for row in rule.rows(torch.rand(4, 6, 8), 1, False)]
+    ['S(0) -> S(0)', 'S(2) -> S(2)']
+    """
+
+    op: str
+    clauses: tuple[Clause, ...]
+    dims_of: DimsOf = "input"
+    no_dims: NoDims = "all"
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.op
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The overload that the rule is about."""
+        return overload(self.op)
+
+    def rows(self, *args: Any, **kwargs: Any) -> list[Row]:
+        """The rows for a call of the operator; tensors may be meta tensors or anything with a shape and a dtype."""
+        return self.rows_of(args, kwargs)
+
+    def rows_of(
+        self, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Shape | None] | None = None
+    ) -> list[Row]:
+        """`rows`, for a caller who knows the shapes of the outputs."""
+        bound = bind(self.function, args, kwargs, self.dims_of, self.no_dims, outputs)
+        found: dict[Row, None] = {}
+        for clause in self.clauses:
+            found |= dict.fromkeys(clause.rows(bound.scope, bound.groups, bound.output_groups))
+        return list(found)
+
+    def to_document(self) -> dict[str, Any]:
+        document: dict[str, Any] = {"op": self.op}
+        if self.dims_of != "input":
+            document["dims_of"] = self.dims_of
+        if self.no_dims != "all":
+            document["no_dims"] = self.no_dims
+        document["clauses"] = [
+            {"rows": str(c), **({"reason": c.reason} if c.reason else {})} for c in self.clauses
+        ]
+        if self.evidence:
+            document["evidence"] = dict(self.evidence)
+        return document
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "Rule":
+        try:
+            clauses = tuple(Clause.parse(c["rows"], c.get("reason", "")) for c in document["clauses"])
+            return cls(
+                document["op"],
+                clauses,
+                document.get("dims_of", "input"),
+                document.get("no_dims", "all"),
+                document.get("evidence", {}),
+            )
+        except (KeyError, TypeError) as error:
+            raise UsageError(
+                f"a rule needs 'op' and 'clauses', each with 'rows'; this one lacks {error}"
+            ) from None
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.to_document(), sort_keys=False, width=120, allow_unicode=True)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> "Rule":
+        return cls.from_document(yaml.safe_load(text))
+
+    def __str__(self) -> str:
+        return "\n".join([self.op, *(f"  {clause}" for clause in self.clauses)])
+
+
+def overload(name: str) -> Callable[..., Any]:
+    """The registered overload `aten.mm.default`."""
+    namespace, packet, *rest = name.split(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), packet), rest[0] if rest else "default")
+    except AttributeError:
+        raise UsageError(f"no operator is registered as {name!r}") from None
