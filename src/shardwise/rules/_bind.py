@@ -72,7 +72,7 @@ def bind(
     """Bind a call; `outputs` are the shapes of its outputs, found on meta tensors where not given."""
     arguments = named_arguments(op, args, kwargs)
     tensors: list[Any] = []
-    groups = []
+    groups: list[tuple[int, ...]] = []
     optional = _tensor_arguments(op)
     for name, value in arguments.items():
         if is_tensor(value):

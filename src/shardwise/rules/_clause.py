@@ -17,6 +17,9 @@ from ..errors import UsageError
 from ..placements import PARTIALS, SHARDS, Row, Shards, partial, shard, split_terms
 from ._expression import Scope, compiled
 
+# For each term, the tensors it speaks of.
+Groups = Sequence[Sequence[int]]
+
 _TERM = re.compile(r"(?P<open>\[)?\s*(?:(?P<kind>[SBP])\((?P<inside>.*)\)|(?P<plain>R|-))\s*(?P<close>\])?")
 
 
@@ -118,18 +121,14 @@ class Clause:
                     return (side, i)
         return None
 
-    def rows(
-        self, scope: Scope, groups: Sequence[Sequence[int]], output_groups: Sequence[Sequence[int]]
-    ) -> Iterator[Row]:
+    def rows(self, scope: Scope, groups: Groups, output_groups: Groups) -> Iterator[Row]:
         """The rows this clause yields for a call; `groups` are the tensors each term speaks of."""
         for d in self._values(scope, groups, output_groups):
             row = self.instance(scope, groups, output_groups, d)
             if row is not None and not row.is_replicated and all(scope.evaluate(c, d) for c in self.when):
                 yield row
 
-    def _values(
-        self, scope: Scope, groups: Sequence[Sequence[int]], output_groups: Sequence[Sequence[int]]
-    ) -> Sequence[int | None]:
+    def _values(self, scope: Scope, groups: Groups, output_groups: Groups) -> Sequence[int | None]:
         if self.variable is None:
             return (None,)
         side, term = self.variable

@@ -32,7 +32,7 @@ class Scope:
     names: dict[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        functions = {
+        functions: dict[str, Any] = {
             "ndim": self.ndim,
             "size": self.size,
             "before": _before,
