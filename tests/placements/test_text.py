@@ -5,12 +5,13 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise import Row, UsageError
-from shardwise.placements import PARTIALS, parse_placement, placement_text
+from shardwise.placements import PARTIALS, AnyShard, parse_placement, placement_text
 
 PLACEMENTS = st.one_of(
     st.just(Replicate()),
     st.builds(Shard, st.integers(0, 9)),
     st.builds(lambda d, f: _StridedShard(d, split_factor=f), st.integers(0, 9), st.integers(1, 9)),
+    st.builds(AnyShard, st.integers(0, 9)),
     st.sampled_from(PARTIALS).map(Partial),
 )
 
@@ -32,6 +33,7 @@ def test_a_row_round_trips(inputs, outputs):
     [
         ("S(1),S(0)->P(sum)", "S(1), S(0) -> P(sum)"),
         ("S( 0 ) -> S(0), -", "S(0) -> S(0), -"),
+        ("S(0,sf=*), R -> S( 0, sf = * )", "S(0, sf=*), R -> S(0, sf=*)"),
         ("S(0,sf=2), R -> S(0, sf = 2)", "S(0, sf=2), R -> S(0, sf=2)"),
         ("-> R", "-> R"),
     ],

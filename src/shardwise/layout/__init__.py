@@ -3,7 +3,7 @@ tensor's dims.
 """
 
 from ._axes import AxisRef, append_axis, is_prefix, is_strict_prefix
-from ._layout import Layout, mixes_partials
+from ._layout import Layout, mixes_partials, piece_sizes
 from ._picture import picture
 from ._sharding import DimSharding, Sharding, layouts_of
 
@@ -18,4 +18,5 @@ __all__ = [
     "layouts_of",
     "mixes_partials",
     "picture",
+    "piece_sizes",
 ]

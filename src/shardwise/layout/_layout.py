@@ -161,13 +161,6 @@ class Layout:
     def is_replicated(self) -> bool:
         return all(is_replicate(p) for p in self.placements)
 
-    def replace(self, axis: int, placement: Placement) -> "Layout":
-        """This layout after one axis changed; a new shard cuts after all others of its dim."""
-        assert self.order is not None
-        placements = (*self.placements[:axis], placement, *self.placements[axis + 1 :])
-        rest = tuple(a for a in self.order if a != axis)
-        return Layout(self.mesh, placements, (*rest, axis) if is_shard(placement) else rest)
-
     # -- sizes
 
     def shards(self, dim: int) -> int:
@@ -177,12 +170,20 @@ class Layout:
     def divides(self, shape: Sequence[int]) -> bool:
         """True if every cut of every dim leaves equal pieces."""
         self._require(shape)
-        return all(cuts_evenly(self._cuts(dim), shape[dim]) for dim in self.sharded_dims)
+        return all(self.divides_dim(dim, shape[dim]) for dim in self.sharded_dims)
+
+    def divides_dim(self, dim: int, size: int) -> bool:
+        """True if every cut of a dim of this size leaves equal pieces."""
+        return cuts_evenly(self._cuts(dim), size)
 
     def leaves_none_empty(self, shape: Sequence[int]) -> bool:
         """True if every rank holds at least one element of every sharded dim."""
         self._require(shape)
-        return all(smallest_piece(self._cuts(dim), shape[dim]) > 0 for dim in self.sharded_dims)
+        return all(self.fills_dim(dim, shape[dim]) for dim in self.sharded_dims)
+
+    def fills_dim(self, dim: int, size: int) -> bool:
+        """True if every rank holds some of a dim of this size."""
+        return smallest_piece(self._cuts(dim), size) > 0
 
     def positions(self, dim: int, size: int, rank: int) -> np.ndarray:
         """Which positions of a dim of `size` the rank holds, in the order in which it holds them."""

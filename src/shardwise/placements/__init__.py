@@ -8,6 +8,7 @@ from ._pieces import join, shard_sizes, split
 from ._row import SHARDS, Row, Shards, split_terms
 from ._text import (
     PARTIALS,
+    AnyShard,
     is_partial,
     is_replicate,
     is_shard,
@@ -20,6 +21,7 @@ from ._text import (
 __all__ = [
     "PARTIALS",
     "SHARDS",
+    "AnyShard",
     "Row",
     "Shards",
     "is_partial",

@@ -1,4 +1,4 @@
-"""The text form of a placement: `R`, `S(0)`, `S(0, sf=2)`, `P(sum)`.
+"""The text form of a placement: `R`, `S(0)`, `S(0, sf=2)`, `P(sum)`; in rows also `S(0, sf=*)`.
 
 >>> parse_placement("S(1)")
 Shard(dim=1)
@@ -17,8 +17,29 @@ from ..errors import UsageError
 # Every reduction a partial may name, in the order in which rows list them.
 PARTIALS = ("sum", "avg", "max", "min", "product")
 
-_SHARD = re.compile(r"S\(\s*(-?\d+)\s*(?:,\s*sf\s*=\s*(\d+)\s*)?\)")
+_SHARD = re.compile(r"S\(\s*(-?\d+)\s*(?:,\s*sf\s*=\s*(\d+|\*)\s*)?\)")
 _PARTIAL = re.compile(r"P\(\s*(\w+)\s*\)")
+
+
+class AnyShard(Placement):
+    """A shard of a dim whose kind is left open: plain or strided, with any split factor.
+
+    It stands in rows only, for operators that do not care which positions a rank holds as long as all
+    tensors of the row agree; `shardwise.expand` puts the kinds that the inputs have in its place.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AnyShard) and self.dim == other.dim
+
+    def __hash__(self) -> int:
+        return hash((AnyShard, self.dim))
+
+    def __repr__(self) -> str:
+        return f"AnyShard(dim={self.dim})"
 
 
 # By type and not by isinstance, which torch makes slow for these classes.
@@ -57,6 +78,8 @@ def parse_placement(text: str) -> Placement:
         dim, factor = int(match[1]), match[2]
         if dim < 0:
             raise UsageError(f"placement {text!r} has a negative dim: count dims from 0, as in S(0)")
+        if factor == "*":
+            return AnyShard(dim)
         if factor is not None and int(factor) < 1:
             raise UsageError(f"placement {text!r} has split factor {factor}: it must be at least 1")
         return shard(dim, int(factor) if factor else None)
@@ -74,6 +97,8 @@ def placement_text(placement: Placement) -> str:
         return f"S({placement.dim}, sf={placement.split_factor})"
     if isinstance(placement, Shard):
         return f"S({placement.dim})"
+    if isinstance(placement, AnyShard):
+        return f"S({placement.dim}, sf=*)"
     if isinstance(placement, Partial):
         return f"P({placement.reduce_op})"
     raise UsageError(f"{placement!r} has no text form: it is not R, S or P")

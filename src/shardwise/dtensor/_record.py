@@ -1,0 +1,72 @@
+"""Recording the collectives that run: their kinds, and the bytes that each rank puts in or takes out.
+
+PyTorch's `CommDebugMode` counts collectives; to compare with what a plan priced, sizes are needed too.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch._C._distributed_c10d import _resolve_process_group
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_FUNCTIONAL = {
+    "all_gather_into_tensor": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "all_to_all_single": "all_to_all",
+    "shard_dim_alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "broadcast_": "broadcast",
+}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One collective. `size` is the bytes of the larger side on one rank, the first of simulated ranks;
+    `ranks` how many took part.
+    """
+
+    kind: str
+    size: int
+    ranks: int
+
+
+class record_collectives(TorchDispatchMode):
+    """`with record_collectives() as seen: ...` lists in `seen.collectives` what ran inside.
+
+    A permute runs as an all-to-all among all ranks of the mesh, and is recorded as that.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collectives: list[Recorded] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.namespace in ("_c10d_functional", "_dtensor"):
+            kind = _FUNCTIONAL.get(func._schema.name.split("::")[1])
+            if kind is not None:
+                size = max(_bytes(args[0]), _bytes(result))
+                self.collectives.append(Recorded(kind, size, _group_size(args)))
+        return result
+
+    def counts(self) -> dict[str, int]:
+        kinds = [recorded.kind for recorded in self.collectives]
+        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+    def total(self) -> int:
+        """Bytes of all collectives together."""
+        return sum(recorded.size for recorded in self.collectives)
+
+
+def _bytes(tensor: Tensor) -> int:
+    if hasattr(tensor, "_local_tensors"):
+        tensor = tensor._local_tensors[min(tensor._local_tensors)]
+    return tensor.numel() * tensor.element_size()
+
+
+def _group_size(args: Any) -> int:
+    group = args[-1]
+    return (_resolve_process_group(group) if isinstance(group, str) else group).size()

@@ -1,0 +1,86 @@
+"""Changing the layout of a DTensor by the cheapest plan, and reading layouts off DTensors."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
+
+from ..errors import UsageError
+from ..layout import Layout
+from ..mesh import Cluster, Mesh
+from ..redistribute import Plan, Prices
+from ._steps import run_step
+
+_KNOWN = (Replicate, Shard, _StridedShard, Partial)
+
+
+def layout_of(tensor: DTensor) -> Layout:
+    """The layout of a DTensor, its nesting order included."""
+    return layout_of_spec(tensor._spec)
+
+
+def layout_of_spec(spec: DTensorSpec) -> Layout:
+    mesh = Mesh.from_device_mesh(spec.mesh)
+    if spec.use_strided_shard_as_shard_order:
+        return Layout(mesh, spec.placements)
+    order = tuple(axis for entry in spec.shard_order for axis in entry.mesh_dims)
+    return Layout(mesh, spec.placements, order)
+
+
+def is_plain(spec: DTensorSpec) -> bool:
+    """True if a layout can say all that the spec says: known placements and plain integers for sizes.
+
+    A masked partial, for one, remembers data that a layout does not have.
+    """
+    meta = spec.tensor_meta
+    return (
+        all(type(p) in _KNOWN for p in spec.placements)
+        and meta is not None
+        and all(isinstance(size, int) for size in meta.shape)
+    )
+
+
+def redistribute(
+    tensor: DTensor, target: Layout | Sequence[Placement] | str, *, cluster: Cluster | str = "h100"
+) -> DTensor:
+    """The tensor in another layout on its mesh, by the cheapest plan for the cluster.
+
+    Unlike `DTensor.redistribute` this runs an all-to-all on gloo too, exchanges whole pieces between ranks
+    where that is enough, and makes integers partial exactly. Gradients do not pass through it; inside
+    `use_search()` DTensor's own `redistribute` runs the same plans and has gradients.
+    """
+    mesh = Mesh.from_device_mesh(tensor.device_mesh)
+    if isinstance(target, str):
+        target = Layout.parse(target, mesh)
+    elif not isinstance(target, Layout):
+        target = Layout(mesh, tuple(target))
+    if not is_plain(tensor._spec):
+        raise UsageError(f"{tensor._spec} cannot be planned: it has placements other than R, S and P")
+    prices = Prices(cluster)
+    plan = prices.plan(layout_of(tensor), target, tuple(tensor.shape), tensor.dtype.itemsize)
+    local = run_plan(tensor._local_tensor, plan, tensor.device_mesh, tensor.shape)
+    return DTensor.from_local(
+        local,
+        tensor.device_mesh,
+        target.to_placements(),
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+
+
+def run_plan(local: Tensor, plan: Plan, device_mesh: Any, shape: Sequence[int]) -> Tensor:
+    """This rank's part in all steps of a plan."""
+    for step in plan.steps:
+        local = run_step(local, step, device_mesh, shape)
+    return local
+
+
+def itemsize(spec: DTensorSpec) -> int:
+    assert spec.tensor_meta is not None
+    dtype: torch.dtype = spec.tensor_meta.dtype
+    return dtype.itemsize

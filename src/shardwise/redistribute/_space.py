@@ -1,0 +1,223 @@
+"""`Space`: every layout a tensor may have on a mesh, and what it costs to get from one to another.
+
+The one idea: which steps exist depends on the mesh and the number of dims alone, sizes only give the steps
+their prices. So the graph is built once per mesh, and pricing a shape on a cluster is arithmetic on arrays.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from itertools import product
+
+import numpy as np
+from torch.distributed.tensor.placement_types import Placement
+
+from ..layout import Layout, mixes_partials, piece_sizes
+from ..mesh import COLLECTIVES, Cluster, Mesh
+from ..placements import parse_placement, partial, shard
+from ._steps import Cut, States, all_steps
+
+
+class Space:
+    """The layouts of tensors with `ndim` dims on a mesh: plain shards, the given reductions and strided
+    shards (axis, dim, split factor), in every order of nesting. Axes of size 1 do nothing and are replicated
+    throughout.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        ndim: int,
+        reductions: Sequence[str] = (),
+        strided: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
+        self.mesh = mesh
+        self.ndim = ndim
+        self.placements: tuple[Placement, ...] = (
+            parse_placement("R"),
+            *(shard(dim) for dim in range(ndim)),
+            *(partial(reduction) for reduction in reductions),
+            *dict.fromkeys(shard(dim, factor) for _, dim, factor in strided),
+        )
+        plain = range(1 + ndim + len(reductions))
+        choices = tuple(
+            (*plain, *(self.placements.index(shard(dim, f)) for a, dim, f in strided if a == axis))
+            if size > 1
+            else (0,)
+            for axis, size in enumerate(mesh.shape)
+        )
+        self._code = {placement: code for code, placement in enumerate(self.placements)}
+        self.states = States.of(mesh.shape, self.placements, choices, ndim)
+        self.steps = all_steps(self.states)
+        # Steps into each state lie together: where each group starts, and whose it is.
+        self._starts = np.flatnonzero(np.diff(self.steps.target, prepend=-1))
+        self._heads = self.steps.target[self._starts]
+        self._links = lru_cache(maxsize=64)(self._links_of)
+
+    def __len__(self) -> int:
+        return len(self.states.all)
+
+    # -- layouts
+
+    def find(self, layout: Layout) -> int:
+        """The index of a layout of this mesh; -1 if it is none of these."""
+        shape = self.mesh.shape
+        codes = tuple(
+            0 if shape[axis] == 1 else self._code.get(placement, -1)
+            for axis, placement in enumerate(layout.placements)
+        )
+        return self.states.index.get(
+            (codes, tuple(axis for axis in layout.order or () if shape[axis] > 1)), -1
+        )
+
+    def layout(self, index: int) -> Layout:
+        codes, order = self.states.all[index]
+        return Layout(self.mesh, tuple(self.placements[code] for code in codes), order)
+
+    @lru_cache(maxsize=256)  # noqa: B019  (spaces are few and kept)
+    def table(self, choices: tuple[tuple[Placement, ...], ...]) -> np.ndarray:
+        """For every choice of one placement per axis the index of that layout, placements read as DTensor
+        reads them; -1 where they make none. One array dim per axis.
+        """
+        indices = np.full([len(placements) for placements in choices], -1)
+        for choice in product(*(range(len(placements)) for placements in choices)):
+            chosen = tuple(placements[code] for placements, code in zip(choices, choice, strict=True))
+            if not mixes_partials(chosen):
+                indices[choice] = self.find(Layout(self.mesh, chosen))
+        return indices
+
+    # -- prices
+
+    def held(self, shape: Sequence[int], itemsize: int) -> np.ndarray:
+        """Bytes that the first rank, which holds most, holds in each layout."""
+        total = np.full(len(self), float(itemsize))
+        for dim, (nests, which) in enumerate(self._nests):
+            sizes = [_first_piece(nest, shape[dim]) for nest in nests]
+            total *= np.array(sizes, dtype=float)[which]
+        return total
+
+    def sizes(self, shape: Sequence[int], itemsize: int) -> np.ndarray:
+        """Bytes of the larger side of every step, on the first rank; 0 for local ones."""
+        held, steps = self.held(shape, itemsize), self.steps
+        before = held[steps.source] * steps.of_source
+        after = held[steps.target] * steps.of_target
+        return steps.times * np.maximum(before, after)
+
+    def costs(self, shape: Sequence[int], itemsize: int, cluster: Cluster) -> np.ndarray:
+        """Seconds of every step; infinite where the sizes do not allow it."""
+        fixed, per_byte = self._links(cluster)
+        costs = fixed + per_byte * self.sizes(shape, itemsize)
+        for dim, shards in self._even_needs:
+            if shape[dim] % shards:
+                costs[(self.steps.even_dim == dim) & (self._even_shards == shards)] = np.inf
+        return costs
+
+    def from_source(self, source: int, costs: np.ndarray) -> np.ndarray:
+        """Price of the cheapest chain of steps to every layout."""
+        prices = np.full(len(self), np.inf)
+        prices[source] = 0.0
+        while len(costs):
+            best = np.minimum.reduceat(prices[self.steps.source] + costs, self._starts)
+            before = prices[self._heads]
+            if not (best < before).any():
+                break
+            prices[self._heads] = np.minimum(best, before)
+        return prices
+
+    def chain(self, source: int, target: int, prices: np.ndarray, costs: np.ndarray) -> list[int]:
+        """The steps of a cheapest chain, given the prices from its source: of several the shortest, and of
+        those the first, so that plans do not depend on chance.
+        """
+        tight = np.flatnonzero(prices[self.steps.source] + costs == prices[self.steps.target])
+        into: dict[int, list[int]] = {}
+        for step in tight.tolist():
+            into.setdefault(int(self.steps.target[step]), []).append(step)
+        onward: dict[int, int] = {}  # the step to take from each layout that leads to the target
+        reached = [target]
+        while reached and source not in onward and source != target:
+            following = []
+            for state in reached:
+                for step in into.get(state, ()):
+                    before = int(self.steps.source[step])
+                    if before not in onward and before != target:
+                        onward[before] = step
+                        following.append(before)
+            reached = following
+        steps = []
+        while source != target:
+            steps.append(onward[source])
+            source = int(self.steps.target[onward[source]])
+        return steps
+
+    def from_sources(self, sources: Sequence[int], costs: np.ndarray) -> np.ndarray:
+        """Prices from each of several layouts to every layout, one row each."""
+        prices = np.full((len(sources), len(self)), np.inf)
+        prices[np.arange(len(sources)), list(sources)] = 0.0
+        rows = max(1, 4_000_000 // max(1, len(costs)))
+        for start in range(0, len(sources), rows):
+            part = prices[start : start + rows]
+            while len(costs):
+                best = np.minimum.reduceat(part[:, self.steps.source] + costs, self._starts, axis=1)
+                before = part[:, self._heads]
+                if not (best < before).any():
+                    break
+                part[:, self._heads] = np.minimum(best, before)
+        return prices
+
+    def _links_of(self, cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
+        """Latency and seconds per byte of every step; along several axes at once, the slowest counts."""
+        steps, axes = self.steps, range(self.mesh.ndim)
+        fixed = np.zeros(len(steps.kind))
+        per_byte = np.zeros(len(steps.kind))
+        for kind, name in enumerate(COLLECTIVES):
+            for axis in axes:
+                latency, slope = cluster.link(self.mesh, axis).terms(name, self.mesh.shape[axis])
+                along = (steps.kind == kind) & (steps.axes & (1 << axis) > 0)
+                fixed[along] = np.maximum(fixed[along], latency)
+                per_byte[along] = np.maximum(per_byte[along], slope)
+        return fixed, per_byte
+
+    # -- sizes
+
+    @cached_property
+    def _nests(self) -> list[tuple[list[tuple[Cut, ...]], np.ndarray]]:
+        """Per dim the different sequences of cuts, and which of them each layout has."""
+        by_dim = []
+        for dim in range(self.ndim):
+            seen: dict[tuple[Cut, ...], int] = {}
+            which = [seen.setdefault(self.states.cuts(state, dim), len(seen)) for state in self.states.all]
+            by_dim.append((list(seen), np.array(which)))
+        return by_dim
+
+    @cached_property
+    def _even_shards(self) -> np.ndarray:
+        """For steps with an `even_dim`, into how many pieces that dim is cut."""
+        shards = np.ones(len(self.steps.kind), dtype=np.int64)
+        for step in np.flatnonzero(self.steps.even_dim >= 0):
+            source = self.states.all[self.steps.source[step]]
+            cuts = self.states.cuts(source, int(self.steps.even_dim[step]))
+            shards[step] = math.prod(ranks for _, ranks in cuts)
+        return shards
+
+    @cached_property
+    def _even_needs(self) -> set[tuple[int, int]]:
+        needs = self.steps.even_dim >= 0
+        pairs = zip(self.steps.even_dim[needs].tolist(), self._even_shards[needs].tolist(), strict=True)
+        return set(pairs)
+
+
+def _first_piece(cuts: Sequence[Cut], size: int) -> int:
+    for factor, ranks in cuts:
+        size = piece_sizes(size, factor, ranks)[0]
+    return size
+
+
+@lru_cache(maxsize=128)
+def space(
+    mesh: Mesh,
+    ndim: int,
+    reductions: frozenset[str] = frozenset(),
+    strided: frozenset[tuple[int, int, int]] = frozenset(),
+) -> Space:
+    """The space of a mesh, built once."""
+    return Space(mesh, ndim, sorted(reductions), sorted(strided))

@@ -1,0 +1,191 @@
+"""Every single step between the layouts of a mesh, found once and kept as arrays.
+
+Two kinds of step exist. One axis may change its placement, if it is the last to cut its dim: by a gather, a
+reduction, an exchange, or by a free local slice. And whole pieces may change hands between ranks, by a
+permute: equal axes exchange their roles, or unequal ones their places in the nesting of a dim.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, permutations, product
+
+import numpy as np
+from torch.distributed.tensor.placement_types import Placement
+
+from ..layout import mixes_partials
+from ..mesh import COLLECTIVES
+from ..placements import is_partial, is_replicate, is_shard, shard
+
+# What a step can be. The last two are local and free.
+KINDS = (*COLLECTIVES, "slice", "to_partial")
+_ALL_GATHER, _REDUCE_SCATTER, _ALL_REDUCE, _ALL_TO_ALL, _PERMUTE, _SLICE, _TO_PARTIAL = range(len(KINDS))
+
+Cut = tuple[int | None, int]  # split factor, ranks
+State = tuple[tuple[int, ...], tuple[int, ...]]  # the code of each axis's placement; axes in order of cutting
+_Found = tuple[int, int, int, int, int, int, int, int]  # one step, its fields as in `Steps`
+
+
+@dataclass(frozen=True)
+class States:
+    """All layouts, in numbers. `choices` are the codes (indices into `placements`) each axis may have."""
+
+    shape: tuple[int, ...]
+    placements: tuple[Placement, ...]
+    dims: tuple[int, ...]  # the dim that each placement shards, or -1
+    all: tuple[State, ...]
+    choices: tuple[tuple[int, ...], ...]
+    index: dict[State, int]
+
+    @classmethod
+    def of(
+        cls,
+        shape: tuple[int, ...],
+        placements: tuple[Placement, ...],
+        choices: tuple[tuple[int, ...], ...],
+        ndim: int,
+    ) -> "States":
+        dims = tuple(p.dim if is_shard(p) else -1 for p in placements)
+        states: list[State] = []
+        for codes in product(*choices):
+            if mixes_partials(placements[code] for code in codes):
+                continue
+            by_dim = [[axis for axis, code in enumerate(codes) if dims[code] == dim] for dim in range(ndim)]
+            nestings = product(*(permutations(axes) for axes in by_dim))
+            states.extend((codes, tuple(chain.from_iterable(nested))) for nested in nestings)
+        return cls(shape, placements, dims, tuple(states), choices, {s: i for i, s in enumerate(states)})
+
+    def cuts(self, state: State, dim: int) -> tuple[Cut, ...]:
+        """How a dim is cut, outermost first."""
+        codes, order = state
+        return tuple(
+            (getattr(self.placements[codes[axis]], "split_factor", None), self.shape[axis])
+            for axis in order
+            if self.dims[codes[axis]] == dim
+        )
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Single steps, sorted by where they lead. `axes` is a bit mask of the axes that a step moves data along.
+
+    A step's size, the bytes of the larger side on the first rank, is `times` what that rank holds before it
+    (`of_source`) or after it (`of_target`), whichever is more. `even_dim` is the dim that must divide evenly
+    for the step to exist, or -1.
+    """
+
+    target: np.ndarray
+    source: np.ndarray
+    kind: np.ndarray
+    axes: np.ndarray
+    times: np.ndarray
+    of_source: np.ndarray
+    of_target: np.ndarray
+    even_dim: np.ndarray
+
+
+def all_steps(states: States) -> Steps:
+    found: list[_Found] = []
+    relabellings = _relabellings(states.shape)
+    for index, (codes, order) in enumerate(states.all):
+        found.extend(_changes_of_one_axis(states, index, codes, order))
+        for way, moved, mask in relabellings:
+            target = _relabelled(states, codes, order, way, moved)
+            if target not in (-1, index):
+                found.append((target, index, _PERMUTE, mask, 1, 1, 0, -1))
+        found.extend(_reorderings(states, index, codes, order))
+    found.sort()
+    columns = np.array(found, dtype=np.int32).reshape(-1, 8).T
+    return Steps(*(np.ascontiguousarray(column) for column in columns))
+
+
+def _changes_of_one_axis(
+    states: States, index: int, codes: tuple[int, ...], order: tuple[int, ...]
+) -> Iterator[_Found]:
+    """A new shard always becomes the last cut of its dim."""
+    dims = states.dims
+    last = {dims[codes[axis]]: axis for axis in order}
+    for axis, code in enumerate(codes):
+        if dims[code] >= 0 and last[dims[code]] != axis:
+            continue
+        rest = tuple(a for a in order if a != axis)
+        for after in states.choices[axis]:
+            change = _change(states.placements[code], states.placements[after], states.shape[axis])
+            if change is None:
+                continue
+            changed = (*codes[:axis], after, *codes[axis + 1 :])
+            nested = rest
+            if dims[after] >= 0:
+                before = sum(dims[codes[a]] <= dims[after] for a in rest)
+                nested = (*rest[:before], axis, *rest[before:])
+            target = states.index.get((changed, nested))  # none if it would mix reductions
+            if target is not None:
+                kind, times, of_source, of_target = change
+                mask = 0 if kind in (_SLICE, _TO_PARTIAL) else 1 << axis
+                yield target, index, kind, mask, times, of_source, of_target, -1
+
+
+def _change(before: Placement, after: Placement, ranks: int) -> tuple[int, int, int, int] | None:
+    """Kind and size of the step that turns one placement into another; None if there is no such step."""
+    if before == after:
+        return None
+    if is_replicate(before):
+        return (_SLICE if is_shard(after) else _TO_PARTIAL), 0, 0, 0
+    if is_partial(before):
+        if is_replicate(after):
+            return _ALL_REDUCE, 1, 1, 0
+        return (_REDUCE_SCATTER, ranks, 0, 1) if is_shard(after) else None
+    if is_replicate(after):
+        return _ALL_GATHER, ranks, 1, 0
+    return (_ALL_TO_ALL, 1, 1, 1) if is_shard(after) else None
+
+
+def _relabellings(shape: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
+    """Ways to exchange axes of equal size, with the axes that move and their mask."""
+    ways = []
+    for way in permutations(range(len(shape))):
+        moved = tuple(axis for axis in way if way[axis] != axis)
+        if moved and all(shape[way[axis]] == shape[axis] > 1 for axis in moved):
+            ways.append((way, moved, sum(1 << axis for axis in moved)))
+    return ways
+
+
+def _relabelled(
+    states: States,
+    codes: tuple[int, ...],
+    order: tuple[int, ...],
+    way: tuple[int, ...],
+    moved: tuple[int, ...],
+) -> int:
+    """The layout in which axes have exchanged their roles. Strided shards stay where they are."""
+    changed = list(codes)
+    for axis in moved:
+        if hasattr(states.placements[codes[axis]], "split_factor"):
+            return -1
+        changed[way[axis]] = codes[axis]
+    return states.index[tuple(changed), tuple(way[axis] for axis in order)]
+
+
+def _reorderings(
+    states: States, index: int, codes: tuple[int, ...], order: tuple[int, ...]
+) -> Iterator[_Found]:
+    """Equal pieces of a dim that is cut by unequal axes, dealt to the ranks in another order."""
+    for dim in {states.dims[codes[axis]] for axis in order}:
+        axes = [axis for axis in order if states.dims[codes[axis]] == dim]
+        if len({states.shape[axis] for axis in axes}) < 2:
+            continue
+        if any(states.placements[codes[axis]] != shard(dim) for axis in axes):
+            continue
+        start = order.index(axes[0])
+        stride = _strides(states.shape, axes)
+        for nested in permutations(axes):
+            after = _strides(states.shape, nested)
+            moved = [axis for axis in axes if stride[axis] != after[axis]]
+            if len({states.shape[axis] for axis in moved}) > 1:  # else nothing moves, or equal axes do
+                target = states.index[codes, (*order[:start], *nested, *order[start + len(axes) :])]
+                yield target, index, _PERMUTE, sum(1 << axis for axis in moved), 1, 1, 0, dim
+
+
+def _strides(shape: tuple[int, ...], axes: Sequence[int]) -> dict[int, int]:
+    """How many pieces of the dim each axis steps over."""
+    return {axis: math.prod(shape[a] for a in axes[i + 1 :]) for i, axis in enumerate(axes)}
