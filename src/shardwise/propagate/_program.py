@@ -91,6 +91,14 @@ class Program:
     ) -> str:
         """An operation with one output. Its shape is taken from the rule unless given."""
         shapes = [self._value(value).shape for value in inputs]
+        if (
+            isinstance(rule, FactorRule)
+            and shape is None
+            and not all(dim for t in rule.outputs for dim in t or ())
+        ):
+            raise UsageError(
+                f"rule '{rule}' has a dim without a factor, so it does not tell the output's shape: give it"
+            )
         if isinstance(rule, str):
             rule = Template.parse(rule)
         if isinstance(rule, Template):

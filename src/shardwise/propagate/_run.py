@@ -250,7 +250,7 @@ class _Run:
             for value in self._groups.get(node.values[position], (node.values[position],)):
                 current[value] = state
                 changed.append(value)
-        self.updates += len(updates)
+        self.updates += len(set(changed))
         if self.updates > self._limit:
             raise RuntimeError(
                 f"propagation did not end after {self.updates} changes: this is a fault in Shardwise"

@@ -7,7 +7,7 @@ the last one taking the rest. The way back joins what was split.
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..layout import AxisRef, DimSharding, Sharding, append_axis, is_prefix
@@ -98,7 +98,7 @@ class Op:
         return f"input {tensor}" if tensor < self.inputs else f"output {tensor - self.inputs}"
 
 
-@cache
+@lru_cache(maxsize=1 << 14)
 def _compiled(rule: FactorRule, elementwise: bool) -> Op:
     numbers = {factor.name: number for number, factor in enumerate(rule.factors)}
 

@@ -150,15 +150,14 @@ def _require_once(dims: list[tuple[str, ...]], place: str) -> None:
 
 
 def _require_known(template: Template) -> None:
-    named = {name for tensor in (*template.inputs, *template.outputs) for dim in tensor for name in dim}
+    named = _names(template)
     for name, _ in template.sizes:
         if name not in named:
             raise UsageError(f"there is a size for the unknown factor {name}")
     for key, entries in template.groups:
         for entry in entries:
-            name = entry.partition(":")[0].strip()
-            if name not in named:
-                raise UsageError(f"{key} names the unknown factor {name!r}")
+            if _name_of(entry) not in named:
+                raise UsageError(f"{key} names the unknown factor {_name_of(entry)!r}")
 
 
 def _tensor_text(tensor: TensorFactors) -> str:
@@ -170,57 +169,64 @@ def _tensor_text(tensor: TensorFactors) -> str:
 def _instantiate(
     template: Template, inputs: list[tuple[int, ...]], outputs: list[tuple[int, ...]] | None
 ) -> FactorRule:
-    for side, tensors, shapes in (("input", template.inputs, inputs), ("output", template.outputs, outputs)):
-        if shapes is not None and len(tensors) != len(shapes):
-            raise UsageError(f"the rule has {len(tensors)} {side}s but there are {len(shapes)} shapes")
+    for side, dims, given in (("input", template.inputs, inputs), ("output", template.outputs, outputs)):
+        if given is not None and len(dims) != len(given):
+            raise UsageError(f"the rule has {len(dims)} {side}s but there are {len(given)} shapes")
+    shapes: list[tuple[int, ...] | None] = [*inputs, *(outputs or [None] * len(template.outputs))]
+    places = [f"input {i}" for i in range(len(inputs))] + [
+        f"output {i}" for i in range(len(template.outputs))
+    ]
+    tensors = list(zip((*template.inputs, *template.outputs), shapes, places, strict=True))
     fresh = _fresh_names(template)
     batch = _Batch(fresh)
-    places = [
-        (f"input {i}", tensor, shape)
-        for i, (tensor, shape) in enumerate(zip(template.inputs, inputs, strict=True))
-    ]
-    for place, tensor, shape in places:
-        batch.see(place, tensor, shape)
-    if outputs is None:
-        outputs = [None] * len(template.outputs)  # type: ignore[list-item]
-    else:
-        for i, (tensor, shape) in enumerate(zip(template.outputs, outputs, strict=True)):
-            batch.see(f"output {i}", tensor, shape)
+    for tensor, shape, place in tensors:
+        if shape is not None:
+            batch.see(place, tensor, shape)
     sizes = _Sizes(dict(template.sizes), _moving(template))
-    expanded_in = [_expand(t, s, p, batch, fresh, sizes) for p, t, s in places]
-    expanded_out = [
-        _expand(tensor, shape, f"output {i}", batch, fresh, sizes)
-        for i, (tensor, shape) in enumerate(zip(template.outputs, outputs, strict=True))
-    ]
+    expanded = [_expand(tensor, shape, place, batch, fresh, sizes) for tensor, shape, place in tensors]
     sizes.solve()
+    left, right = expanded[: len(inputs)], expanded[len(inputs) :]
     # Precedence: factors of the outputs first, in order, then the contracted ones.
-    order = dict.fromkeys(name for tensor in (*expanded_out, *expanded_in) for dim in tensor for name in dim)
+    order = dict.fromkeys(name for tensor in (*right, *left) for dim in tensor for name in dim)
     known = {name: sizes.of(name) for name in order}
     groups: Groups = {key: list(entries) for key, entries in template.groups}
-    groups["reduction"] = _reductions(template, groups)
-    return build_rule(expanded_in, expanded_out, known, {k: v for k, v in groups.items() if v})
+    groups["reduction"] = _reductions(left, right, groups, {*_names(template), *batch.names})
+    return build_rule(left, right, known, {k: v for k, v in groups.items() if v})
 
 
-def _reductions(template: Template, groups: Groups) -> list[str]:
-    """What the text gives, and sum for the other named factors that some output lacks."""
-    entries = {entry.partition(":")[0].strip(): entry for entry in groups.get("reduction", ())}
+def _reductions(
+    inputs: Sequence[TensorFactors], outputs: Sequence[TensorFactors], groups: Groups, contractible: set[str]
+) -> list[str]:
+    """What the text gives, and sum for the other factors that some output lacks. What becomes of a `?` that an
+    output lacks nobody has said.
+    """
+    entries = {_name_of(entry): entry for entry in groups.get("reduction", ())}
     other = {
-        entry.partition(":")[0].strip()
+        _name_of(entry)
         for key in ("need_replication", "permutation", "unaffected")
         for entry in groups.get(key, ())
     }
-    contracted = dict.fromkeys(name for tensor in template.inputs for dim in tensor for name in dim)
-    for name in contracted:
-        lacking = not all(any(name in dim for dim in tensor) for tensor in template.outputs)
-        if lacking and name not in (BATCH, FRESH) and name not in other:
+    for name in dict.fromkeys(name for tensor in inputs for dim in tensor for name in dim):
+        lacking = not all(any(name in dim for dim in tensor) for tensor in outputs)
+        if lacking and name in contractible and name not in other:
             entries.setdefault(name, name)
     return list(entries.values())
+
+
+def _name_of(entry: str) -> str:
+    """The factor of an entry `k` or `k:max`."""
+    return entry.partition(":")[0].strip()
+
+
+def _names(template: Template) -> set[str]:
+    """Everything that stands for a factor in a rule."""
+    return {name for tensor in (*template.inputs, *template.outputs) for dim in tensor for name in dim}
 
 
 def _moving(template: Template) -> set[str]:
     """Factors along which the op may change sizes."""
     return {
-        entry.partition(":")[0].strip()
+        _name_of(entry)
         for key, entries in template.groups
         if key in ("need_replication", "permutation")
         for entry in entries
@@ -250,7 +256,7 @@ class _Batch:
                 self._first.append(place)
             elif self._sizes[position] == 1:
                 self._sizes[position], self._first[position] = size, place
-            elif size not in (1, self._sizes[position]):
+            elif size != self._sizes[position] and (size != 1 or place.startswith("output")):
                 raise UsageError(
                     f"batch dims do not broadcast: dim {-position - 1} of '...' is "
                     f"{self._sizes[position]} in "
@@ -267,6 +273,10 @@ class _Batch:
             else:
                 dims.append(((self._name(position),), size))
         return dims
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._names.values())
 
     def _name(self, position: int) -> str:
         if not self._names:
@@ -362,6 +372,6 @@ def _expand(
 
 
 def _fresh_names(template: Template) -> Iterator[str]:
-    used = {name for tensor in (*template.inputs, *template.outputs) for dim in tensor for name in dim}
+    used = _names(template)
     letters = itertools.chain(_LETTERS, (f"z_{n}" for n in itertools.count(1)))
     return (letter for letter in letters if letter not in used)

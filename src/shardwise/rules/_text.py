@@ -69,11 +69,16 @@ def _parse(text: str) -> FactorRule:
         body, rest = _balanced(rest.strip(), "{}", "the sizes")
         sizes = parse_sizes(body)
     groups = parse_groups(rest)
-    inputs = [_tensor(part, sizes) for part in _tensors(left, "the inputs")]
-    outputs = [None if part == "-" else _tensor(part, sizes) for part in _tensors(right, "the outputs")]
-    if None in inputs:
+    inputs = _tensors(left, "the inputs")
+    if "-" in inputs:
         raise UsageError("an input is '-': only an output that is not returned may be left out")
-    return build_rule([tensor for tensor in inputs if tensor is not None], outputs, sizes, groups, custom)
+    return build_rule(
+        [_tensor(part, sizes) for part in inputs],
+        [None if part == "-" else _tensor(part, sizes) for part in _tensors(right, "the outputs")],
+        sizes,
+        groups,
+        custom,
+    )
 
 
 def build_rule(
@@ -102,7 +107,7 @@ def build_rule(
             if not default_leaves(rule.outputs, name, "sum"):
                 raise UsageError(f"factor {name} is in {key} but every output carries it")
     factors = tuple(_refine(factor, rule, kinds, values) for factor in rule.factors)
-    entries = _entries(groups["rows"], rule) if "rows" in groups else None
+    entries = _entries(groups["rows"]) if "rows" in groups else None
     return replace(rule, factors=factors, entries=entries, custom=custom)
 
 
@@ -162,7 +167,7 @@ def _by_factor(key: str, groups: Groups, rule: FactorRule) -> dict[str, str]:
     return values
 
 
-def _entries(parts: list[str], rule: FactorRule) -> tuple[str | Row, ...]:
+def _entries(parts: list[str]) -> tuple[str | Row, ...]:
     entries: list[str | Row] = []
     for part in parts:
         if "->" not in part:
@@ -229,9 +234,7 @@ def _tensors(text: str, where: str) -> list[str]:
     return parts
 
 
-def _tensor(body: str, sizes: dict[str, int]) -> TensorFactors | None:
-    if body == "-":
-        return None
+def _tensor(body: str, sizes: dict[str, int]) -> TensorFactors:
     if not body.strip():
         return ()
     return tuple(_dim(part.strip(), body, sizes) for part in body.split(","))
