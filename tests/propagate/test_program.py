@@ -63,6 +63,14 @@ def test_sub_axes_follow_the_factors_of_a_view():
     assert found(back)["y"] == "[{a, ?}]"
 
 
+def test_an_output_that_is_not_returned_is_left_out():
+    program = Program(MESH)
+    program.input("x", (8,), "[{a}]")
+    program.value("y", (8,))
+    program.node(FactorRule.parse("([i])->(-, [i]) {i=8}"), ["x"], ["y"])
+    assert found(program)["y"] == "[{a, ?}]"
+
+
 # -- conflicts
 
 

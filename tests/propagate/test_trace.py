@@ -57,6 +57,15 @@ def test_sizes_that_do_not_divide_are_a_reason():
     )
 
 
+def test_axes_that_would_leave_stripes_are_refused():
+    program = Program("a=2")
+    program.input("x", (4, 4), "[{}, {a}]")
+    program.op("p q -> (p q)", ["x"], name="y")
+    assert lines(program)[-1] == (
+        "refused a along factor q on y: a factor above it in the dim is not split in full"
+    )
+
+
 def test_a_refusal_is_told_once_and_a_quiet_run_says_so():
     text = lines(two_inputs("[{a}, {}]", "[{}, {?}]"), "user-priority")
     assert len([line for line in text if line.startswith("refused")]) == len(

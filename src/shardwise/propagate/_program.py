@@ -121,7 +121,6 @@ class Program:
         allowed: Direction = "both",
     ) -> tuple[str, ...]:
         """An operation between values that are there already."""
-        shapes = ([self._value(v).shape for v in inputs], [self._value(v).shape for v in outputs])
         if kind is not None and kind not in OP_KINDS:
             raise UsageError(f"unknown kind of operation {kind!r}: use one of {', '.join(OP_KINDS)}")
         if allowed not in DIRECTIONS:
@@ -131,8 +130,9 @@ class Program:
                 raise UsageError(
                     f"value {value!r} is made twice: it is an input or another operation's output"
                 )
+        given, made = ([self._value(value).shape for value in side] for side in (inputs, outputs))
         if rule is not None:
-            rule.verify(*shapes)
+            rule.verify(given, _with_gaps(made, rule))
         node = Node(
             op, kind or (kind_of(rule) if rule else "other"), rule, tuple(inputs), tuple(outputs), allowed
         )
@@ -194,6 +194,15 @@ class Program:
             )
         sharding.require_rank(shape)
         return sharding
+
+
+def _with_gaps(shapes: list[tuple[int, ...]], rule: FactorRule) -> list[tuple[int, ...] | None]:
+    """The shapes of the outputs that are there, with None for those that the call does not return."""
+    missing = sum(tensor is None for tensor in rule.outputs)
+    if len(shapes) + missing != len(rule.outputs):
+        return [*shapes]
+    remaining = iter(shapes)
+    return [None if tensor is None else next(remaining) for tensor in rule.outputs]
 
 
 def identity(shape: Sequence[int]) -> FactorRule:

@@ -69,9 +69,13 @@ def step(
     spread = _aggressive if aggressive else _basic
     updated = spread(op, tensors, wanted, notes)
     changed: list[State | None] = []
-    for state, tensor, factors, update in zip(states, tensors, op.tensors, updated, strict=True):
-        new = unproject(tensor, factors, op.sizes, state) if update else state
+    for index, (state, tensor, update) in enumerate(zip(states, tensors, updated, strict=True)):
+        new = unproject(tensor, op.tensors[index], op.sizes, state) if update else state
         changed.append(None if new == state else new)
+        if notes is not None and update and new.axes == state.axes:
+            reason = "a factor above it in the dim is not split in full"
+            moves = [move for move in notes.moves if move.tensor == index]
+            notes.refusals += [Refusal(move.factor, index, move.axes[-1], reason) for move in moves]
     return changed
 
 

@@ -172,7 +172,8 @@ def _instantiate(
     for side, dims, given in (("input", template.inputs, inputs), ("output", template.outputs, outputs)):
         if given is not None and len(dims) != len(given):
             raise UsageError(f"the rule has {len(dims)} {side}s but there are {len(given)} shapes")
-    shapes: list[tuple[int, ...] | None] = [*inputs, *(outputs or [None] * len(template.outputs))]
+    unknown: list[tuple[int, ...] | None] = [None] * len(template.outputs)
+    shapes = [*inputs, *(unknown if outputs is None else outputs)]
     places = [f"input {i}" for i in range(len(inputs))] + [
         f"output {i}" for i in range(len(template.outputs))
     ]
