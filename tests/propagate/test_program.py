@@ -1,9 +1,13 @@
 """Constraints in the middle, barriers, groups, priorities: what each of them does to a small program."""
 
-import pytest
+import sys
 
-from shardwise import Mesh, Sharding, UsageError, propagate
+import pytest
+import torch
+
+from shardwise import Mesh, Sharding, UsageError, discover, propagate
 from shardwise.propagate import LEVELS, Program, kind_of
+from shardwise.propagate._state import State
 from shardwise.rules import FactorRule, Template
 
 MESH = Mesh.parse("a=2,b=2,c=2")
@@ -260,6 +264,50 @@ def test_a_group_whose_values_are_given_contradicting_shardings_is_refused():
         program.group("x", "y")
         with pytest.raises(UsageError, match="the values x, y are to have one sharding but are given"):
             propagate(program)
+
+
+# -- rules found by experiment
+
+
+def test_rules_that_were_discovered_propagate():
+    """A perceptron whose rules nobody wrote: rows from experiments, as factors."""
+    x, w, v = torch.randn(8, 4), torch.randn(4, 12), torch.randn(12, 4)
+    program = Program("dp=2,tp=4")
+    program.input("x", x.shape, "[{dp}, {}]")
+    program.input("w", w.shape, "[{?}, {tp, ?}]")
+    program.input("v", v.shape)
+    calls = [
+        (torch.mm, ["x", "w"], "h", (x, w)),
+        (torch.relu, ["h"], "a", (x @ w,)),
+        (torch.mm, ["a", "v"], "y", (x @ w, v)),
+        (torch.softmax, ["y"], "p", (x @ w @ v, -1)),
+    ]
+    for function, inputs, name, arguments in calls:
+        shapes = [tuple(a.shape) for a in arguments if isinstance(a, torch.Tensor)]
+        output = tuple(function(*arguments).shape)
+        rows = discover(function, *arguments).rows
+        rule = FactorRule.from_rows(rows, (shapes, [output]))
+        assert rule.rows() == list(rows)
+        program.op(rule, inputs, name=name, shape=output, op=function.__name__)
+    assert [node.kind for node in program.nodes] == ["other", "elementwise", "other", "other"]
+    assert found(program) == {
+        "x": "[{dp}, {}]",
+        "w": "[{?}, {tp, ?}]",
+        "v": "[{tp, ?}, {?}]",
+        "h": "[{dp, ?}, {tp, ?}]",
+        "a": "[{dp, ?}, {tp, ?}]",
+        "y": "[{dp, ?}, {?}]",
+        "p": "[{dp, ?}, {?}]",
+    }
+
+
+def test_a_run_that_does_not_end_is_an_error(monkeypatch):
+    """It cannot happen; if it did, it would not go unnoticed."""
+    flip = [State.of(Sharding.parse(text, MESH)) for text in ("[{a, ?}, {?}]", "[{b, ?}, {?}]")]
+    module = sys.modules["shardwise.propagate._run"]
+    monkeypatch.setattr(module, "step", lambda op, states, *_: [None, flip[states[1] == flip[0]]])
+    with pytest.raises(RuntimeError, match="did not end"):
+        propagate(chain(x="[{a}, {}]"))
 
 
 # -- mistakes

@@ -43,8 +43,8 @@ def rule_of(rows, inputs, outputs):
             ["S(0) -> S(0)"],
             [(8,)],
             [(2, 4)],
-            "([ij])->([i, 1]) {i=2, j=4} "
-            "need_replication={j} blocked_propagation={j} shards={i:any} rows={i}",
+            "([ij])->([i, k]) {i=2, j=4, k=4} "
+            "need_replication={j, k} blocked_propagation={j, k} shards={i:any} rows={i}",
         ),
         (  # rows that carry partials, and the row of all operators
             ["R -> R", "S(0) -> S(0)", "P(sum) -> P(sum)"],
@@ -57,6 +57,13 @@ def rule_of(rows, inputs, outputs):
             [(8,), (8,)],
             [(8,)],
             "([i], [i])->([i]) {i=8} rows={S(0), R -> S(0); i}",
+        ),
+        (  # softmax: nothing can be split along its dim, and nothing passes there
+            ["S(0) -> S(0)"],
+            [(8, 4, 1)],
+            [(8, 4, 1)],
+            "([i, j, 1])->([i, k, 1]) {i=8, j=4, k=4} "
+            "need_replication={j, k} blocked_propagation={j, k} rows={i}",
         ),
         (["S(0) -> S(0), -"], [(8,)], [(8,), None], "([i])->([i], -) {i=8} rows={i}"),
         (["S(0) -> S(0), R"], [(8,)], [(8,), ()], "([i])->([i], []) {i=8} unaffected={i} rows={i}"),
@@ -107,7 +114,7 @@ def test_factors_of_a_dim_multiply_to_its_size(call):
     tensors = zip((*rule.inputs, *rule.outputs), (*call[1][0], *call[1][1]), strict=True)
     for tensor, shape in tensors:
         for names, size in zip(tensor or (), shape or (), strict=True):
-            assert not names or rule.size_of(names) == size
+            assert rule.size_of(names) == size
 
 
 @pytest.mark.parametrize(

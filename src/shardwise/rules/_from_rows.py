@@ -137,15 +137,17 @@ def _assemble(
 
 
 def _fill(parts: list[tuple[int, int, str]], size: int, used: int, fillers: list[Factor]) -> tuple[str, ...]:
-    """The factors of a dim; what lies between them is filled by factors that cannot be sharded."""
-    if not parts:
-        return ()
+    """The factors of a dim; what no row splits is filled by factors that cannot be sharded."""
     dims = []
     position = 1
     for above, length, name in [*parts, (size, 1, "")]:
         if above > position:
             filler = Factor(
-                _name(used + len(fillers)), above // position, "need_replication", True, shards="even"
+                _name(used + len(fillers)),
+                above // position,
+                "need_replication",
+                blocked=True,
+                shards="even" if parts else "any",
             )
             fillers.append(filler)
             dims.append(filler.name)
