@@ -1,6 +1,6 @@
 """How operators may be sharded: the rule language and factors, clauses, and rules made of them."""
 
-from ._bind import DIM_ARGUMENTS, Bound, bind, named_arguments
+from ._bind import DIM_ARGUMENTS, Bound, Reading, bind, named_arguments
 from ._clause import Clause, Term
 from ._expression import Scope
 from ._factors import Factor, FactorRule, Kind, TensorFactors
@@ -14,6 +14,7 @@ __all__ = [
     "Factor",
     "FactorRule",
     "Kind",
+    "Reading",
     "Rule",
     "Scope",
     "Template",

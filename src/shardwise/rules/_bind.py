@@ -15,11 +15,19 @@ from torch import Tensor
 from ..errors import UsageError
 from ._expression import Scope, Shape
 
-# Of which tensor the dims in arguments are, and what it means to name none.
-DimsOf = Literal["input", "output"]
-NoDims = Literal["all", "none"]
 
-DIM_ARGUMENTS = ("dim", "dims", "dim0", "dim1", "dim2", "axis", "axis0", "axis1", "dim_self", "batch_dim")
+@dataclass(frozen=True)
+class Reading:
+    """How an operator means its arguments: `dims_of` tells of which tensor the dims that it names are (unsqueeze
+    means the output's), `no_dims` what it means to name none (sum: all, flip: none), `broadcast` whether operands
+    broadcast to the output."""
+
+    dims_of: Literal["input", "output"] = "input"
+    no_dims: Literal["all", "none"] = "all"
+    broadcast: bool = False
+
+
+DIM_ARGUMENTS = ("dim", "dims", "dim0", "dim1", "dim2", "dimension", "axis", "axis0", "axis1")
 
 
 @dataclass(frozen=True)
@@ -65,8 +73,7 @@ def bind(
     op: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
-    dims_of: DimsOf = "input",
-    no_dims: NoDims = "all",
+    reading: Reading,
     outputs: Sequence[Shape | None] | None = None,
 ) -> Bound:
     """Bind a call; `outputs` are the shapes of its outputs, found on meta tensors where not given."""
@@ -87,9 +94,9 @@ def bind(
     inputs = [tuple(int(s) for s in t.shape) for t in tensors]
     if outputs is None:
         outputs = output_shapes(op, args, kwargs)
-    ndim = len((inputs if dims_of == "input" else outputs)[0] or ()) if inputs and outputs else 0
-    plain = {n: _normal(n, v, ndim, no_dims) for n, v in arguments.items() if not _holds_tensors(v)}
-    scope = Scope(plain, inputs, outputs)
+    ndim = len((inputs if reading.dims_of == "input" else outputs)[0] or ()) if inputs and outputs else 0
+    plain = {n: _normal(n, v, ndim, reading.no_dims) for n, v in arguments.items() if not _holds_tensors(v)}
+    scope = Scope(plain, inputs, outputs, reading.broadcast)
     return Bound(scope, tuple(groups), _output_groups(op, len(outputs)))
 
 
@@ -129,7 +136,7 @@ def _holds_tensors(value: Any) -> bool:
     return is_tensor(value) or (isinstance(value, list | tuple) and any(is_tensor(v) for v in value))
 
 
-def _normal(name: str, value: Any, ndim: int, no_dims: NoDims) -> Any:
+def _normal(name: str, value: Any, ndim: int, no_dims: str) -> Any:
     """Dims counted from 0, lists as tuples; no dims at all as all of them or none, whichever the operator means."""
     if name not in DIM_ARGUMENTS:
         return tuple(value) if isinstance(value, list) else value

@@ -1,15 +1,14 @@
 """A clause: a family of rows with a condition, `S(d), S(d) -> S(d) when d != dim`.
 
-Terms are placements whose dim is an expression. `S(-1)` counts from the end. `B(d)` is the shard that broadcasts to
-dim d of the output: S of the dim aligned with it from the right, R where the operand has no such dim or size 1 there.
-`[S(d)]` stands for every tensor of a list. The variable d runs over the dims of the first tensor written `S(d)`, or
-over the output's where `B(d)` is used.
+Terms are placements whose dim is an expression; `S(-1)` counts from the end. `[S(d)]` stands for every tensor of a list.
+The variable d runs over the dims of the first tensor written `S(d)`. For an operator whose operands broadcast, a dim of
+a sharded output is meant instead: an operand is sharded along the dim aligned with it from the right, and replicated
+where it has no such dim or only size 1.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
@@ -20,12 +19,12 @@ from ._expression import Scope, compiled
 # For each term, the tensors it speaks of.
 Groups = Sequence[Sequence[int]]
 
-_TERM = re.compile(r"(?P<open>\[)?\s*(?:(?P<kind>[SBP])\((?P<inside>.*)\)|(?P<plain>R|-))\s*(?P<close>\])?")
+_TERM = re.compile(r"(?P<open>\[)?\s*(?:(?P<kind>[SP])\((?P<inside>.*)\)|(?P<plain>R|-))\s*(?P<close>\])?")
 
 
 @dataclass(frozen=True)
 class Term:
-    """One placement of a clause: `kind` is R, S, B, P or - (a missing output); `inside` the dim or the reduction."""
+    """One placement of a clause: `kind` is R, S, P or - (a missing output); `inside` the dim or the reduction."""
 
     kind: str
     inside: str = ""
@@ -35,11 +34,11 @@ class Term:
     def parse(cls, text: str) -> "Term":
         match = _TERM.fullmatch(text.strip())
         if match is None or bool(match["open"]) != bool(match["close"]):
-            raise UsageError(f"{text.strip()!r} is not a term: use R, S(d), B(d), P(sum) or [S(d)]")
+            raise UsageError(f"{text.strip()!r} is not a term: use R, S(d), P(sum) or [S(d)]")
         kind, inside = match["kind"] or match["plain"], (match["inside"] or "").strip()
         if kind == "P" and inside not in PARTIALS:
             raise UsageError(f"unknown reduction {inside!r}: use one of {', '.join(PARTIALS)}")
-        if kind in "SB":
+        if kind == "S":
             compiled(inside)
         return cls(kind, inside, bool(match["open"]))
 
@@ -47,8 +46,11 @@ class Term:
         text = f"{self.kind}({self.inside})" if self.inside else self.kind
         return f"[{text}]" if self.each else text
 
-    def place(self, scope: Scope, d: int | None, shape: Sequence[int] | None) -> Placement | None:
-        """The placement of a tensor of this shape; None where the term has none in this call."""
+    def place(
+        self, scope: Scope, d: int | None, shape: Sequence[int] | None, aligned: bool = False
+    ) -> Placement | None:
+        """The placement of a tensor of this shape; None where the term has none in this call. `aligned` says that
+        the dim is one of the output's, to which this tensor broadcasts."""
         if self.kind == "R":
             return Replicate()
         if self.kind == "P":
@@ -56,7 +58,7 @@ class Term:
         dim = scope.evaluate(self.inside, d)
         if type(dim) is not int or shape is None:
             return None
-        if self.kind == "B":
+        if aligned:
             return _broadcast(dim, shape, scope.outputs[0])
         dim = dim + len(shape) if dim < 0 else dim
         return shard(dim) if 0 <= dim < len(shape) and shape[dim] > 1 else None
@@ -110,12 +112,18 @@ class Clause:
             text += f" for {self.shards} shards"
         return text + (f" with local {self.local}" if self.local else "")
 
-    @cached_property
-    def variable(self) -> tuple[str, int] | None:
-        """The tensor over whose dims d runs: ("input", 0) or ("output", 0); None if no term uses d."""
-        if any(t.kind == "B" and t.inside == "d" for t in self.inputs):
-            return ("output", 0)
-        for side, terms in (("input", self.inputs), ("output", self.outputs)):
+    def aligned(self, scope: Scope) -> bool:
+        """True if dims are those of the sharded output and operands broadcast to it."""
+        return scope.broadcast and bool(self.outputs) and self.outputs[0].kind == "S"
+
+    def variable(self, scope: Scope) -> tuple[str, int] | None:
+        """The tensor over whose dims d runs: ("input", 0) or ("output", 0); None if no term is `S(d)`."""
+        sides = (
+            [("output", self.outputs)]
+            if self.aligned(scope)
+            else [("input", self.inputs), ("output", self.outputs)]
+        )
+        for side, terms in sides:
             for i, term in enumerate(terms):
                 if term.kind == "S" and term.inside == "d":
                     return (side, i)
@@ -123,15 +131,16 @@ class Clause:
 
     def rows(self, scope: Scope, groups: Groups, output_groups: Groups) -> Iterator[Row]:
         """The rows this clause yields for a call; `groups` are the tensors each term speaks of."""
-        for d in self._values(scope, groups, output_groups):
+        for d in self.values(scope, groups, output_groups):
             row = self.instance(scope, groups, output_groups, d)
             if row is not None and not row.is_replicated and all(scope.evaluate(c, d) for c in self.when):
                 yield row
 
-    def _values(self, scope: Scope, groups: Groups, output_groups: Groups) -> Sequence[int | None]:
-        if self.variable is None:
+    def values(self, scope: Scope, groups: Groups, output_groups: Groups) -> Sequence[int | None]:
+        variable = self.variable(scope)
+        if variable is None:
             return (None,)
-        side, term = self.variable
+        side, term = variable
         chosen = groups if side == "input" else output_groups
         shapes = scope.inputs if side == "input" else scope.outputs
         shape = shapes[chosen[term][0]] if term < len(chosen) and chosen[term] else None
@@ -147,10 +156,11 @@ class Clause:
         """The row for one value of d, condition aside; None where a term has no placement."""
         if len(groups) != len(self.inputs) or len(output_groups) != len(self.outputs):
             return None
+        aligned = self.aligned(scope)
         inputs: list[Placement] = []
         for term, group in zip(self.inputs, groups, strict=True):
             for i in group:
-                placement = term.place(scope, d, scope.inputs[i])
+                placement = term.place(scope, d, scope.inputs[i], aligned)
                 if placement is None:
                     return None
                 inputs.append(placement)

@@ -24,11 +24,13 @@ _NODES = (
 
 @dataclass(frozen=True)
 class Scope:
-    """What expressions can speak of: the call's arguments by name, and the shapes of its tensors."""
+    """What expressions can speak of: the call's arguments by name, and the shapes of its tensors. `broadcast` says
+    that the operands broadcast to the output."""
 
     arguments: Mapping[str, Any]
     inputs: Sequence[Shape]
     outputs: Sequence[Shape | None]
+    broadcast: bool = False
     names: dict[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -44,6 +46,10 @@ class Scope:
 
     def ndim(self, index: int) -> int:
         return len(self.inputs[index])
+
+    def outdim(self, index: int) -> int:
+        """Number of dims of an output."""
+        return len(self.outputs[index] or ())
 
     def size(self, index: int, dim: int) -> int:
         """Size of a dim of an input; 0 where there is no such dim, which equals no size."""

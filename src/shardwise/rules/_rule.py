@@ -1,7 +1,7 @@
 """`Rule`: everything known about one operator. Given a call it yields rows; it reads and prints as YAML."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ import yaml
 
 from ..errors import UsageError
 from ..placements import Row
-from ._bind import DimsOf, NoDims, bind
+from ._bind import Reading, bind
 from ._clause import Clause
 from ._expression import Shape
 
@@ -18,9 +18,6 @@ from ._expression import Shape
 class Rule:
     """The clauses of one operator, and the evidence for them.
 
-    `dims_of` and `no_dims` say how the operator means its dim arguments: dims of the input or of the output
-    (unsqueeze), and whether naming none means all (sum) or none (flip).
-
     >>> rule = Rule.from_yaml("op: aten._softmax.default\\nclauses: [{rows: S(d) -> S(d) when d != dim}]")
     >>> [str(row) for row in rule.rows(torch.rand(4, 6, 8), 1, False)]
     ['S(0) -> S(0)', 'S(2) -> S(2)']
@@ -28,8 +25,7 @@ class Rule:
 
     op: str
     clauses: tuple[Clause, ...]
-    dims_of: DimsOf = "input"
-    no_dims: NoDims = "all"
+    reading: Reading = Reading()
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -49,7 +45,7 @@ class Rule:
         self, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Shape | None] | None = None
     ) -> list[Row]:
         """`rows`, for a caller who knows the shapes of the outputs."""
-        bound = bind(self.function, args, kwargs, self.dims_of, self.no_dims, outputs)
+        bound = bind(self.function, args, kwargs, self.reading, outputs)
         found: dict[Row, None] = {}
         for clause in self.clauses:
             found |= dict.fromkeys(clause.rows(bound.scope, bound.groups, bound.output_groups))
@@ -57,10 +53,8 @@ class Rule:
 
     def to_document(self) -> dict[str, Any]:
         document: dict[str, Any] = {"op": self.op}
-        if self.dims_of != "input":
-            document["dims_of"] = self.dims_of
-        if self.no_dims != "all":
-            document["no_dims"] = self.no_dims
+        default = asdict(Reading())
+        document |= {name: value for name, value in asdict(self.reading).items() if value != default[name]}
         document["clauses"] = [
             {"rows": str(c), **({"reason": c.reason} if c.reason else {})} for c in self.clauses
         ]
@@ -72,13 +66,8 @@ class Rule:
     def from_document(cls, document: Mapping[str, Any]) -> "Rule":
         try:
             clauses = tuple(Clause.parse(c["rows"], c.get("reason", "")) for c in document["clauses"])
-            return cls(
-                document["op"],
-                clauses,
-                document.get("dims_of", "input"),
-                document.get("no_dims", "all"),
-                document.get("evidence", {}),
-            )
+            reading = Reading(**{name: document[name] for name in asdict(Reading()) if name in document})
+            return cls(document["op"], clauses, reading, document.get("evidence", {}))
         except (KeyError, TypeError) as error:
             raise UsageError(
                 f"a rule needs 'op' and 'clauses', each with 'rows'; this one lacks {error}"

@@ -1,0 +1,209 @@
+"""Many calls of one operator: other ranks, sizes and arguments than the example's.
+
+Calls come from OpInfo samples, or from what the user gives, and from changing them one step at a time: every dim, both
+values of a flag, one dim more or fewer, an operand of size 1. Calls that do not run, or that change nothing (a roll by
+0), are left out and counted.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..rules import DIM_ARGUMENTS
+from ._call import Call, dispatched
+from ._samples import find_opinfos, samples
+
+# Other values worth trying for arguments that are not dims, by name.
+VALUES: dict[str, tuple[Any, ...]] = {
+    "k": (1, 2),
+    "diagonal": (-1, 0, 1),
+    "offset": (-1, 0, 1),
+    "shifts": ([1], [2], [-1]),
+    "repeats": (2, 3),
+    "length": (1, 2),
+    "start": (0, 1),
+    "correction": (0, 1),
+}
+
+# No more calls than this are considered, however many changes there are.
+MOST = 400
+
+
+@dataclass
+class Sweep:
+    """Calls by the overload they reach, in a fixed random order, and how many were left out."""
+
+    calls: dict[str, list[Call]] = field(default_factory=dict)
+    skipped: int = 0
+    values: dict[str, list[Any]] = field(default_factory=dict)
+
+
+def sweep(
+    op: Callable[..., Any],
+    examples: Sequence[tuple[list[Any], dict[str, Any]]] = (),
+    values: Mapping[str, Sequence[Any]] | None = None,
+) -> Sweep:
+    """The calls of an operator, judged call by overload. `examples` are calls of it; without them OpInfo's serve.
+    `values` are further values for named arguments."""
+    found = Sweep()
+    seen: set[Any] = set()
+    base = [call for call in _examples(op, examples) if _add(found, call, seen)]
+    judged = [dispatched(call).judged for call in base]
+    for call in _widening(judged, values or {}):
+        if sum(len(calls) for calls in found.calls.values()) >= MOST:
+            break
+        _add(found, call, seen)
+    for calls in found.calls.values():
+        random.Random(0).shuffle(calls)
+    return found
+
+
+def _examples(op: Callable[..., Any], examples: Sequence[tuple[list[Any], dict[str, Any]]]) -> Iterator[Call]:
+    if examples:
+        for args, kwargs in examples:
+            yield Call.of(op, args, kwargs)
+        return
+    for info in find_opinfos(op):
+        for function, args, kwargs in samples(info):
+            front = op if isinstance(op, torch._ops.OpOverload) and function is op else function
+            yield Call.of(front, args, kwargs)
+
+
+def _add(found: Sweep, call: Call, seen: set[Any]) -> bool:
+    """Keep a call that runs, is new and does something."""
+    try:
+        judged = dispatched(call).judged
+        key = _signature(judged)
+        if key in seen:
+            return False
+        seen.add(key)
+        inputs = [t.clone() for t in judged.tensors]
+        outputs = [o for o in judged.run(inputs) if isinstance(o, Tensor)]
+    except Exception:
+        found.skipped += 1
+        return False
+    empty = any(t.numel() == 0 for t in (*judged.tensors, *outputs))
+    pointless = bool(judged.tensors) and all(t.numel() == 1 for t in judged.tensors)
+    if empty or pointless or not outputs or _changes_nothing(judged, outputs):
+        found.skipped += 1
+        return False
+    found.calls.setdefault(judged.name, []).append(judged)
+    for _, name, value in judged.named_leaves():
+        if name in DIM_ARGUMENTS or isinstance(value, bool) or name in VALUES:
+            known = found.values.setdefault(name, [])
+            if value not in known:
+                known.append(value)
+    return True
+
+
+def _signature(call: Call) -> Any:
+    tensors = tuple((tuple(t.shape), t.dtype) for t in call.tensors)
+    rest = tuple(
+        str(leaf) for i, leaf in enumerate(call.leaves) if i not in call.slots and i not in call.outs
+    )
+    return call.name, str(call.tree), tensors, rest
+
+
+def _changes_nothing(call: Call, outputs: Sequence[Tensor]) -> bool:
+    """True for an operator of arguments whose arguments do nothing here: its output is its input."""
+    if len(call.leaves) == len(call.slots) or len(outputs) != 1 or not call.tensors:
+        return False
+    first, output = call.tensors[0], outputs[0]
+    return first.shape == output.shape and first.dtype == output.dtype and torch.equal(first, output)
+
+
+def _widening(calls: Sequence[Call], values: Mapping[str, Sequence[Any]]) -> Iterator[Call]:
+    """The calls changed in one place, then those changed in two, taking turns between calls."""
+    once = [list(_changes(call, values)) for call in calls]
+    yield from _turns(once)
+    twice = ([c for changed in group[:40] for c in _changes(changed, values)] for group in once)
+    yield from _turns([random.Random(1).sample(group, min(len(group), 60)) for group in twice])
+
+
+def _turns(groups: Iterable[list[Call]]) -> Iterator[Call]:
+    remaining = [list(g) for g in groups]
+    while any(remaining):
+        for group in remaining:
+            if group:
+                yield group.pop(0)
+
+
+def _changes(call: Call, values: Mapping[str, Sequence[Any]]) -> Iterator[Call]:
+    yield from _other_arguments(call, values)
+    yield from _other_shapes(call)
+
+
+def _other_arguments(call: Call, values: Mapping[str, Sequence[Any]]) -> Iterator[Call]:
+    ndim = max((t.ndim for t in call.tensors), default=0)
+    args, kwargs = pytree.tree_unflatten(list(call.leaves), call.tree)
+    schema = getattr(call.op, "_schema", None)
+    if schema is None:
+        return
+    for i, argument in enumerate(schema.arguments):
+        place: Any = i if i < len(args) and not argument.kwarg_only else argument.name
+        held, at = (args, place) if isinstance(place, int) else (kwargs, place)
+        old = held[at] if isinstance(place, int) or at in held else argument.default_value
+        for value in _values_for(argument, old, ndim, values):
+            if value == old and type(value) is type(old):
+                continue
+            new_args, new_kwargs = list(args), dict(kwargs)
+            if isinstance(place, int):
+                new_args[place] = value
+            else:
+                new_kwargs[place] = value
+            yield Call.of(call.op, new_args, new_kwargs)
+
+
+def _values_for(argument: Any, old: Any, ndim: int, values: Mapping[str, Sequence[Any]]) -> Iterable[Any]:
+    kind = str(argument.type)
+    if argument.name in values:
+        return values[argument.name]
+    if argument.name in DIM_ARGUMENTS and "List" in kind:
+        if isinstance(old, list) and len(old) == ndim and sorted(d % ndim for d in old) == list(range(ndim)):
+            return [random.Random(i).sample(range(ndim), ndim) for i in range(4)]  # a permutation
+        single = [[d] for d in range(-1, ndim)]
+        return [*single, *([d, e] for d in range(ndim) for e in range(ndim) if d != e), [-1, 0], [-2]]
+    if argument.name in DIM_ARGUMENTS and kind in ("int", "Optional[int]"):
+        return list(range(-ndim - 1, ndim + 1))
+    if kind == "bool":
+        return (False, True)
+    return VALUES.get(argument.name, ())
+
+
+def _other_shapes(call: Call) -> Iterator[Call]:
+    """One leading dim more or fewer, on all tensors or on one; a dim of size 1 in one of several tensors."""
+    tensors = call.tensors
+    slots = dict(enumerate(call.slots))
+
+    def changed(new: dict[int, Tensor]) -> Call:
+        return call.with_leaves({slots[i]: t for i, t in new.items()})
+
+    yield changed({i: _longer(t) for i, t in enumerate(tensors)})
+    yield changed({i: t[0].clone() for i, t in enumerate(tensors) if t.ndim and len(t)})
+    for dim in range(max((t.ndim for t in tensors), default=0)):
+        shorter = {i: _shorter(t, dim) for i, t in enumerate(tensors) if t.ndim > dim and t.shape[dim] > 2}
+        yield changed(shorter)
+    yield changed({i: t.transpose(0, -1).contiguous() for i, t in enumerate(tensors) if t.ndim > 1})
+    if len(tensors) > 1:
+        for i, tensor in enumerate(tensors):
+            yield changed({i: _longer(tensor)})
+            if tensor.ndim > 0 and len(tensor):
+                yield changed({i: tensor[0].clone()})
+            for dim in range(tensor.ndim):
+                yield changed({i: tensor.narrow(dim, 0, 1).clone()})
+                if tensor.shape[dim] > 2:
+                    yield changed({i: _shorter(tensor, dim)})
+
+
+def _longer(tensor: Tensor) -> Tensor:
+    """The tensor three times, along a new first dim."""
+    return tensor.unsqueeze(0).expand(3, *tensor.shape).clone()
+
+
+def _shorter(tensor: Tensor, dim: int) -> Tensor:
+    return tensor.narrow(dim, 0, tensor.shape[dim] - 1).clone()
