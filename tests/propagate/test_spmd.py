@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from shardwise import Mesh, Row, Sharding, UsageError
 from shardwise.layout import AxisRef, layouts_of
-from shardwise.propagate import infer_output_sharding, local_run, reshard_inputs
+from shardwise.propagate import Reshard, infer_output_sharding, local_run, reshard_inputs
 from shardwise.rules import FactorRule, Template
 
 MESH = Mesh.parse("dp=2,tp=4")
@@ -120,6 +120,24 @@ def test_companions_and_reductions_per_output():
 )
 def test_what_a_local_run_cannot_have_is_gathered(rule, given, needed, why):
     assert [str(s) for s in local_run(FactorRule.parse(rule), shardings(given)).inputs] == [needed], why
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kinds"),
+    [
+        ("[{dp}, {}]", "[{dp}, {}]", []),
+        ("[{}, {}]", "[{tp}, {}]", ["slice"]),
+        ("[{tp}, {}]", "[{}, {}]", ["all_gather"]),
+        ("[{tp}, {}]", "[{}, {tp}]", ["all_to_all"]),
+        ("[{}, {}] partial={tp:sum}", "[{}, {}]", ["all_reduce"]),
+        ("[{}, {}] partial={tp:sum}", "[{tp}, {}]", ["reduce_scatter"]),
+        ("[{tp}, {}]", "[{tp:(1)2}, {}]", ["all_gather"]),
+    ],
+)
+def test_a_change_is_planned_as_collectives(before, after, kinds):
+    change = Reshard(*shardings(before, after))
+    assert [step.kind for step in change.plan((16, 16)).steps] == kinds
+    assert change.is_needed == bool(kinds)
 
 
 def test_wrong_calls_are_one_sentence():

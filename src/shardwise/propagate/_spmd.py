@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+import torch
 from torch.distributed.tensor.placement_types import Placement
 
 from ..errors import UsageError
 from ..layout import AxisRef, DimSharding, Layout, Sharding, is_prefix, layouts_of
-from ..mesh import Mesh
+from ..mesh import Cluster, Mesh
 from ..placements import is_partial, is_replicate
+from ..redistribute import Plan, plan
 from ..rules import Factor, FactorRule
 from ._state import Axes, Cell, Op, Projected, State, project, unproject
 
@@ -30,13 +32,19 @@ class Reshard:
 
     @cached_property
     def layouts(self) -> tuple[Layout, Layout]:
-        """Both as layouts on one mesh, for `shardwise.redistribute`."""
+        """Both as layouts on one mesh."""
         before, after = layouts_of([self.before, self.after])
         return before, after
 
     @property
     def is_needed(self) -> bool:
         return self.layouts[0] != self.layouts[1]
+
+    def plan(
+        self, shape: Sequence[int], *, dtype: torch.dtype = torch.float32, cluster: Cluster | str = "h100"
+    ) -> Plan:
+        """The cheapest chain of collectives that does it, for a tensor of this shape."""
+        return plan(*self.layouts, shape, dtype=dtype, cluster=cluster)
 
     def __str__(self) -> str:
         return f"{self.before.closed()} -> {self.after}" if self.is_needed else "nothing to do"
