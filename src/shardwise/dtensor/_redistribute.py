@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
@@ -38,10 +37,14 @@ def is_plain(spec: DTensorSpec) -> bool:
     """
     meta = spec.tensor_meta
     return (
-        all(type(p) in _KNOWN for p in spec.placements)
+        all(is_plain_placement(p) for p in spec.placements)
         and meta is not None
         and all(isinstance(size, int) for size in meta.shape)
     )
+
+
+def is_plain_placement(placement: Placement) -> bool:
+    return type(placement) in _KNOWN
 
 
 def redistribute(
@@ -78,9 +81,3 @@ def run_plan(local: Tensor, plan: Plan, device_mesh: Any, shape: Sequence[int]) 
     for step in plan.steps:
         local = run_step(local, step, device_mesh, shape)
     return local
-
-
-def itemsize(spec: DTensorSpec) -> int:
-    assert spec.tensor_meta is not None
-    dtype: torch.dtype = spec.tensor_meta.dtype
-    return dtype.itemsize

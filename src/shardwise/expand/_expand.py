@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 import torch
@@ -89,8 +89,9 @@ def cheapest(
     dtypes: Sequence[torch.dtype] | None = None,
     fixed: Collection[int] = (),
     allow: Callable[[int, Row], bool] | None = None,
+    accept: Callable[[Combination], bool] | None = None,
 ) -> Combination:
-    """The valid combination that costs least; arguments as for `expand`.
+    """The valid combination that costs least; arguments as for `expand`, and `accept` may turn any down.
 
     Of several that cost the same it is the one that changes fewest placements, then the one whose rows come
     first.
@@ -101,12 +102,11 @@ def cheapest(
     dp: S(0), R -> S(0); tp: S(1), S(0) -> P(sum) 0.0
     """
     call = _Call(rows, mesh, inputs, shapes, outputs, price, dtypes, fixed, allow)
-    as_they_are = call.unchanged()
-    if as_they_are is not None and call.is_valid(as_they_are):
-        return call.combination(as_they_are)
-    for _, _, chosen in call.best_first():
+    for chosen in chain(call.unchanged(), call.best_first()):
         if call.is_valid(chosen):
-            return call.combination(chosen)
+            combination = call.combination(chosen)
+            if accept is None or accept(combination):
+                return combination
     raise UsageError(
         f"no combination of the rows on mesh {call.mesh} fits inputs "
         f"{', '.join(f'[{layout}]' for layout in call.layouts)} of shapes {', '.join(map(str, call.shapes))}"
@@ -286,28 +286,28 @@ class _Call:
 
     # -- search
 
-    def unchanged(self) -> tuple[int, ...] | None:
-        """The rows that take the inputs as they are, if there are such on every axis and it costs nothing."""
+    def unchanged(self) -> Iterator[tuple[int, ...]]:
+        """The rows that take the inputs as they are, if there are such on every axis: nothing costs less."""
         if not isinstance(self.prices, Prices):
-            return None
+            return
         wanted = list(zip(*self.placed, strict=True)) or [()] * self.mesh.ndim
-        chosen = []
-        for axis, inputs in enumerate(wanted):
-            match = next((row for row in self.candidates[axis] if self.rows[row].inputs == inputs), None)
-            if match is None:
-                return None
-            chosen.append(match)
-        return tuple(chosen)
+        matches = [
+            next((row for row in candidates if self.rows[row].inputs == inputs), None)
+            for candidates, inputs in zip(self.candidates, wanted, strict=True)
+        ]
+        chosen = tuple(row for row in matches if row is not None)
+        if len(chosen) == len(matches):
+            yield chosen
 
-    def best_first(self) -> Iterator[tuple[float, int, tuple[int, ...]]]:
+    def best_first(self) -> Iterator[tuple[int, ...]]:
         """All combinations, cheapest first; of equals the one with fewest changes, then the first rows."""
         bounds = [[level.tolist() for level in _prefix_minima(table)] for table in self.tables]
         heap: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, ())]
         while heap:
-            bound, changes, chosen = heapq.heappop(heap)
+            _, changes, chosen = heapq.heappop(heap)
             axis = len(chosen)
             if axis == self.mesh.ndim:
-                yield bound, changes, chosen
+                yield chosen
                 continue
             slots = []  # per input, the bounds after one more axis, by its placement there
             for codes, levels in zip(self.codes, bounds, strict=True):

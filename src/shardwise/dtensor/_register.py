@@ -1,0 +1,196 @@
+"""Giving DTensor our rules: `register(rule)`, and `unregister` to put back what was there.
+
+A rule enters through PyTorch's `register_single_dim_strategy`. PyTorch tells a strategy function the shapes of
+a call but not the mesh, and allows or forbids uneven shards for an operator as a whole, while each of our rows
+says for which shards it holds. So the expansion of our rules to the mesh is ours: it sees the mesh, and drops a
+row exactly where its shards do not fit. Seen by PyTorch alone a rule has the rows that hold for any shards.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch._ops import OpOverload
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._dtensor_spec import TensorMeta
+from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
+from torch.distributed.tensor._ops.single_dim_strategy import (
+    _ShardingPlaceholder,
+    register_single_dim_strategy,
+)
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+from ..errors import UsageError
+from ..placements import AnyShard, Row
+from ._hooks import RuleInfo, expanding
+
+
+class RuleLike(Protocol):
+    """What `register` needs of a rule: the operator, a name for messages, and rows for a call.
+
+    Tensors in a call are meta tensors; rows count tensors in the order of the operator's schema, those in
+    lists one by one.
+    """
+
+    @property
+    def op(self) -> Any: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def rows(self, *args: Any, **kwargs: Any) -> list[Row]: ...
+
+
+@dataclass(frozen=True)
+class _Registered:
+    rule: RuleLike
+    before: tuple[tuple[dict[Any, Any], Any], ...]  # DTensor's tables, and what each had for the operator
+    stack: ExitStack
+
+
+_MISSING = object()
+_registered: dict[OpOverload, _Registered] = {}
+
+
+def register(rule: RuleLike) -> None:
+    """Make DTensor shard an operator by a rule, whatever it did with it before.
+
+    Rows that need a local form are left out: DTensor runs the operator itself on the local tensors.
+    """
+    op = _overload(rule.op)
+    if op in _registered:
+        raise UsageError(
+            f"operator {op} is already registered by rule {_registered[op].rule.name!r}: "
+            f"unregister that before registering rule {rule.name!r}"
+        )
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    tables = (
+        propagator.op_single_dim_strategy_funcs,
+        propagator.op_to_schema_info_for_single_dim_strategy,
+        propagator.op_strategy_funcs,
+        propagator.op_to_rules,
+        propagator.op_to_schema_info,
+    )
+    before = tuple((table, table.pop(op, _MISSING)) for table in tables)
+    stack = ExitStack()
+    stack.enter_context(expanding())
+    info = schema_info(op)
+    register_single_dim_strategy(op, info, allow_uneven_sharding=True)(_strategy_function(rule))
+    plain = propagator.op_single_dim_strategy_funcs[op]
+    propagator.op_single_dim_strategy_funcs[op] = RuleInfo(
+        plain.func, plain.allow_unbacked_sharding, plain.allow_uneven_sharding, rows=_rows_function(rule, op)
+    )
+    _registered[op] = _Registered(rule, before, stack)
+    _clear_sharding_prop_cache()
+
+
+def unregister(rule: RuleLike | OpOverload | str) -> None:
+    """Give an operator back to what DTensor had for it before `register`."""
+    op = _overload(rule if isinstance(rule, OpOverload | str) else rule.op)
+    if op not in _registered:
+        raise UsageError(f"operator {op} is not registered: nothing to undo")
+    registered = _registered.pop(op)
+    for table, value in registered.before:
+        table.pop(op, None)
+        if value is not _MISSING:
+            table[op] = value
+    registered.stack.close()
+    _clear_sharding_prop_cache()
+
+
+def registered() -> dict[str, str]:
+    """The operators that rules are registered for, with the rules' names."""
+    return {str(op): entry.rule.name for op, entry in _registered.items()}
+
+
+def _overload(op: Any) -> OpOverload:
+    if isinstance(op, OpOverload):
+        return op
+    try:
+        namespace, name, *overload = str(op).split(".")
+        found = getattr(getattr(getattr(torch.ops, namespace), name), overload[0] if overload else "default")
+    except (AttributeError, ValueError):
+        raise UsageError(f"there is no operator {op!r}: give an overload such as 'aten.mm.default'") from None
+    assert isinstance(found, OpOverload)
+    return found
+
+
+def schema_info(op: OpOverload) -> RuntimeSchemaInfo:
+    """Which arguments DTensor's caches must tell apart: all that are no tensors."""
+    arguments = op._schema.arguments
+    static = [
+        (position, argument)
+        for position, argument in enumerate(arguments)
+        if "Tensor" not in str(argument.type)
+    ]
+    positional = [position for position, argument in static if not argument.kwarg_only]
+    return RuntimeSchemaInfo(
+        static_argnum=min(positional, default=100),
+        static_kwargkey=[argument.name for _, argument in static] or None,
+        needs_pytree=any("List[" in str(a.type) and "Tensor" in str(a.type) for a in arguments),
+    )
+
+
+def _as_tensors(value: Any) -> Any:
+    """The same arguments with meta tensors for PyTorch's tensor metadata."""
+    if isinstance(value, TensorMeta):
+        return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device="meta")
+    if isinstance(value, list | tuple):
+        return [_as_tensors(item) for item in value]
+    return value
+
+
+def _rows_of_call(rule: RuleLike, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Row]:
+    rows = rule.rows(*(_as_tensors(a) for a in args), **{name: _as_tensors(a) for name, a in kwargs.items()})
+    return [row for row in rows if row.local is None]
+
+
+def _rows_function(rule: RuleLike, op: OpOverload) -> Any:
+    """Rows for a call, with keyword tensors in the order in which DTensor counts them: the call's."""
+    keyword_order = [argument.name for argument in op._schema.arguments]
+
+    def rows(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Row]:
+        found = _rows_of_call(rule, args, kwargs)
+        counts = {name: _count(value) for name, value in kwargs.items()}
+        in_schema_order = sorted(counts, key=keyword_order.index)
+        if in_schema_order == list(counts):
+            return found
+        first = sum(_count(value) for value in args)
+        return [_reordered(row, first, in_schema_order, counts) for row in found]
+
+    return rows
+
+
+def _reordered(row: Row, first: int, names: Sequence[str], counts: Mapping[str, int]) -> Row:
+    """A row whose keyword tensors stand in the order of `names`, put into the order of `counts`."""
+    parts, start = {}, first
+    for name in names:
+        parts[name] = row.inputs[start : start + counts[name]]
+        start += counts[name]
+    inputs = (*row.inputs[:first], *(p for name in counts for p in parts[name]))
+    return Row(inputs, row.outputs, row.shards, row.local)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, TensorMeta):
+        return 1
+    return sum(_count(item) for item in value) if isinstance(value, list | tuple) else 0
+
+
+def _strategy_function(rule: RuleLike) -> Any:
+    """PyTorch's form of the rule, for those who ask PyTorch: rows that hold for shards of any size."""
+
+    def strategy(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[list[Any]]:
+        rows = _rows_function(rule, op)(args, kwargs)
+        return [
+            [
+                _ShardingPlaceholder(p.dim) if isinstance(p, AnyShard) else p
+                for p in (*row.outputs, *row.inputs)
+            ]
+            for row in rows
+            if row.shards == "any" and not row.is_replicated
+        ]
+
+    return strategy
