@@ -1,10 +1,11 @@
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise import Row, UsageError
 from shardwise.placements import PARTIALS, SHARDS
-from shardwise.rules import FactorRule
+from shardwise.rules import FactorRule, Rule
 
 
 def rule_of(rows, inputs, outputs):
@@ -129,3 +130,12 @@ def test_factors_of_a_dim_multiply_to_its_size(call):
 def test_rows_that_are_not_of_the_call_are_refused(row, inputs, outputs, message):
     with pytest.raises(UsageError, match=message):
         rule_of([row], inputs, outputs)
+
+
+def test_a_rule_made_of_clauses_gives_factors_for_any_call():
+    rule = Rule.from_yaml("op: aten._softmax.default\nclauses: [{rows: S(d) -> S(d) when d != dim}]")
+    for shape, dim in [((4, 6, 8), 1), ((5, 3), -1), ((7,), 0)]:
+        call = (torch.empty(shape, device="meta"), dim, False)
+        factors = rule.factors(*call)
+        assert factors.rows() == rule.rows(*call)
+        factors.verify([shape], [shape])
