@@ -337,7 +337,7 @@ def test_mistakes_are_one_sentence():
         program.node(
             FactorRule.parse("([i])->([i]) {i=8}"), [program.input("v", (8,))], [program.value("o", (4,))]
         )
-    with pytest.raises(UsageError, match="does not tell the output's shape"):
+    with pytest.raises(UsageError, match="the shapes of its outputs are needed"):
         program.op(FactorRule.parse("([i, j])->([i, 1]) {i=8, j=8} reduction={j}"), ["x"])
     with pytest.raises(UsageError, match="unknown level 'quick'"):
         propagate(program, "quick")

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise import UsageError
-from shardwise.rules import FactorRule, Template
+from shardwise.rules import FactorRule, Template, rule_for
 
 
 @pytest.mark.parametrize(
@@ -174,6 +174,40 @@ def test_a_wrong_rule_says_what_is_wrong(text, message):
     with pytest.raises(UsageError, match=message) as error:
         Template.parse(text)
     assert repr(text) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("rule", "inputs", "outputs", "text"),
+    [
+        (
+            "i k, k j -> i j",
+            [(8, 4), (4, 2)],
+            None,
+            "([i, k], [k, j])->([i, j]) {i=8, j=2, k=4} reduction={k}",
+        ),
+        ("([i])->([i]) {i=8}", [(8,)], None, "([i])->([i]) {i=8}"),
+        ("([i])->(-, [i]) {i=8}", [(8,)], [(8,)], "([i])->(-, [i]) {i=8}"),
+        ("() -> ([i]) {i=8}", [], [(8,)], "()->([i]) {i=8}"),
+        ("() -> i", [()], [(8,)], "([])->([i]) {i=8}"),
+        ("() -> ()", [()], None, "([])->([])"),
+    ],
+)
+def test_a_rule_may_be_given_in_either_form(rule, inputs, outputs, text):
+    assert str(rule_for(rule, inputs, outputs)) == text
+    assert str(rule_for(rule_for(rule, inputs, outputs), inputs, outputs)) == text
+
+
+@pytest.mark.parametrize(
+    ("rule", "inputs", "outputs", "message"),
+    [
+        ("([i])->([i]) {i=8}", [(4,)], None, "factor i is 8 but dim 0 of input 0 is 4"),
+        ("([i])->([i]) {i=8}", [(8,)], [(8,), (8,)], "the rule has 1 outputs but there are 2 shapes"),
+        ("([i])->([1]) {i=8} reduction={i}", [(8,)], None, "the shapes of its outputs are needed"),
+    ],
+)
+def test_a_rule_with_sizes_must_be_one_for_the_call(rule, inputs, outputs, message):
+    with pytest.raises(UsageError, match=message):
+        rule_for(rule, inputs, outputs)
 
 
 WRONG_SHAPES = [

@@ -21,7 +21,7 @@ from typing import Any
 from ..errors import UsageError
 from ..layout import Sharding
 from ..mesh import Mesh
-from ..rules import FactorRule, Template
+from ..rules import FactorRule, rule_for
 from ._levels import LEVELS, Level
 from ._program import OpKind, Program, identity, kind_of
 from ._run import Propagation
@@ -88,7 +88,10 @@ def _program(case: dict[str, Any]) -> Program:
     for op in case["ops"]:
         inputs, outputs = op["operands"], [value(result) for result in op["results"]]
         shapes = [[program.values[name].shape for name in side] for side in (inputs, outputs)]
-        rule = identity(shapes[0][0]) if op["op"] in _IDENTITIES else _rule(op["rule"], *shapes)
+        if op["op"] in _IDENTITIES:
+            rule: FactorRule | None = identity(shapes[0][0])
+        else:
+            rule = None if op["rule"] is None else rule_for(op["rule"], *shapes)
         kind = _kind(op["op"], op.get("kind"), rule)
         program.node(rule, inputs, outputs, op=op["op"], kind=kind, allowed=op.get("allowed", "both"))
     for result in case["results"]:
@@ -107,16 +110,6 @@ def _kind(op: str, kind: OpKind | None, rule: FactorRule | None) -> OpKind | Non
     if op == "custom_call" and rule is not None and not rule.custom and len(rule.inputs) == 1:
         return "copy" if kind_of(rule) == "elementwise" else kind
     return kind
-
-
-def _rule(
-    text: str | None, inputs: list[tuple[int, ...]], outputs: list[tuple[int, ...]]
-) -> FactorRule | None:
-    if text is None:
-        return None
-    if "[" in text or text.startswith("()->"):
-        return FactorRule.parse(text)
-    return Template.parse(text).on(inputs, outputs)
 
 
 def mismatches(case: dict[str, Any], outcome: Propagation) -> list[str]:

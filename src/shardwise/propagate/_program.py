@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from ..errors import UsageError
 from ..layout import Sharding
 from ..mesh import Mesh
-from ..rules import FactorRule, Template, TensorFactors
+from ..rules import FactorRule, Template, TensorFactors, rule_for
 
 # When an operation is passed at the levels `op-priority` and `user-priority`; see `_levels`.
 OpKind = Literal[
@@ -91,18 +91,7 @@ class Program:
     ) -> str:
         """An operation with one output. Its shape is taken from the rule unless given."""
         shapes = [self._value(value).shape for value in inputs]
-        if (
-            isinstance(rule, FactorRule)
-            and shape is None
-            and not all(dim for t in rule.outputs for dim in t or ())
-        ):
-            raise UsageError(
-                f"rule '{rule}' has a dim without a factor, so it does not tell the output's shape: give it"
-            )
-        if isinstance(rule, str):
-            rule = Template.parse(rule)
-        if isinstance(rule, Template):
-            rule = rule.on(shapes, None if shape is None else [shape])
+        rule = rule_for(rule, shapes, None if shape is None else [shape])
         if len(rule.outputs) != 1 or rule.outputs[0] is None:
             raise UsageError(f"rule '{rule}' has {len(rule.outputs)} outputs: use 'node' for other than one")
         if shape is None:
@@ -132,7 +121,7 @@ class Program:
                 )
         given, made = ([self._value(value).shape for value in side] for side in (inputs, outputs))
         if rule is not None:
-            rule.verify(given, _with_gaps(made, rule))
+            rule_for(rule, given, made)
         node = Node(
             op, kind or (kind_of(rule) if rule else "other"), rule, tuple(inputs), tuple(outputs), allowed
         )
@@ -194,15 +183,6 @@ class Program:
             )
         sharding.require_rank(shape)
         return sharding
-
-
-def _with_gaps(shapes: list[tuple[int, ...]], rule: FactorRule) -> list[tuple[int, ...] | None]:
-    """The shapes of the outputs that are there, with None for those that the call does not return."""
-    missing = sum(tensor is None for tensor in rule.outputs)
-    if len(shapes) + missing != len(rule.outputs):
-        return [*shapes]
-    remaining = iter(shapes)
-    return [None if tensor is None else next(remaining) for tensor in rule.outputs]
 
 
 def identity(shape: Sequence[int]) -> FactorRule:

@@ -4,7 +4,7 @@ from ._bind import DIM_ARGUMENTS, Bound, Reading, bind, named_arguments
 from ._clause import Clause, Term
 from ._expression import Scope
 from ._factors import Factor, FactorRule, Kind, TensorFactors
-from ._language import Template
+from ._language import Template, rule_for
 from ._rule import Rule, overload
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "bind",
     "named_arguments",
     "overload",
+    "rule_for",
 ]

@@ -1,5 +1,4 @@
-"""Factors from rows: each row that shards something is a factor, if its dims are not another factor's
-already.
+"""Factors from rows: each row that shards something is a factor, unless another factor has its dims already.
 
 A dim of size n is seen as the interval from 1 to n; a shard claims it from 1, a strided shard with split
 factor f from f, up to the size that all dims of the row share. Rows that cannot be factors beside the
@@ -132,8 +131,7 @@ def _assemble(
     carriers = (tuple(t for t in tensors[: len(inputs)] if t is not None), tuple(tensors[len(inputs) :]))
     factors = tuple(_factor(names[index], chosen[index]) for index in order)
     entries = tuple(names.get(index, row) for index, row in enumerate(rows))
-    rule = FactorRule(*carriers, (*factors, *fillers), entries)
-    return rule
+    return FactorRule(*carriers, (*factors, *fillers), entries)
 
 
 def _fill(parts: list[tuple[int, int, str]], size: int, used: int, fillers: list[Factor]) -> tuple[str, ...]:

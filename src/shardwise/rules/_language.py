@@ -62,6 +62,31 @@ class Template:
             raise UsageError(f"rule {str(self)!r} on {shapes}: {error}") from None
 
 
+def rule_for(
+    rule: "FactorRule | Template | str", inputs: Sequence[Shape], outputs: Sequence[Shape] | None = None
+) -> FactorRule:
+    """The factor rule of a call, from a rule in any form: text of either kind, parsed, or with sizes already.
+
+    >>> str(rule_for("i -> i", [(8,)])) == str(rule_for("([i])->([i]) {i=8}", [(8,)]))
+    True
+    """
+    if isinstance(rule, str):
+        rule = FactorRule.parse(rule) if "[" in rule else Template.parse(rule)
+    if isinstance(rule, Template):
+        return rule.on(inputs, outputs)
+    if outputs is None:
+        if not all(dim for tensor in rule.outputs for dim in tensor or ()):
+            raise UsageError(
+                f"rule '{rule}' has a dim without a factor, so the shapes of its outputs are needed"
+            )
+        outputs = [[rule.size_of(dim) for dim in tensor] for tensor in rule.outputs if tensor is not None]
+    remaining = iter(outputs)
+    missing = sum(tensor is None for tensor in rule.outputs)
+    if len(outputs) + missing == len(rule.outputs):
+        return rule.verify(inputs, [None if t is None else next(remaining) for t in rule.outputs])
+    return rule.verify(inputs, outputs)
+
+
 @cache
 def _parse(text: str) -> Template:
     try:
