@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from shardwise import Row, UsageError
 from shardwise.placements import PARTIALS, SHARDS
-from shardwise.rules import FactorRule, Rule
+from shardwise.rules import FactorRule, Rule, factors_of_call
 
 
 def rule_of(rows, inputs, outputs):
@@ -136,6 +136,6 @@ def test_a_rule_made_of_clauses_gives_factors_for_any_call():
     rule = Rule.from_yaml("op: aten._softmax.default\nclauses: [{rows: S(d) -> S(d) when d != dim}]")
     for shape, dim in [((4, 6, 8), 1), ((5, 3), -1), ((7,), 0)]:
         call = (torch.empty(shape, device="meta"), dim, False)
-        factors = rule.factors(*call)
+        factors = factors_of_call(rule, *call)
         assert factors.rows() == rule.rows(*call)
         factors.verify([shape], [shape])

@@ -4,6 +4,7 @@ from ._bind import DIM_ARGUMENTS, Bound, Reading, bind, named_arguments
 from ._clause import Clause, Term
 from ._expression import Scope
 from ._factors import Factor, FactorRule, Kind, TensorFactors
+from ._from_rows import factors_of_call
 from ._language import Template, rule_for
 from ._rule import Rule, overload
 
@@ -21,6 +22,7 @@ __all__ = [
     "TensorFactors",
     "Term",
     "bind",
+    "factors_of_call",
     "named_arguments",
     "overload",
     "rule_for",

@@ -7,10 +7,13 @@ others (they claim what is taken, or carry partials only) are kept as they are, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import UsageError
 from ..placements import SHARDS, Row, is_partial, is_shard
+from ._bind import bind
 from ._factors import Factor, FactorRule, Shape, TensorFactors
+from ._rule import Rule
 
 _LETTERS = "ijklmnopqrstuvwxyz"
 
@@ -42,6 +45,12 @@ def factors_from_rows(
             for tensor, dim, _ in claim.places:
                 taken.setdefault((tensor, dim), []).append(claim)
     return _assemble(rows, chosen, inputs, outputs)
+
+
+def factors_of_call(rule: Rule, *args: Any, **kwargs: Any) -> FactorRule:
+    """What a rule made of clauses says of a call, as factors; tensors may be meta tensors."""
+    scope = bind(rule.function, args, kwargs, rule.reading).scope
+    return factors_from_rows(rule.rows_of(args, kwargs, scope.outputs), scope.inputs, scope.outputs)
 
 
 def _require_fit(row: Row, inputs: Sequence[Shape], outputs: Sequence[Shape | None]) -> None:

@@ -9,10 +9,9 @@ import yaml
 
 from ..errors import UsageError
 from ..placements import Row
-from ._bind import Bound, Reading, bind
+from ._bind import Reading, bind
 from ._clause import Clause
 from ._expression import Shape
-from ._factors import FactorRule
 
 
 @dataclass(frozen=True)
@@ -46,14 +45,7 @@ class Rule:
         self, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Shape | None] | None = None
     ) -> list[Row]:
         """`rows`, for a caller who knows the shapes of the outputs."""
-        return self._rows(bind(self.function, args, kwargs, self.reading, outputs))
-
-    def factors(self, *args: Any, **kwargs: Any) -> FactorRule:
-        """The rows for a call as factors, for propagation."""
-        bound = bind(self.function, args, kwargs, self.reading)
-        return FactorRule.from_rows(self._rows(bound), (bound.scope.inputs, bound.scope.outputs))
-
-    def _rows(self, bound: Bound) -> list[Row]:
+        bound = bind(self.function, args, kwargs, self.reading, outputs)
         found: dict[Row, None] = {}
         for clause in self.clauses:
             found |= dict.fromkeys(clause.rows(bound.scope, bound.groups, bound.output_groups))
