@@ -2,13 +2,13 @@
 
 Two kinds of step exist. One axis may change its placement, if it is the last to cut its dim: by a gather, a
 reduction, an exchange, or by a free local slice. And whole pieces may change hands between ranks, by a
-permute: equal axes exchange their roles, or unequal ones their places in the nesting of a dim.
+permute: two equal axes exchange their roles, or unequal ones their places in the nesting of a dim.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, permutations, product
+from itertools import chain, combinations, permutations, product
 
 import numpy as np
 from torch.distributed.tensor.placement_types import Placement
@@ -86,13 +86,17 @@ class Steps:
 
 def all_steps(states: States) -> Steps:
     found: list[_Found] = []
-    relabellings = _relabellings(states.shape)
+    equal = [
+        pair
+        for pair in combinations(range(len(states.shape)), 2)
+        if states.shape[pair[0]] == states.shape[pair[1]] > 1
+    ]
     for index, (codes, order) in enumerate(states.all):
         found.extend(_changes_of_one_axis(states, index, codes, order))
-        for way, moved, mask in relabellings:
-            target = _relabelled(states, codes, order, way, moved)
-            if target not in (-1, index):
-                found.append((target, index, _PERMUTE, mask, 1, 1, 0, -1))
+        for pair in equal:
+            target = _exchanged(states, codes, order, pair)
+            if target is not None:
+                found.append((target, index, _PERMUTE, 1 << pair[0] | 1 << pair[1], 1, 1, 0, -1))
         found.extend(_reorderings(states, index, codes, order))
     found.sort()
     columns = np.array(found, dtype=np.int32).reshape(-1, 8).T
@@ -140,30 +144,19 @@ def _change(before: Placement, after: Placement, ranks: int) -> tuple[int, int, 
     return (_ALL_TO_ALL, 1, 1, 1) if is_shard(after) else None
 
 
-def _relabellings(shape: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
-    """Ways to exchange axes of equal size, with the axes that move and their mask."""
-    ways = []
-    for way in permutations(range(len(shape))):
-        moved = tuple(axis for axis in way if way[axis] != axis)
-        if moved and all(shape[way[axis]] == shape[axis] > 1 for axis in moved):
-            ways.append((way, moved, sum(1 << axis for axis in moved)))
-    return ways
-
-
-def _relabelled(
-    states: States,
-    codes: tuple[int, ...],
-    order: tuple[int, ...],
-    way: tuple[int, ...],
-    moved: tuple[int, ...],
-) -> int:
-    """The layout in which axes have exchanged their roles. Strided shards stay where they are."""
+def _exchanged(
+    states: States, codes: tuple[int, ...], order: tuple[int, ...], pair: tuple[int, int]
+) -> int | None:
+    """The layout in which two axes have exchanged their roles. Strided shards stay where they are."""
+    one, other = pair
+    if codes[one] == codes[other] and states.dims[codes[one]] < 0:
+        return None
+    if any(hasattr(states.placements[codes[axis]], "split_factor") for axis in pair):
+        return None
     changed = list(codes)
-    for axis in moved:
-        if hasattr(states.placements[codes[axis]], "split_factor"):
-            return -1
-        changed[way[axis]] = codes[axis]
-    return states.index[tuple(changed), tuple(way[axis] for axis in order)]
+    changed[one], changed[other] = codes[other], codes[one]
+    swap = {one: other, other: one}
+    return states.index[tuple(changed), tuple(swap.get(axis, axis) for axis in order)]
 
 
 def _reorderings(

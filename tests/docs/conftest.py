@@ -1,0 +1,49 @@
+"""Running a page of documentation: each block of code is run, and prints what the block after it says."""
+
+import contextlib
+import io
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from shardwise.cli import main
+
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page):
+    """Pairs of what is run and what it prints; code that prints nothing has None."""
+    found = BLOCK.findall(page.read_text())
+    for (kind, code), (following, output) in zip(found, [*found[1:], ("", "")], strict=True):
+        if kind != "text":
+            yield kind, code, output if following == "text" else None
+
+
+@pytest.fixture
+def run_page(monkeypatch):
+    """`run_page(path)` runs all blocks in one namespace and returns how many there were."""
+
+    def run(kind, code, namespace, page):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            if kind == "python":
+                exec(compile(code, str(page), "exec"), namespace)
+            else:
+                monkeypatch.setattr("sys.argv", shlex.split(code))
+                with pytest.raises(SystemExit, match="0"):
+                    main()
+        return printed.getvalue()
+
+    def run_all(page: Path) -> int:
+        monkeypatch.chdir(page.parents[1])
+        namespace = {}
+        ran = 0
+        for kind, code, output in blocks(page):
+            assert kind in ("python", "bash")
+            assert run(kind, code, namespace, page).strip() == (output or "").strip(), code
+            ran += 1
+        return ran
+
+    return run_all
