@@ -6,6 +6,7 @@ permute: two equal axes exchange their roles, or unequal ones their places in th
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, permutations, product
@@ -15,7 +16,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ..layout import mixes_partials
 from ..mesh import COLLECTIVES
-from ..placements import is_partial, is_replicate, is_shard, shard
+from ..placements import is_partial, is_replicate, is_shard
 
 # What a step can be. The last two are local and free.
 KINDS = (*COLLECTIVES, "slice", "to_partial")
@@ -36,6 +37,7 @@ class States:
     all: tuple[State, ...]
     choices: tuple[tuple[int, ...], ...]
     index: dict[State, int]
+    strided: frozenset[int]  # the codes of strided shards
 
     @classmethod
     def of(
@@ -53,7 +55,9 @@ class States:
             by_dim = [[axis for axis, code in enumerate(codes) if dims[code] == dim] for dim in range(ndim)]
             nestings = product(*(permutations(axes) for axes in by_dim))
             states.extend((codes, tuple(chain.from_iterable(nested))) for nested in nestings)
-        return cls(shape, placements, dims, tuple(states), choices, {s: i for i, s in enumerate(states)})
+        strided = frozenset(code for code, p in enumerate(placements) if hasattr(p, "split_factor"))
+        index = {state: i for i, state in enumerate(states)}
+        return cls(shape, placements, dims, tuple(states), choices, index, strided)
 
     def cuts(self, state: State, dim: int) -> tuple[Cut, ...]:
         """How a dim is cut, outermost first."""
@@ -86,13 +90,14 @@ class Steps:
 
 def all_steps(states: States) -> Steps:
     found: list[_Found] = []
+    changes = _all_changes(states)
     equal = [
         pair
         for pair in combinations(range(len(states.shape)), 2)
         if states.shape[pair[0]] == states.shape[pair[1]] > 1
     ]
     for index, (codes, order) in enumerate(states.all):
-        found.extend(_changes_of_one_axis(states, index, codes, order))
+        found.extend(_changes_of_one_axis(states, changes, index, codes, order))
         for pair in equal:
             target = _exchanged(states, codes, order, pair)
             if target is not None:
@@ -104,29 +109,42 @@ def all_steps(states: States) -> Steps:
 
 
 def _changes_of_one_axis(
-    states: States, index: int, codes: tuple[int, ...], order: tuple[int, ...]
+    states: States, changes: "_Changes", index: int, codes: tuple[int, ...], order: tuple[int, ...]
 ) -> Iterator[_Found]:
     """A new shard always becomes the last cut of its dim."""
-    dims = states.dims
+    dims, find = states.dims, states.index.get
     last = {dims[codes[axis]]: axis for axis in order}
     for axis, code in enumerate(codes):
         if dims[code] >= 0 and last[dims[code]] != axis:
             continue
-        rest = tuple(a for a in order if a != axis)
-        for after in states.choices[axis]:
-            change = _change(states.placements[code], states.placements[after], states.shape[axis])
-            if change is None:
-                continue
-            changed = (*codes[:axis], after, *codes[axis + 1 :])
+        before, after = codes[:axis], codes[axis + 1 :]
+        rest = tuple([a for a in order if a != axis])
+        nested_in = [dims[codes[a]] for a in rest]
+        for new, kind, mask, times, of_source, of_target in changes[axis][code]:
             nested = rest
-            if dims[after] >= 0:
-                before = sum(dims[codes[a]] <= dims[after] for a in rest)
-                nested = (*rest[:before], axis, *rest[before:])
-            target = states.index.get((changed, nested))  # none if it would mix reductions
+            if dims[new] >= 0:
+                place = bisect_right(nested_in, dims[new])
+                nested = (*rest[:place], axis, *rest[place:])
+            target = find(((*before, new, *after), nested))  # none if it would mix reductions
             if target is not None:
-                kind, times, of_source, of_target = change
-                mask = 0 if kind in (_SLICE, _TO_PARTIAL) else 1 << axis
                 yield target, index, kind, mask, times, of_source, of_target, -1
+
+
+# For each axis and code: the codes it may become, each with the kind, axes and size of that step.
+_Changes = list[list[list[tuple[int, int, int, int, int, int]]]]
+
+
+def _all_changes(states: States) -> _Changes:
+    table: _Changes = []
+    for axis, choices in enumerate(states.choices):
+        table.append([[] for _ in states.placements])
+        for code in choices:
+            for new in choices:
+                change = _change(states.placements[code], states.placements[new], states.shape[axis])
+                if change is not None:
+                    mask = 0 if change[0] in (_SLICE, _TO_PARTIAL) else 1 << axis
+                    table[axis][code].append((new, change[0], mask, *change[1:]))
+    return table
 
 
 def _change(before: Placement, after: Placement, ranks: int) -> tuple[int, int, int, int] | None:
@@ -151,7 +169,7 @@ def _exchanged(
     one, other = pair
     if codes[one] == codes[other] and states.dims[codes[one]] < 0:
         return None
-    if any(hasattr(states.placements[codes[axis]], "split_factor") for axis in pair):
+    if codes[one] in states.strided or codes[other] in states.strided:
         return None
     changed = list(codes)
     changed[one], changed[other] = codes[other], codes[one]
@@ -167,7 +185,7 @@ def _reorderings(
         axes = [axis for axis in order if states.dims[codes[axis]] == dim]
         if len({states.shape[axis] for axis in axes}) < 2:
             continue
-        if any(states.placements[codes[axis]] != shard(dim) for axis in axes):
+        if any(codes[axis] in states.strided for axis in axes):
             continue
         start = order.index(axes[0])
         stride = _strides(states.shape, axes)
