@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 
 from shardwise import Row, UsageError
 from shardwise.dtensor import record_collectives, register, registered, unregister, use_search
+from shardwise.rules import Rule
 
 aten = torch.ops.aten
 
@@ -100,9 +101,21 @@ def test_registering_twice_names_both_rules():
         unregister("aten.mm.default")
 
 
-def test_an_unknown_operator_is_one_sentence():
-    with pytest.raises(UsageError, match=r"no operator 'aten\.nothing\.default'"):
-        register(TextRule("aten.nothing.default", ()))
+@pytest.mark.parametrize(
+    ("op", "message"), [("aten.nothing.default", "no operator"), ("mm", "give an overload")]
+)
+def test_an_unknown_operator_is_one_sentence(op, message):
+    with pytest.raises(UsageError, match=message):
+        register(TextRule(op, ()))
+
+
+def test_rules_of_clauses_are_rules(mesh):
+    register(Rule.from_yaml("op: aten._softmax.default\nclauses: [{rows: S(d) -> S(d) when d != dim}]"))
+    x = torch.randn(4, 8)
+    for dim, placement in [(1, Shard(0)), (0, Shard(1))]:
+        result = torch.softmax(spread(mesh, x, Shard(0), Replicate()), dim)
+        assert result.placements == (placement, Replicate())
+        same(mesh[1], result, x.softmax(dim))
 
 
 def test_open_kinds_follow_the_nesting_order_of_the_inputs(mesh):

@@ -24,6 +24,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from ..errors import UsageError
 from ..placements import AnyShard, Row
+from ..rules import overload
 from ._hooks import RuleInfo, expanding
 
 
@@ -108,11 +109,9 @@ def registered() -> dict[str, str]:
 def _overload(op: Any) -> OpOverload:
     if isinstance(op, OpOverload):
         return op
-    try:
-        namespace, name, *overload = str(op).split(".")
-        found = getattr(getattr(getattr(torch.ops, namespace), name), overload[0] if overload else "default")
-    except (AttributeError, ValueError):
-        raise UsageError(f"there is no operator {op!r}: give an overload such as 'aten.mm.default'") from None
+    if "." not in str(op):
+        raise UsageError(f"{op!r} does not name an operator: give an overload such as 'aten.mm.default'")
+    found = overload(str(op))
     assert isinstance(found, OpOverload)
     return found
 

@@ -17,12 +17,10 @@ from torch import Tensor
 from torch.distributed._local_tensor import maybe_run_for_local_tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..layout import Layout
+from ..layout import IDENTITY, Layout
 from ..mesh import Mesh
 from ..placements import is_partial, is_shard
 from ..redistribute import Step
-
-_IDENTITY = {"sum": 0, "product": 1}
 
 
 def run_step(local: Tensor, step: Step, device_mesh: DeviceMesh, shape: Sequence[int]) -> Tensor:
@@ -120,8 +118,8 @@ def _slice(local: Tensor, step: Step, axis: int, shape: tuple[int, ...], place: 
 def _to_partial(local: Tensor, step: Step, axis: int, place: tuple[int, ...]) -> Tensor:
     """The whole value on the first rank for sum and product, copies otherwise: exact for every dtype."""
     reduction = step.after.placements[axis].reduce_op
-    if reduction in _IDENTITY and place[axis] > 0:
-        return torch.full_like(local, _IDENTITY[reduction])
+    if reduction in IDENTITY and place[axis] > 0:
+        return torch.full_like(local, IDENTITY[reduction])
     return local
 
 

@@ -3,11 +3,12 @@ tensor's dims.
 """
 
 from ._axes import AxisRef, append_axis, is_prefix, is_strict_prefix
-from ._layout import Layout, mixes_partials, piece_sizes
+from ._layout import IDENTITY, Layout, mixes_partials, piece_sizes
 from ._picture import picture
 from ._sharding import DimSharding, Sharding, layouts_of
 
 __all__ = [
+    "IDENTITY",
     "AxisRef",
     "DimSharding",
     "Layout",

@@ -22,7 +22,8 @@ from ..mesh import Mesh
 from ..placements import is_partial, is_replicate, is_shard, join, parse_placement, placement_text, shard
 
 _NESTED = re.compile(r"\s*(.*?)\s*\[\s*(\d+)\s*\]\s*")
-_IDENTITY = {"sum": 0, "product": 1}  # of the reductions for which a copy on every rank would be wrong
+# What all ranks but the first hold when a replicated value becomes partial; copies will do for the others.
+IDENTITY = {"sum": 0, "product": 1}
 
 
 @dataclass(frozen=True)
@@ -255,8 +256,8 @@ class Layout:
             tensor = tensor.index_select(dim, torch.as_tensor(held))
         coordinate = self.mesh.coordinate(rank)
         for axis, placement in enumerate(self.placements):
-            if is_partial(placement) and coordinate[axis] > 0 and placement.reduce_op in _IDENTITY:
-                return torch.full_like(tensor, _IDENTITY[placement.reduce_op])
+            if is_partial(placement) and coordinate[axis] > 0 and placement.reduce_op in IDENTITY:
+                return torch.full_like(tensor, IDENTITY[placement.reduce_op])
         return tensor
 
     def _cuts(self, dim: int) -> tuple[tuple[int | None, int], ...]:

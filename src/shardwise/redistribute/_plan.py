@@ -105,16 +105,25 @@ def price_table(
     dtype: torch.dtype = torch.float32,
     cluster: Cluster | str = "h100",
 ) -> np.ndarray:
-    """Seconds from each layout (row) to each other (column), all at once."""
+    """Seconds from each layout (row) to each other (column), all at once; kept for the next who asks."""
     if not layouts:
         return np.zeros((0, 0))
     for layout in layouts:
         _require(layouts[0], layout, shape)
+    return _price_table(tuple(layouts), tuple(shape), dtype.itemsize, Cluster.of(cluster))
+
+
+@lru_cache(maxsize=512)
+def _price_table(
+    layouts: tuple[Layout, ...], shape: tuple[int, ...], itemsize: int, cluster: Cluster
+) -> np.ndarray:
     where = space_of(layouts[0].mesh, _placements(layouts), len(shape))
     indices = [where.find(layout) for layout in layouts]
     unique, back = np.unique(indices, return_inverse=True)
-    costs = where.costs(tuple(shape), dtype.itemsize, Cluster.of(cluster))
-    return where.from_sources(unique.tolist(), costs)[np.ix_(back, np.array(indices))]
+    prices = where.from_sources(unique.tolist(), where.costs(shape, itemsize, cluster))
+    table = prices[np.ix_(back, np.array(indices))]
+    table.flags.writeable = False  # it is kept for the next who asks
+    return table
 
 
 class Prices:
