@@ -104,9 +104,7 @@ def _layer(
 
 
 def _backward(program: Program, gradient: str, tape: list[tuple[str, str, str]]) -> str:
-    """For each linear: the gradients of input and weight, and an Adam-like update of twenty pointwise
-    operations.
-    """
+    """For each linear: the gradients of input and weight, and an Adam-like update of twenty pointwise operations."""
     for _, x, weight in reversed(tape):
         columns = program.values[weight].shape[-1]
         upstream = gradient

@@ -88,6 +88,20 @@ def test_companions_and_reductions_per_output():
     assert [str(s) for s in outputs] == ["[] partial={dp:min}", "[] partial={dp:max}"]
 
 
+def test_reductions_that_do_not_go_together_are_not_mixed():
+    both = FactorRule.parse("([i, j])->([]) {i=8, j=16} reduction={i:sum, j:max}")
+    assert [str(s) for s in infer_output_sharding(both, shardings("[{dp}, {tp}]"))] == ["[] partial={dp:sum}"]
+    alike = FactorRule.parse("([i, j])->([]) {i=8, j=16} reduction={i:sum, j:avg}")
+    assert [str(s) for s in infer_output_sharding(alike, shardings("[{dp}, {tp}]"))] == [
+        "[] partial={dp:sum, tp:avg}"
+    ]
+    # A partial that is carried through counts too.
+    rows = [Row.parse(text) for text in ("S(0) -> P(sum)", "P(max) -> P(max)")]
+    rule = FactorRule.from_rows(rows, ([(8,)], [()]))
+    run = local_run(rule, shardings("[{dp}] partial={tp:max}"))
+    assert [str(s) for s in (*run.inputs, *run.outputs)] == ["[{}] partial={tp:max}", "[] partial={tp:max}"]
+
+
 @pytest.mark.parametrize(
     ("rule", "given", "needed", "why"),
     [

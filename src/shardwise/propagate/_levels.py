@@ -37,9 +37,7 @@ def stages(level: Level) -> tuple[str, ...]:
 
 
 def directions(rule: FactorRule, kind: OpKind, reused: bool, stage: str) -> tuple[int, ...]:
-    """For each factor, the directions in which it is passed in a stage. `reused`: an input has other users
-    too.
-    """
+    """For each factor, the directions in which it is passed in a stage. `reused`: an input has other users too."""
     return tuple(
         NONE if factor.blocked else _direction(kind, factor.kind == "pass_through", reused, stage)
         for factor in rule.factors

@@ -66,9 +66,7 @@ def propagate(program: Program, level: Level = "user-priority", *, debug: bool =
 
 @dataclass(frozen=True)
 class _Node:
-    """A node in numbers: its op, its values (inputs, then outputs), and the directions of its factors by
-    stage.
-    """
+    """A node in numbers: its op, its values (inputs, then outputs), and the directions of its factors by stage."""
 
     op: Op
     number: int

@@ -15,9 +15,9 @@ import torch
 from torch.distributed.tensor.placement_types import Placement
 
 from ..errors import UsageError
-from ..layout import AxisRef, DimSharding, Layout, Sharding, is_prefix, layouts_of
+from ..layout import AxisRef, DimSharding, Layout, Sharding, is_prefix, layouts_of, mixes_partials
 from ..mesh import Cluster, Mesh
-from ..placements import is_partial, is_replicate
+from ..placements import is_partial, is_replicate, is_shard
 from ..redistribute import Plan, plan
 from ..rules import Factor, FactorRule
 from ._state import Axes, Cell, Op, Projected, State, project, unproject
@@ -63,8 +63,7 @@ class LocalRun:
 def infer_output_sharding(
     rule: FactorRule, in_shardings: Sequence[Sharding], wanted: Sequence[Sharding | None] | None = None
 ) -> tuple[Sharding, ...]:
-    """The shardings of the outputs, given those of the inputs and, if any, those that the outputs should
-    have.
+    """The shardings of the outputs, given those of the inputs and, if any, those that the outputs should have.
 
     >>> from shardwise.rules import Template
     >>> rule = Template.parse("m k, k n -> m n").on([(8, 16), (16, 32)])
@@ -87,20 +86,15 @@ def local_run(
     rule: FactorRule, in_shardings: Sequence[Sharding], wanted: Sequence[Sharding | None] | None = None
 ) -> LocalRun:
     """Decide the axes of each factor. An axis on which an input is partial is used for nothing else: it is
-    carried
-    through if a row of the rule does that, and reduced beforehand if none does."""
+    carried through if a row of the rule does that, and reduced beforehand if none does.
+    """
     op = Op.of(rule, elementwise=False)
     states = _states(op, in_shardings, wanted)
     mesh = next(s.mesh for s in (*in_shardings, *(wanted or ())) if s is not None)
     tensors = [project(state, tensor, op.sizes) for state, tensor in zip(states, op.tensors, strict=True)]
-    carried = _carried(rule, states[: op.inputs])
-    axes = _assign(op, tensors, tuple(axis for axis, _, _ in carried))
-    partial: list[dict[AxisRef, str]] = [{} for _ in op.tensors]
-    for axis, inputs, outputs in carried:
-        _note(partial, [*inputs, *outputs], axis)
-    for factor in rule.factors:
-        for axis in axes.get(factor.name, ()):
-            _note(partial, _elsewhere(rule, factor), axis)
+    partial: list[dict[AxisRef, Placement]] = [{} for _ in op.tensors]
+    _carry(rule, states[: op.inputs], partial)
+    axes = _assign(op, tensors, partial)
     shardings = [_sharding(op, mesh, index, axes, partial[index]) for index in range(len(states))]
     return LocalRun(rule, axes, tuple(shardings[: op.inputs]), tuple(shardings[op.inputs :]))
 
@@ -126,20 +120,20 @@ def _states(op: Op, inputs: Sequence[Sharding], wanted: Sequence[Sharding | None
     return states
 
 
-def _carried(
-    rule: FactorRule, inputs: Sequence[State]
-) -> list[tuple[AxisRef, tuple[Placement, ...], tuple[Placement, ...]]]:
-    """Partial axes that some row carries through: the axis, and the row's inputs and outputs."""
-    carried = []
+def _carry(rule: FactorRule, inputs: Sequence[State], partial: list[dict[AxisRef, Placement]]) -> None:
+    """Note, per tensor, the partial axes that some row of the rule carries through."""
     for axis in dict.fromkeys(axis for state in inputs for axis, _ in state.partial):
         held = [dict(state.partial).get(axis) for state in inputs]
-        sharded = any(a.overlaps(axis) for state in inputs for dim in state.axes for a in dim)
+        if any(other.overlaps(axis) for state in inputs for dim in state.axes for other in dim):
+            continue
         for row in rule.rows():
-            outputs = tuple(placement for placement in row.outputs if placement is not None)
-            if not sharded and all(map(_keeps, row.inputs, held)) and not any(map(_is_sharded, outputs)):
-                carried.append((axis, row.inputs, outputs))
+            placements = [*row.inputs, *(placement for placement in row.outputs if placement is not None)]
+            if (
+                all(map(_keeps, row.inputs, held))
+                and not any(map(is_shard, placements))
+                and _note(partial, placements, (axis,))
+            ):
                 break
-    return carried
 
 
 def _keeps(placement: Placement, held: str | None) -> bool:
@@ -149,12 +143,10 @@ def _keeps(placement: Placement, held: str | None) -> bool:
     return is_partial(placement) and placement.reduce_op == held
 
 
-def _is_sharded(placement: Placement) -> bool:
-    return not is_replicate(placement) and not is_partial(placement)
-
-
-def _assign(op: Op, tensors: list[Projected], taken: Axes) -> dict[str, Axes]:
-    """The axes of each factor, decided in the order of the size of the tensor that asks for them."""
+def _assign(op: Op, tensors: list[Projected], partial: list[dict[AxisRef, Placement]]) -> dict[str, Axes]:
+    """The axes of each factor, decided in the order of the size of the tensor that asks for them; what that leaves
+    partial is noted.
+    """
     claims = []
     for number, factor in enumerate(op.rule.factors):
         if op.rule.row_of(factor.name) is None:
@@ -169,14 +161,23 @@ def _assign(op: Op, tensors: list[Projected], taken: Axes) -> dict[str, Axes]:
             longest = max((a for _, _, a in asking if is_prefix(axes, a)), key=_shards)
             claims.append(((elements, index, number), longest))
     assigned: dict[int, Axes] = {}
-    used = list(taken)
+    used = [axis for held in partial for axis in held]
     for (_, _, number), axes in sorted(claims, key=lambda claim: claim[0]):
         carriers = [tensor for tensor in tensors if number in tensor.cells]
         free = _clear(axes, [*used, *(axis for tensor in carriers for axis in tensor.barred)])
         assigned[number] = _held(free, op.rule.factors[number])
         used += assigned[number]
-    _drop_strided(op, assigned)
-    _drop_mixed(op, assigned)
+    mixing: int | None = -1
+    while mixing is not None:
+        _drop_strided(op, assigned)
+        left = [dict(held) for held in partial]
+        split = [(number, axes) for number, axes in assigned.items() if axes]
+        mixing = next(
+            (n for n, axes in split if not _note(left, _placements(op.rule, op.names[n]), axes)), None
+        )
+        if mixing is not None:
+            assigned[mixing] = ()
+    partial[:] = left
     return {op.names[number]: axes for number, axes in assigned.items() if axes}
 
 
@@ -195,9 +196,7 @@ def _clear(axes: Axes, used: Sequence[AxisRef]) -> Axes:
 
 
 def _held(axes: Axes, factor: Factor) -> Axes:
-    """The longest list of axes into which the factor may be split, by the shard sizes for which its row
-    holds.
-    """
+    """The longest list of axes into which the factor may be split, by the shard sizes for which its row holds."""
     for count in range(len(axes), 0, -1):
         shards = _shards(axes[:count])
         even = factor.size % shards == 0
@@ -224,33 +223,28 @@ def _drop_strided(op: Op, assigned: dict[int, Axes]) -> None:
                     changed = True
 
 
-def _drop_mixed(op: Op, assigned: dict[int, Axes]) -> None:
-    """No tensor may be partial in two ways that do not commute: the first factor decides."""
-    kinds: dict[int, str] = {}
-    for number in [number for number, axes in assigned.items() if axes]:
-        left = _elsewhere(op.rule, op.rule.factors[number])
-        new = {i: p.reduce_op for i, p in enumerate(left) if p is not None and is_partial(p)}
-        if any({kinds.get(i, kind), kind} not in ({kind}, {"sum", "avg"}) for i, kind in new.items()):
-            assigned[number] = ()
-        else:
-            kinds.update(new)
-
-
-def _elsewhere(rule: FactorRule, factor: Factor) -> list[Placement | None]:
-    """Per tensor its placement when the factor is split, if that is partial."""
-    row = rule.row_of(factor.name)
+def _placements(rule: FactorRule, factor: str) -> list[Placement]:
+    """The placements of all tensors when the factor is split."""
+    row = rule.row_of(factor)
     assert row is not None  # factors without a row are never split
-    placements = [*row.inputs, *(p for p, t in zip(row.outputs, rule.outputs, strict=True) if t is not None)]
-    return [p if p is not None and is_partial(p) else None for p in placements]
+    return [*row.inputs, *(placement for placement in row.outputs if placement is not None)]
 
 
-def _note(partial: list[dict[AxisRef, str]], placements: Sequence[Placement | None], axis: AxisRef) -> None:
-    for index, placement in enumerate(placements):
-        if placement is not None and is_partial(placement):
-            partial[index][axis] = placement.reduce_op
+def _note(partial: list[dict[AxisRef, Placement]], placements: Sequence[Placement], axes: Axes) -> bool:
+    """Note which tensors become partial on these axes; False, and nothing noted, if one would be so in two ways that
+    do not go together.
+    """
+    added = {index: p for index, p in enumerate(placements) if is_partial(p)}
+    if any(mixes_partials([*partial[index].values(), placement]) for index, placement in added.items()):
+        return False
+    for index, placement in added.items():
+        partial[index].update(dict.fromkeys(axes, placement))
+    return True
 
 
-def _sharding(op: Op, mesh: Mesh, index: int, axes: dict[str, Axes], partial: dict[AxisRef, str]) -> Sharding:
+def _sharding(
+    op: Op, mesh: Mesh, index: int, axes: dict[str, Axes], partial: dict[AxisRef, Placement]
+) -> Sharding:
     tensor = op.tensors[index]
     cells = {
         factor: Cell(axes.get(op.names[factor], ()), closed=True, minor=factor == dim[-1])
@@ -260,7 +254,7 @@ def _sharding(op: Op, mesh: Mesh, index: int, axes: dict[str, Axes], partial: di
     blank = State(((),) * len(tensor), (True,) * len(tensor), (), (), None)
     new = unproject(Projected(cells, (), ()), tensor, op.sizes, blank)
     dims = tuple(DimSharding(dim, open=False) for dim in new.axes)
-    return Sharding(mesh, dims, (), tuple(partial.items()))
+    return Sharding(mesh, dims, (), tuple((axis, placement.reduce_op) for axis, placement in partial.items()))
 
 
 def _shards(axes: Axes) -> int:

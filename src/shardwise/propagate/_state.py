@@ -18,9 +18,7 @@ Axes = tuple[AxisRef, ...]
 
 
 class State(NamedTuple):
-    """A sharding as plain tuples, compared and hashed often. `priorities` is None once they no longer
-    matter.
-    """
+    """A sharding as plain tuples, compared and hashed often. `priorities` is None once they no longer matter."""
 
     axes: tuple[Axes, ...]
     closed: tuple[bool, ...]

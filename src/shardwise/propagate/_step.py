@@ -82,9 +82,7 @@ def step(
 def _agreed(
     tensors: list[Projected], inputs: int, factor: int, direction: int, op: Op, notes: Notes | None
 ) -> Axes:
-    """The axes on which the tensors agree for a factor. Tensors against the direction only cut, never
-    extend.
-    """
+    """The axes on which the tensors agree for a factor. Tensors against the direction only cut, never extend."""
     if direction == NONE:
         return ()
     order = list(enumerate(tensors))
@@ -131,9 +129,7 @@ def _common(old: Axes, new: Axes, extend: bool) -> tuple[Axes, bool]:
 
 
 def _cut(axes: Axes, allowed: Callable[[AxisRef, int], AxisRef | None]) -> Axes:
-    """The axes up to the first that is not allowed in full. `allowed` gets an axis and the shards before
-    it.
-    """
+    """The axes up to the first that is not allowed in full. `allowed` gets an axis and the shards before it."""
     kept: list[AxisRef] = []
     shards = 1
     for axis in axes:

@@ -109,9 +109,7 @@ class FactorRule:
 
     @classmethod
     def parse(cls, text: str) -> "FactorRule":
-        """The rule that `text` writes with its sizes: `([i, k], [k, j])->([i, j]) {i=8, j=4, k=16}
-        reduction={k}`.
-        """
+        """The rule that `text` writes with its sizes: `([i, k], [k, j])->([i, j]) {i=8, j=4, k=16} reduction={k}`."""
         from ._text import parse_factor_rule
 
         return parse_factor_rule(text)

@@ -90,9 +90,7 @@ def _claim(row: Row, shapes: Sequence[Shape | None]) -> _Claim | None:
 
 
 def _preference(row: Row, index: int) -> tuple[int, int, int, int, int]:
-    """Of rows that claim the same dims: first those without partial inputs, then those that shard the most
-    tensors.
-    """
+    """Of rows that claim the same dims: first those without partial inputs, then those that shard the most tensors."""
     partial_inputs = sum(is_partial(placement) for placement in row.inputs)
     sharded = sum(placement is not None and is_shard(placement) for placement in (*row.inputs, *row.outputs))
     return partial_inputs, -sharded, row.local is not None, SHARDS.index(row.shards), index

@@ -50,9 +50,7 @@ class Template:
         return text
 
     def on(self, inputs: Sequence[Shape], outputs: Sequence[Shape] | None = None) -> FactorRule:
-        """The rule for a call with these shapes. Shapes of outputs are needed only where inputs do not tell
-        them.
-        """
+        """The rule for a call with these shapes. Shapes of outputs are needed only where inputs do not tell them."""
         try:
             return _instantiate(
                 self, [tuple(s) for s in inputs], None if outputs is None else [tuple(s) for s in outputs]
@@ -376,9 +374,7 @@ def _expand(
     fresh: Iterator[str],
     sizes: _Sizes,
 ) -> TensorFactors:
-    """The tensor's dims with `...` and `?` replaced by factors; what its shape says of their sizes is
-    noted.
-    """
+    """The tensor's dims with `...` and `?` replaced by factors; what its shape says of their sizes is noted."""
     dims: list[tuple[str, ...]] = []
     named = len(tensor) - ((BATCH,) in tensor)
     for names in tensor:
