@@ -44,6 +44,22 @@ def test_a_value_with_several_users_spreads_from_any_of_them(level):
     assert found(program, level)["other"] == "[{?}, {a, ?}]"
 
 
+@pytest.mark.parametrize("end", ["first", "last"])
+def test_the_work_grows_with_the_depth_and_no_faster(end):
+    """Every value changes once and the number of sweeps does not depend on the depth, from either end."""
+    sweeps = set()
+    for depth in (10, 300):
+        program = Program(MESH)
+        value = program.input("x", (8, 8), "[{a}, {}]" if end == "first" else None)
+        for _ in range(depth):
+            value = program.op("i j, j k -> i k", [value, program.input(f"w{len(program.values)}", (8, 8))])
+        program.result(value, "[{a}, {}]" if end == "last" else None)
+        outcome = propagate(program)
+        assert outcome.updates == depth + 1
+        sweeps.add(outcome.sweeps)
+    assert len(sweeps) == 1
+
+
 def test_closed_dims_block_and_open_dims_extend():
     assert found(chain(x="[{a}, {}]", y="[{}, {}]"))["y"] == "[{}, {}]"
     assert found(chain(x="[{a, b}, {}]", y="[{a, ?}, {?}]"))["y"] == "[{a, b, ?}, {?}]"
