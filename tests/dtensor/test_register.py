@@ -290,3 +290,10 @@ def test_a_change_that_dtensor_refuses_is_not_chosen_unless_we_run_it(mesh):
     same(mesh[1], a + b, x + 2)
     with use_search():
         same(mesh[1], a + b, x + 2)
+
+
+def test_a_row_with_the_wrong_number_of_tensors_is_one_sentence(mesh):
+    register(TextRule("aten.mm.default", ("S(0) -> S(0)",)))
+    a = spread(mesh, torch.randn(4, 4), Shard(0), Replicate())
+    with pytest.raises(RuntimeError, match=r"row 'S\(0\) -> S\(0\)' has 1 inputs but the call has 2 tensors"):
+        torch.mm(a, a)

@@ -19,8 +19,7 @@ from torch.distributed.tensor._ops.single_dim_strategy import (
 from torch.distributed.tensor._ops.utils import is_tensor_shardable
 from torch.distributed.tensor.placement_types import Placement
 
-from ..errors import UsageError
-from ..expand import Combination, cheapest
+from ..expand import Combination, NoCombination, cheapest
 from ..mesh import Cluster, Mesh
 from ..placements import Row, is_partial, is_shard
 from ..redistribute import Prices
@@ -97,7 +96,7 @@ def strategy_from_rows(
             allow=allow,
             accept=accept,
         )
-    except UsageError:
+    except NoCombination:
         return None
     inputs = [
         _spec(device_mesh, [row.inputs[i] for row in best.rows], _meta(spec)) for i, spec in enumerate(specs)

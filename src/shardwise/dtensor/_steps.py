@@ -6,10 +6,10 @@ uneven, empty and strided pieces need no cases of their own. Each move is a func
 coordinate, which is why the same code runs on real ranks and on simulated ones.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed._local_tensor import maybe_run_for_local_tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..layout import IDENTITY, Layout
+from ..layout import IDENTITY, Layout, Run
 from ..mesh import Mesh
 from ..placements import is_partial, is_shard
 from ..redistribute import Step
@@ -90,18 +90,64 @@ def _rank(mesh: Mesh, place: Sequence[int]) -> int:
     return _count(mesh, range(mesh.ndim), place)
 
 
-def _take(tensor: Tensor, dim: int, wanted: np.ndarray) -> Tensor:
-    """The slices at the given positions: the tensor itself or a view of a range where that is enough."""
-    length = len(wanted)
-    if length == tensor.shape[dim] and np.array_equal(wanted, np.arange(length)):
-        return tensor
-    if length and np.array_equal(wanted, np.arange(wanted[0], wanted[0] + length)):
-        return tensor.narrow(dim, int(wanted[0]), length)
-    return tensor.index_select(dim, torch.as_tensor(wanted, dtype=torch.int64, device=tensor.device))
+def _held(layout: Layout, dim: int, shape: Sequence[int], ranks: Sequence[int]) -> list[list[Run]]:
+    return [layout.runs(dim, shape[dim], rank) for rank in ranks]
 
 
-def _held(layout: Layout, dim: int, shape: Sequence[int], ranks: Sequence[int]) -> list[np.ndarray]:
-    return [layout.positions(dim, shape[dim], rank) for rank in ranks]
+def _common(some: Sequence[Run], others: Sequence[Run]) -> list[Run]:
+    """The positions in both."""
+    pairs = ((max(a, c), min(b, d)) for a, b in some for c, d in others)
+    return [(start, stop) for start, stop in pairs if start < stop]
+
+
+def _length(runs: Sequence[Run]) -> int:
+    return sum(stop - start for start, stop in runs)
+
+
+def _where(held: Sequence[Run], wanted: Sequence[Run]) -> list[Run]:
+    """Where the wanted positions lie in a tensor that holds these."""
+    found, passed = [], 0
+    for start, stop in held:
+        found += [
+            (first - start + passed, last - start + passed)
+            for first, last in _common([(start, stop)], wanted)
+        ]
+        passed += stop - start
+    return found
+
+
+def _take(tensor: Tensor, dim: int, runs: Sequence[Run]) -> Tensor:
+    """Ranges of a tensor, joined: itself or a view where that is enough."""
+    joined: list[Run] = []
+    for start, stop in runs:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], stop)
+        else:
+            joined.append((start, stop))
+    parts = [tensor.narrow(dim, start, stop - start) for start, stop in joined or [(0, 0)]]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+
+
+def _in_order(
+    tensor: Tensor, dim: int, arrived: Sequence[Sequence[Run]], stride: int | None = None
+) -> Tensor:
+    """A tensor that holds these positions one list after the other, put in ascending order.
+
+    `stride` is how far apart the lists begin, if they are padded to one length.
+    """
+    pieces, begin = [], 0
+    for number, runs in enumerate(arrived):
+        begin = begin if stride is None else number * stride
+        for start, stop in runs:
+            pieces.append((start, (begin, begin + stop - start)))
+            begin += stop - start
+    return _take(tensor, dim, [where for _, where in sorted(pieces)]).contiguous()
+
+
+def _padded(tensor: Tensor, dim: int, length: int) -> Tensor:
+    missing = list(tensor.shape)
+    missing[dim] = length - tensor.shape[dim]
+    return torch.cat([tensor, tensor.new_zeros(missing)], dim) if missing[dim] else tensor
 
 
 # -- local steps
@@ -110,8 +156,8 @@ def _held(layout: Layout, dim: int, shape: Sequence[int], ranks: Sequence[int]) 
 @maybe_run_for_local_tensor
 def _slice(local: Tensor, step: Step, axis: int, shape: tuple[int, ...], place: tuple[int, ...]) -> Tensor:
     dim, rank = step.after.placements[axis].dim, _rank(step.before.mesh, place)
-    before, after = _held(step.before, dim, shape, [rank])[0], _held(step.after, dim, shape, [rank])[0]
-    return _take(local, dim, np.searchsorted(before, after)).clone(memory_format=torch.contiguous_format)
+    before, after = (layout.runs(dim, shape[dim], rank) for layout in (step.before, step.after))
+    return _take(local, dim, _where(before, after)).clone(memory_format=torch.contiguous_format)
 
 
 @maybe_run_for_local_tensor
@@ -130,12 +176,7 @@ def _to_partial(local: Tensor, step: Step, axis: int, place: tuple[int, ...]) ->
 def _pad(local: Tensor, step: Step, axis: int, shape: tuple[int, ...], place: tuple[int, ...]) -> Tensor:
     dim = step.before.placements[axis].dim
     first = _members(step.before.mesh, axis, place)[0]
-    missing = len(step.before.positions(dim, shape[dim], first)) - local.shape[dim]
-    if missing:
-        padding = list(local.shape)
-        padding[dim] = missing
-        local = torch.cat([local, local.new_zeros(padding)], dim)
-    return local.contiguous()
+    return _padded(local, dim, _length(step.before.runs(dim, shape[dim], first))).contiguous()
 
 
 @maybe_run_for_local_tensor
@@ -144,8 +185,7 @@ def _order_gathered(
 ) -> Tensor:
     dim = step.before.placements[axis].dim
     held = _held(step.before, dim, shape, _members(step.before.mesh, axis, place))
-    arrived = np.concatenate([i * len(held[0]) + np.arange(len(piece)) for i, piece in enumerate(held)])
-    return _take(gathered, dim, arrived[np.argsort(np.concatenate(held))]).contiguous()
+    return _in_order(gathered, dim, held, _length(held[0]))
 
 
 # -- reduce-scatter
@@ -153,20 +193,20 @@ def _order_gathered(
 
 @maybe_run_for_local_tensor
 def _chunks(local: Tensor, step: Step, axis: int, shape: tuple[int, ...], place: tuple[int, ...]) -> Tensor:
-    """One equal chunk per rank, in order; what pads the shorter ones is never looked at."""
+    """One equal chunk per rank, in order."""
     dim, mesh = step.after.placements[axis].dim, step.before.mesh
-    before = step.before.positions(dim, shape[dim], _rank(mesh, place))
-    wanted = [
-        np.searchsorted(before, piece) for piece in _held(step.after, dim, shape, _members(mesh, axis, place))
-    ]
-    padded = [np.pad(piece, (0, len(wanted[0]) - len(piece))) for piece in wanted]
-    return _take(local, dim, np.concatenate(padded)).contiguous()
+    before = step.before.runs(dim, shape[dim], _rank(mesh, place))
+    pieces = [_where(before, piece) for piece in _held(step.after, dim, shape, _members(mesh, axis, place))]
+    longest = _length(pieces[0])
+    if all(_length(piece) == longest for piece in pieces):
+        return _take(local, dim, [run for piece in pieces for run in piece]).contiguous()
+    return torch.cat([_padded(_take(local, dim, piece), dim, longest) for piece in pieces], dim)
 
 
 @maybe_run_for_local_tensor
 def _trim(scattered: Tensor, step: Step, axis: int, shape: tuple[int, ...], place: tuple[int, ...]) -> Tensor:
     dim = step.after.placements[axis].dim
-    length = len(step.after.positions(dim, shape[dim], _rank(step.after.mesh, place)))
+    length = _length(step.after.runs(dim, shape[dim], _rank(step.after.mesh, place)))
     return scattered.narrow(dim, 0, length).contiguous()
 
 
@@ -181,12 +221,10 @@ def _parcels(
     group, and how many come from each. (Simulated ranks want no list inside the tuple.)
     """
     dim, members = step.after.placements[axis].dim, _members(step.before.mesh, axis, place)
-    before = step.before.positions(dim, shape[dim], members[place[axis]])
-    parcels = []
-    for piece in _held(step.after, dim, shape, members):
-        shared = np.intersect1d(before, piece, assume_unique=True)
-        parcels.append(_take(local, dim, np.searchsorted(before, shared)).reshape(-1))
-    incoming = [int(np.prod(block)) for block in _incoming(step, axis, shape, place)]
+    before = step.before.runs(dim, shape[dim], members[place[axis]])
+    pieces = _held(step.after, dim, shape, members)
+    parcels = [_take(local, dim, _where(before, piece)).reshape(-1) for piece in pieces]
+    incoming = [math.prod(block) for block in _incoming(step, axis, shape, place)]
     return (torch.cat(parcels), *(parcel.numel() for parcel in parcels), *incoming)
 
 
@@ -194,14 +232,11 @@ def _incoming(step: Step, axis: int, shape: tuple[int, ...], place: tuple[int, .
     """The shapes of what each member of the group sends to this rank."""
     members = _members(step.before.mesh, axis, place)
     own = members[place[axis]]
-    blocks = []
-    for member in members:
-        block = list(step.after.local_shape(shape, own))
-        for dim in {step.before.placements[axis].dim, step.after.placements[axis].dim}:
-            theirs = step.before.positions(dim, shape[dim], member)
-            ours = step.after.positions(dim, shape[dim], own)
-            block[dim] = len(np.intersect1d(theirs, ours, assume_unique=True))
-        blocks.append(block)
+    blocks = [list(step.after.local_shape(shape, own)) for _ in members]
+    for dim in {step.before.placements[axis].dim, step.after.placements[axis].dim}:
+        ours = step.after.runs(dim, shape[dim], own)
+        for block, theirs in zip(blocks, _held(step.before, dim, shape, members), strict=True):
+            block[dim] = _length(_common(theirs, ours))
     return blocks
 
 
@@ -211,11 +246,11 @@ def _unpack(
 ) -> Tensor:
     dim, members = step.before.placements[axis].dim, _members(step.before.mesh, axis, place)
     blocks = _incoming(step, axis, shape, place)
-    parts = received.split([int(np.prod(block)) for block in blocks])
-    ours = step.after.positions(dim, shape[dim], members[place[axis]])
-    arrived = [np.intersect1d(p, ours, assume_unique=True) for p in _held(step.before, dim, shape, members)]
+    parts = received.split([math.prod(block) for block in blocks])
+    ours = step.after.runs(dim, shape[dim], members[place[axis]])
+    arrived = [_common(theirs, ours) for theirs in _held(step.before, dim, shape, members)]
     joined = torch.cat([part.reshape(block) for part, block in zip(parts, blocks, strict=True)], dim)
-    return _take(joined, dim, np.argsort(np.concatenate(arrived))).contiguous()
+    return _in_order(joined, dim, arrived)
 
 
 # -- permute: every rank sends its whole piece to one rank
@@ -229,7 +264,7 @@ def _whole_parcel(
     rank, sources = _rank(mesh, place), permute_sources(step)
     outgoing, incoming = [0] * mesh.ranks, [0] * mesh.ranks
     outgoing[sources.index(rank)] = local.numel()
-    incoming[sources[rank]] = int(np.prod(step.after.local_shape(shape, rank)))
+    incoming[sources[rank]] = math.prod(step.after.local_shape(shape, rank))
     return (local.reshape(-1), *outgoing, *incoming)
 
 

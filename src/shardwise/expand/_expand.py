@@ -29,6 +29,10 @@ PriceFunction = Callable[[Layout, Layout, tuple[int, ...]], float]
 Shape = Sequence[int]
 
 
+class NoCombination(UsageError):
+    """No combination of the rows fits the call."""
+
+
 @dataclass(frozen=True)
 class Combination:
     """One row per mesh axis. `price` is the seconds of bringing all inputs into their layouts, `changes` the
@@ -102,12 +106,10 @@ def cheapest(
     dp: S(0), R -> S(0); tp: S(1), S(0) -> P(sum) 0.0
     """
     call = _Call(rows, mesh, inputs, shapes, outputs, price, dtypes, fixed, allow)
-    for chosen in chain(call.unchanged(), call.best_first()):
-        if call.is_valid(chosen):
-            combination = call.combination(chosen)
-            if accept is None or accept(combination):
-                return combination
-    raise UsageError(
+    for combination in chain(call.unchanged(), call.best_first()):
+        if accept is None or accept(combination):
+            return combination
+    raise NoCombination(
         f"no combination of the rows on mesh {call.mesh} fits inputs "
         f"{', '.join(f'[{layout}]' for layout in call.layouts)} of shapes {', '.join(map(str, call.shapes))}"
     )
@@ -252,8 +254,9 @@ class _Call:
 
     def is_valid(self, chosen: tuple[int, ...]) -> bool:
         """True if every tensor has a layout, of finite price, with shards as the rows want them."""
-        if not self.price_of(chosen) < math.inf:
-            return False
+        return self.price_of(chosen) < math.inf and self._outputs_and_sizes_fit(chosen)
+
+    def _outputs_and_sizes_fit(self, chosen: tuple[int, ...]) -> bool:
         rows = [self.rows[row] for row in chosen]
         for placed in zip(*(row.outputs for row in rows), strict=True):
             missing = [p is None for p in placed]
@@ -286,8 +289,10 @@ class _Call:
 
     # -- search
 
-    def unchanged(self) -> Iterator[tuple[int, ...]]:
-        """The rows that take the inputs as they are, if there are such on every axis: nothing costs less."""
+    def unchanged(self) -> Iterator[Combination]:
+        """The rows that take the inputs as they are, if there are such on every axis: nothing costs less, so
+        no price has to be looked up.
+        """
         if not isinstance(self.prices, Prices):
             return
         wanted = list(zip(*self.placed, strict=True)) or [()] * self.mesh.ndim
@@ -296,18 +301,19 @@ class _Call:
             for candidates, inputs in zip(self.candidates, wanted, strict=True)
         ]
         chosen = tuple(row for row in matches if row is not None)
-        if len(chosen) == len(matches):
-            yield chosen
+        if len(chosen) == len(matches) and self._outputs_and_sizes_fit(chosen):
+            yield Combination(self.mesh, tuple(self.rows[row] for row in chosen), 0.0, 0)
 
-    def best_first(self) -> Iterator[tuple[int, ...]]:
-        """All combinations, cheapest first; of equals the one with fewest changes, then the first rows."""
+    def best_first(self) -> Iterator[Combination]:
+        """All valid combinations, cheapest first; of equals the one with fewest changes, then the first rows."""
         bounds = [[level.tolist() for level in _prefix_minima(table)] for table in self.tables]
         heap: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, ())]
         while heap:
             _, changes, chosen = heapq.heappop(heap)
             axis = len(chosen)
             if axis == self.mesh.ndim:
-                yield chosen
+                if self.is_valid(chosen):
+                    yield self.combination(chosen)
                 continue
             slots = []  # per input, the bounds after one more axis, by its placement there
             for codes, levels in zip(self.codes, bounds, strict=True):

@@ -22,6 +22,8 @@ from ..mesh import Mesh
 from ..placements import is_partial, is_replicate, is_shard, join, parse_placement, placement_text, shard
 
 _NESTED = re.compile(r"\s*(.*?)\s*\[\s*(\d+)\s*\]\s*")
+Run = tuple[int, int]  # the positions from start to before stop
+
 # What all ranks but the first hold when a replicated value becomes partial; copies will do for the others.
 IDENTITY = {"sum": 0, "product": 1}
 
@@ -186,13 +188,17 @@ class Layout:
         """True if every rank holds some of a dim of this size."""
         return smallest_piece(self._cuts(dim), size) > 0
 
-    def positions(self, dim: int, size: int, rank: int) -> np.ndarray:
-        """Which positions of a dim of `size` the rank holds, in the order in which it holds them."""
+    def runs(self, dim: int, size: int, rank: int) -> list[Run]:
+        """Which positions of a dim of `size` the rank holds: ascending ranges (start, stop), none empty."""
         coordinate = self.mesh.coordinate(rank)
-        held = np.arange(size)
+        held = [(0, size)] if size else []
         for axis in self.axes(dim):
-            held = _cut(held, _factor(self.placements[axis]), self.mesh.shape[axis])[coordinate[axis]]
+            held = _cut(held, _factor(self.placements[axis]), self.mesh.shape[axis], coordinate[axis])
         return held
+
+    def positions(self, dim: int, size: int, rank: int) -> np.ndarray:
+        """The same, one by one."""
+        return np.concatenate([np.arange(0), *(np.arange(*run) for run in self.runs(dim, size, rank))])
 
     def local_shape(self, shape: Sequence[int], rank: int = 0) -> tuple[int, ...]:
         """The shape of what `rank` holds. Rank 0's is the largest of all, in every dim."""
@@ -211,11 +217,8 @@ class Layout:
         With a strided shard the piece is not one range: `positions` tells all.
         """
         self._require(shape)
-        starts = []
-        for dim, size in enumerate(shape):
-            held = self.positions(dim, size, rank)
-            starts.append(int(held[0]) if len(held) else size)
-        return tuple(starts)
+        held = [self.runs(dim, size, rank) for dim, size in enumerate(shape)]
+        return tuple(runs[0][0] if runs else size for runs, size in zip(held, shape, strict=True))
 
     # -- pieces
 
@@ -252,8 +255,9 @@ class Layout:
 
     def _piece(self, tensor: Tensor, rank: int) -> Tensor:
         for dim in self.sharded_dims:
-            held = self.positions(dim, tensor.shape[dim], rank)
-            tensor = tensor.index_select(dim, torch.as_tensor(held))
+            runs = self.runs(dim, tensor.shape[dim], rank) or [(0, 0)]
+            parts = [tensor.narrow(dim, start, stop - start) for start, stop in runs]
+            tensor = parts[0] if len(parts) == 1 else torch.cat(parts, dim)
         coordinate = self.mesh.coordinate(rank)
         for axis, placement in enumerate(self.placements):
             if is_partial(placement) and coordinate[axis] > 0 and placement.reduce_op in IDENTITY:
@@ -307,12 +311,27 @@ def smallest_piece(cuts: Sequence[tuple[int | None, int]], size: int) -> int:
     return min(sizes)
 
 
-def _cut(held: np.ndarray, factor: int | None, ranks: int) -> list[np.ndarray]:
-    if factor is None:
-        ends = np.cumsum(piece_sizes(len(held), None, ranks))[:-1]
-        return np.split(held, ends)
-    blocks = [_cut(block, None, ranks) for block in _cut(held, None, factor)]
-    return [np.concatenate([block[rank] for block in blocks]) for rank in range(ranks)]
+def _cut(held: list[Run], factor: int | None, ranks: int, rank: int) -> list[Run]:
+    """What one rank gets of these positions, each block cut like a dim of its own."""
+    part: list[Run] = []
+    start = 0
+    for block in piece_sizes(sum(stop - first for first, stop in held), None, factor or 1):
+        sizes = piece_sizes(block, None, ranks)
+        before = start + sum(sizes[:rank])
+        part.extend(_between(held, before, before + sizes[rank]))
+        start += block
+    return part
+
+
+def _between(held: list[Run], begin: int, end: int) -> list[Run]:
+    """The positions from the begin-th to before the end-th of those held."""
+    part, passed = [], 0
+    for start, stop in held:
+        first, last = max(start, start + begin - passed), min(stop, start + end - passed)
+        if first < last:
+            part.append((first, last))
+        passed += stop - start
+    return part
 
 
 def _factor(placement: Placement) -> int | None:
