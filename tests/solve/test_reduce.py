@@ -28,7 +28,7 @@ def test_the_kernel_has_the_optimum_of_the_problem(block, make_problem, by_brute
 
 
 def test_costs_of_the_kernel_are_costs_of_the_problem(make_problem):
-    from shardwise.solve._walk import cost_of
+    from shardwise.solve._pricing import cost_of
 
     compared = 0
     for seed in range(200):

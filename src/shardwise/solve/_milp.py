@@ -12,7 +12,7 @@ import highspy
 import numpy as np
 
 from ._kernel import BIG, Kernel
-from ._walk import load_of
+from ._pricing import load_of
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class _Program:
             solver.setOptionValue("mip_max_nodes", self.most_nodes)
         solver.passModel(lp)
 
-        def interrupt(event) -> None:  # type: ignore[no-untyped-def]
+        def interrupt(event) -> None:
             if self.stopped():
                 event.interrupt()
 

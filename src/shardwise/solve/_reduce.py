@@ -126,7 +126,7 @@ def reduce(
 class _State:
     """The working problem between compiled runs: pools move, points are renumbered."""
 
-    def __init__(self, problem: Problem, w: ops.Work, tables, usages, log, points) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, problem: Problem, w: ops.Work, tables, usages, log, points) -> None:
         self.problem, self.w, self.points = problem, w, points
         self.tables, self.usages, self.log = tables, usages, log
 

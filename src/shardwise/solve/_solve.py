@@ -200,7 +200,8 @@ class _Run:
         if cost is not None and bound is not None:
             bound = min(bound, cost)
         last = self.log[-1] if self.log else None
-        if last is not None and last.cost == cost and last.bound == bound:
+        known = (None, None) if last is None else (last.cost, last.bound)
+        if (cost, bound) == known:
             return
         peak = last.peak if last is not None else None
         if cost is not None and (last is None or last.cost != cost):

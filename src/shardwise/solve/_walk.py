@@ -1,115 +1,14 @@
-"""Compiled steps of the search on a kernel: pricing memory, ascending the dual, walking among solutions.
+"""The walk among solutions of a kernel.
 
-Memory enters as a price per time point. The dual ascent finds prices and a lower bound with message passing;
-the walk proposes with the core move under scaled, noisy prices, splits what changed into connected components
-and accepts each one that pays, provided no time point gets worse than its capacity (or than it was).
+A step proposes with the core move under scaled, noisy prices, splits what changed into connected components and
+accepts each one that pays, provided no time point gets worse than its capacity (or than it was).
 """
 
 import numpy as np
 from numba import njit
 
 from ._eliminate import solve_region, uniform
-from ._messages import sweep
-
-
-@njit(cache=True, nogil=True)
-def cost_of(a, x):
-    total = 0.0
-    for v in range(len(a.k)):
-        total += a.cost[a.start[v] + x[v]]
-    for e in range(len(a.ends)):
-        u, v = a.ends[e, 0], a.ends[e, 1]
-        total += a.tables[a.table[2 * e] + x[v] * a.k[u] + x[u]]
-    return total
-
-
-@njit(cache=True, nogil=True)
-def load_of(a, x, load):
-    load[:] = 0
-    for v in range(len(a.k)):
-        for i in range(a.item_first[v], a.item_first[v + 1]):
-            used = a.usage[a.item_offset[i] + x[v]]
-            load[a.item_lo[i]] += used
-            if a.item_hi[i] < len(load):
-                load[a.item_hi[i]] -= used
-    for t in range(1, len(load)):
-        load[t] += load[t - 1]
-
-
-@njit(cache=True, nogil=True)
-def overflow(a, load):
-    """The sum over points of what exceeds the capacity."""
-    total = 0
-    for t in range(len(load)):
-        total += max(0, load[t] - a.capacity[t])
-    return total
-
-
-@njit(cache=True, nogil=True)
-def price_nodes(a, prices, theta):
-    """Node costs with memory priced."""
-    sums = np.zeros(len(prices) + 1)
-    for t in range(len(prices)):
-        sums[t + 1] = sums[t] + prices[t]
-    theta[:] = a.cost
-    for v in range(len(a.k)):
-        for i in range(a.item_first[v], a.item_first[v + 1]):
-            price = sums[a.item_hi[i]] - sums[a.item_lo[i]]
-            if price > 0:
-                for c in range(a.k[v]):
-                    theta[a.start[v] + c] += price * a.usage[a.item_offset[i] + c]
-
-
-@njit(cache=True, nogil=True)
-def ascend(a, messages, best_messages, offset, prices, best_prices, state, target, iterations, x, stop):
-    """Raise the dual bound by a deflected subgradient with Polyak steps.
-
-    `state`: bound so far, step factor, iterations since it rose, and the running direction's weight follows.
-    Each iteration is one pass of message passing each way at the current prices; any messages give a valid
-    bound. Returns the best bound (relative to the kernel's constant).
-    """
-    points = len(prices)
-    theta = np.empty(len(a.cost))
-    load = np.zeros(points, np.int64)
-    direction = np.zeros(points)
-    for _ in range(iterations):
-        if stop[0] != 0:
-            break
-        price_nodes(a, prices, theta)
-        sweep(a, theta, a.tables, messages, offset, x, True)
-        bound = sweep(a, theta, a.tables, messages, offset, x, False)
-        for t in range(points):
-            bound -= prices[t] * a.capacity[t]
-        if bound > state[0]:
-            state[0] = bound
-            state[1] = min(state[1] * 1.05, 2.0)
-            state[2] = 0
-            best_prices[:] = prices
-            best_messages[:] = messages
-        else:
-            state[2] += 1
-            if state[2] >= 10:
-                state[1] = max(0.6 * state[1], 1e-7)
-                state[2] = 0
-                prices[:] = best_prices
-                messages[:] = best_messages
-                direction[:] = 0
-                continue
-        if points == 0:
-            continue
-        load_of(a, x, load)
-        norm = 0.0
-        for t in range(points):
-            d = 0.7 * direction[t] + 0.3 * (load[t] - a.capacity[t])
-            direction[t] = d
-            if prices[t] > 0 or d > 0:
-                norm += d * d
-        if norm == 0:
-            continue
-        step = state[1] * max(target - bound, 1e-4 * abs(target) + 1e-9) / norm
-        for t in range(points):
-            prices[t] = max(0.0, prices[t] + step * direction[t])
-    return state[0]
+from ._pricing import cost_of, load_of, price_nodes
 
 
 @njit(cache=True)

@@ -11,17 +11,18 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ._dual import Dual
 from ._eliminate import scratch
 from ._exchange import View
 from ._kernel import BIG, Kernel
-from ._messages import message_offsets, slacks, sweep
+from ._messages import message_offsets, sweep
 from ._milp import prove, size_of
+from ._pricing import cost_of, load_of, overflow
 from ._reduce import Reduction, reduce
-from ._walk import ascend, cost_of, load_of, overflow, price_nodes, walk
+from ._walk import walk
 
 _MOST_PROVEN = 250_000  # variables of the largest program that is tried
 _SMALL = 5_000  # variables of a program that is tried at once
-_STALLED = 3e-5  # relative rise of the bound in a round of ascent that counts as none
 _PATIENCE = 8  # cycles of the walk without a new best before it starts from the common best
 
 
@@ -59,7 +60,7 @@ class Worker:
         self.stale = 0
         self.stuck = 0
         self.urgency = np.zeros(points)
-        self.dual = _Dual(self.kernel) if number == 0 else None
+        self.dual = Dual(self.kernel) if number == 0 else None
         self.tried_gap = np.inf
         self.ceiling = _ceiling(self.kernel)
         self.small = size_of(self.kernel) < _SMALL
@@ -107,8 +108,6 @@ class Worker:
         load_of(a, self.x, self.load)
         for _ in range(4):
             self._step(np.zeros(len(self.load)), 1.0, 0.0, 0, True)
-        if self.dual is not None:
-            self.dual.begin(messages, bound)
         return self._report(bound=bound)
 
     def _report(self, bound: float = -np.inf) -> View:
@@ -128,14 +127,14 @@ class Worker:
 
     def _ascend(self, view: View) -> View:
         assert self.dual is not None
-        bound, prices, decoded = self.dual.ascend(min(view.cost, 2 * self.ceiling + 1), 50, self.stop)
+        bound, prices = self.dual.ascend(min(view.cost, 2 * self.ceiling + 1), self.stop)
         if bound > self.ceiling + 1 and not np.isfinite(view.cost):
             return View(proven=True)  # nothing that is allowed costs as much: nothing fits
         self.prices = prices
         report = View(bound=bound, prices=prices, priced=bound)
         if self.alone or not np.isfinite(self.best_cost) or self.dual.rounds % 4 == 0:
             keep = self.x, self.load, self.cost
-            self.x, self.load = decoded.copy(), np.zeros_like(self.load)
+            self.x, self.load = self.dual.decoded.copy(), np.zeros_like(self.load)
             self.cost = cost_of(self.a, self.x)
             load_of(self.a, self.x, self.load)
             for _ in range(6):
@@ -251,54 +250,3 @@ def _ceiling(kernel: Kernel) -> float:
             known[at] = float(table[table < BIG / 2].max(initial=0.0))
         most += known[at]
     return most
-
-
-class _Dual:
-    """Prices, messages and step size of the dual ascent, between rounds."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.a = kernel.arrays
-        self.offset = message_offsets(self.a)
-        self.messages = np.zeros(self.offset[-1])
-        self.best_messages = self.messages.copy()
-        self.prices = np.zeros(len(self.a.capacity))
-        self.best_prices = self.prices.copy()
-        self.state = np.array([-np.inf, 1.0, 0.0])
-        self.decoded = np.zeros(len(self.a.k), np.int64)
-        self.stalled = False
-        self.restarts = 0
-        self.rounds = 0
-
-    def begin(self, messages: np.ndarray, bound: float) -> None:
-        self.messages[:] = messages
-        self.best_messages[:] = messages
-        self.state[0] = bound
-        self.stalled = len(self.prices) == 0
-
-    def ascend(self, cost: float, steps: int, stop: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        before = self.state[0]
-        # Far from `cost` a target that stays ahead of the bound makes better steps.
-        target = min(cost, before + 0.1 * abs(before) + 1.0)
-        if self.stalled:
-            self.restarts += 1
-            self.state[1] = 0.1
-            self.stalled = False
-        ascend(
-            self.a, self.messages, self.best_messages, self.offset, self.prices, self.best_prices,
-            self.state, target, steps, self.decoded, stop,
-        )  # fmt: skip
-        self.rounds += 1
-        rise = self.state[0] - before
-        if rise <= _STALLED * abs(self.state[0]) and (self.state[1] < 1e-2 or rise == 0):
-            self.stalled = True
-        return float(self.state[0]), self.best_prices.copy(), self.decoded
-
-    def slacks(self) -> tuple[float, np.ndarray]:
-        """The bound at the best prices and how much each choice raises it."""
-        theta, slack = np.empty(len(self.a.cost)), np.empty(len(self.a.cost))
-        price_nodes(self.a, self.best_prices, theta)
-        x = np.zeros(len(self.a.k), np.int64)
-        bound = sweep(self.a, theta, self.a.tables, self.best_messages, self.offset, x, False)
-        bound -= float(self.best_prices @ self.a.capacity)
-        slacks(self.a, theta, self.a.tables, self.best_messages, self.offset, slack)
-        return bound, slack

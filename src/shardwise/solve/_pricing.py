@@ -1,0 +1,52 @@
+"""What a choice per node of the kernel costs, what memory it loads, and node costs with memory priced."""
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def cost_of(a, x):
+    total = 0.0
+    for v in range(len(a.k)):
+        total += a.cost[a.start[v] + x[v]]
+    for e in range(len(a.ends)):
+        u, v = a.ends[e, 0], a.ends[e, 1]
+        total += a.tables[a.table[2 * e] + x[v] * a.k[u] + x[u]]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def load_of(a, x, load):
+    load[:] = 0
+    for v in range(len(a.k)):
+        for i in range(a.item_first[v], a.item_first[v + 1]):
+            used = a.usage[a.item_offset[i] + x[v]]
+            load[a.item_lo[i]] += used
+            if a.item_hi[i] < len(load):
+                load[a.item_hi[i]] -= used
+    for t in range(1, len(load)):
+        load[t] += load[t - 1]
+
+
+@njit(cache=True, nogil=True)
+def overflow(a, load):
+    """The sum over points of what exceeds the capacity."""
+    total = 0
+    for t in range(len(load)):
+        total += max(0, load[t] - a.capacity[t])
+    return total
+
+
+@njit(cache=True, nogil=True)
+def price_nodes(a, prices, theta):
+    """Node costs with memory priced."""
+    sums = np.zeros(len(prices) + 1)
+    for t in range(len(prices)):
+        sums[t + 1] = sums[t] + prices[t]
+    theta[:] = a.cost
+    for v in range(len(a.k)):
+        for i in range(a.item_first[v], a.item_first[v + 1]):
+            price = sums[a.item_hi[i]] - sums[a.item_lo[i]]
+            if price > 0:
+                for c in range(a.k[v]):
+                    theta[a.start[v] + c] += price * a.usage[a.item_offset[i] + c]
