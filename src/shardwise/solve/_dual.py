@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 
 from ._kernel import Kernel
+from ._loops import copy, fill
 from ._messages import message_offsets, slacks, sweep
 from ._pricing import load_of, price_nodes
 
@@ -25,7 +26,7 @@ def ascend(a, offset, messages, prices, direction, best_messages, best_prices, s
     """
     points = len(prices)
     theta = np.empty(len(a.cost))
-    load = np.zeros(points, np.int64)
+    load = np.empty(points, np.int64)
     for _ in range(steps):
         if stop[0] != 0:
             return
@@ -38,16 +39,16 @@ def ascend(a, offset, messages, prices, direction, best_messages, best_prices, s
             state[BOUND] = bound
             state[FACTOR] = min(state[FACTOR] * 1.1, 2.0)
             state[FAILURES] = 0
-            best_prices[:] = prices
-            best_messages[:] = messages
+            copy(best_prices, prices, points)
+            copy(best_messages, messages, len(messages))
         else:
             state[FAILURES] += 1
             if state[FAILURES] >= 20:
                 state[FACTOR] = max(0.6 * state[FACTOR], 1e-7)
                 state[FAILURES] = 0
-                prices[:] = best_prices
-                messages[:] = best_messages
-                direction[:] = 0
+                copy(prices, best_prices, points)
+                copy(messages, best_messages, len(messages))
+                fill(direction, 0.0)
                 continue
         load_of(a, x, load)
         norm = 0.0

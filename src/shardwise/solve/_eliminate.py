@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from ._kernel import Arrays
+from ._loops import copy, fill
 
 _SCALE = 32  # units of the integer logarithm per factor of two
 _BUCKETS = 128
@@ -20,29 +21,37 @@ _MOST_SCOPE = 24
 OUTSIDE, LIVE, GONE = 0, 1, 2
 
 
+NODE = np.dtype(
+    [
+        ("state", np.int64),  # outside (or fixed), live or gone
+        ("weight", np.float64),
+        ("log_k", np.int64),
+        ("log_size", np.int64),  # of the table over its live neighbours
+        ("degree", np.int64),
+        ("head", np.int64),  # first link to a neighbour
+        ("bucket", np.int64),
+        ("bucket_next", np.int64),
+        ("bucket_prev", np.int64),
+        ("rank", np.int64),  # when it was eliminated
+        ("place", np.int64),  # in the scope of the step at hand
+        ("message", np.int64),  # offset of its message
+        ("child", np.int64),  # first message that it receives
+        ("sibling", np.int64),
+    ]
+)
+LINK = np.dtype([("next", np.int64), ("node", np.int64)])
+STEP = np.dtype([("node", np.int64), ("scope", np.int64), ("length", np.int64)])
+
+
 class Scratch(NamedTuple):
     """Memory of one worker, reused by every call."""
 
-    state: np.ndarray
-    weight: np.ndarray
-    log_k: np.ndarray
-    log_size: np.ndarray
-    degree: np.ndarray
-    head: np.ndarray  # neighbour lists
+    node: np.ndarray
     link: np.ndarray
-    link_node: np.ndarray
     hash: np.ndarray  # pairs that are linked
-    bucket: np.ndarray  # bucket of a node, first of a bucket, next and previous in it
     bucket_head: np.ndarray
-    bucket_next: np.ndarray
-    bucket_prev: np.ndarray
-    order: np.ndarray
-    rank: np.ndarray
-    scope_start: np.ndarray
+    step: np.ndarray  # node, start and length of the scope
     scope: np.ndarray
-    message: np.ndarray  # offset of a node's message
-    child: np.ndarray  # messages that a node receives, linked
-    sibling: np.ndarray
     partial: np.ndarray
     random: np.ndarray  # state of the generator
 
@@ -50,35 +59,17 @@ class Scratch(NamedTuple):
 def scratch(a: Arrays, seed: int) -> Scratch:
     n, m = len(a.k), len(a.ends)
     links = 8 * m + 16 * n + 4096
-    slots = 1 << int(np.ceil(np.log2(2 * links)))
-
-    def ints(size: int) -> np.ndarray:
-        return np.zeros(size, np.int64)
-
-    random = np.array([seed], np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x2545F4914F6CDD1D)
+    node = np.zeros(n, NODE)
+    node["log_k"] = np.ceil(np.log2(np.maximum(a.k, 1)) * _SCALE)
     return Scratch(
-        state=np.zeros(n, np.int8),
-        weight=np.zeros(n),
-        log_k=np.ceil(np.log2(np.maximum(a.k, 1)) * _SCALE).astype(np.int64),
-        log_size=ints(n),
-        degree=ints(n),
-        head=ints(n),
-        link=ints(links),
-        link_node=ints(links),
-        hash=np.zeros(slots, np.int64),
-        bucket=ints(n),
-        bucket_head=ints(_BUCKETS + 1),
-        bucket_next=ints(n),
-        bucket_prev=ints(n),
-        order=ints(n),
-        rank=ints(n),
-        scope_start=ints(n + 1),
-        scope=ints(n * 4 + 2 * m + 1024),
-        message=ints(n),
-        child=ints(n),
-        sibling=ints(n),
-        partial=np.zeros((_MOST_SCOPE + 2, int(a.k.max()) if n else 1)),
-        random=random,
+        node=node,
+        link=np.zeros(links, LINK),
+        hash=np.zeros(1 << int(np.ceil(np.log2(2 * links))), np.int64),
+        bucket_head=np.zeros(_BUCKETS + 1, np.int64),
+        step=np.zeros(n + 1, STEP),
+        scope=np.zeros(4 * n + 2 * m + 1024, np.int64),
+        partial=np.zeros((_MOST_SCOPE + 2, int(a.k.max(initial=1)))),
+        random=np.array([seed], np.uint64),
     )
 
 
@@ -94,64 +85,63 @@ def uniform(random):
 
 
 @njit(cache=True)
-def _linked(hash, u, v, insert):
-    """Whether the pair is in the set, after inserting it if asked."""
+def _linked(hash, slots, u, v):
+    """Whether the pair was in the set, of which the first `slots` slots are used. It is now."""
     if u > v:
         u, v = v, u
     key = (u << 32) + v + 1
-    mask = len(hash) - 1
+    mask = slots - 1
     slot = ((key * 0x9E3779B97F4A7C1) >> 20) & mask
     while hash[slot] != 0:
         if hash[slot] == key:
             return True
         slot = (slot + 1) & mask
-    if insert:
-        hash[slot] = key
+    hash[slot] = key
     return False
 
 
 @njit(cache=True)
 def _file(s, v, limit):
     """Put `v` into the bucket of its table size; what is above the limit goes into the last one."""
-    b = min(s.log_size[v] >> 4, _BUCKETS - 1)
-    if s.log_size[v] > limit or s.degree[v] > _MOST_SCOPE:
+    b = min(s.node[v].log_size >> 4, _BUCKETS - 1)
+    if s.node[v].log_size > limit or s.node[v].degree > _MOST_SCOPE:
         b = _BUCKETS
-    if s.bucket[v] == b:
+    if s.node[v].bucket == b:
         return
     _unfile(s, v)
-    s.bucket[v] = b
+    s.node[v].bucket = b
     first = s.bucket_head[b]
-    s.bucket_next[v] = first
-    s.bucket_prev[v] = -1
+    s.node[v].bucket_next = first
+    s.node[v].bucket_prev = -1
     if first >= 0:
-        s.bucket_prev[first] = v
+        s.node[first].bucket_prev = v
     s.bucket_head[b] = v
 
 
 @njit(cache=True)
 def _unfile(s, v):
-    if s.bucket[v] < 0:
+    if s.node[v].bucket < 0:
         return
-    if s.bucket_prev[v] >= 0:
-        s.bucket_next[s.bucket_prev[v]] = s.bucket_next[v]
+    if s.node[v].bucket_prev >= 0:
+        s.node[s.node[v].bucket_prev].bucket_next = s.node[v].bucket_next
     else:
-        s.bucket_head[s.bucket[v]] = s.bucket_next[v]
-    if s.bucket_next[v] >= 0:
-        s.bucket_prev[s.bucket_next[v]] = s.bucket_prev[v]
-    s.bucket[v] = -1
+        s.bucket_head[s.node[v].bucket] = s.node[v].bucket_next
+    if s.node[v].bucket_next >= 0:
+        s.node[s.node[v].bucket_next].bucket_prev = s.node[v].bucket_prev
+    s.node[v].bucket = -1
 
 
 @njit(cache=True)
 def _leave(s, v, limit):
     """`v` is no longer live: its neighbours lose it."""
-    p = s.head[v]
+    p = s.node[v].head
     while p >= 0:
-        t = s.link_node[p]
-        if s.state[t] == LIVE:
-            s.log_size[t] -= s.log_k[v]
-            s.degree[t] -= 1
+        t = s.link[p].node
+        if s.node[t].state == LIVE:
+            s.node[t].log_size -= s.node[v].log_k
+            s.node[t].degree -= 1
             _file(s, t, limit)
-        p = s.link[p]
+        p = s.link[p].next
 
 
 @njit(cache=True)
@@ -161,30 +151,30 @@ def plan(a, s, region, limit):
     slots = 64
     while slots < len(s.hash) and slots < 64 * len(region) + 4 * _MOST_SCOPE * _MOST_SCOPE:
         slots *= 2
-    hash = s.hash[:slots]
-    hash[:] = 0
+    for i in range(slots):
+        s.hash[i] = 0
     most_links = min(len(s.link), slots // 2)
-    s.bucket_head[:] = -1
+    fill(s.bucket_head, -1)
     for v in region:
-        s.state[v] = LIVE
-        s.weight[v] = uniform(s.random)
-        s.log_size[v] = 0
-        s.degree[v] = 0
-        s.head[v] = -1
-        s.bucket[v] = -1
+        s.node[v].state = LIVE
+        s.node[v].weight = uniform(s.random)
+        s.node[v].log_size = 0
+        s.node[v].degree = 0
+        s.node[v].head = -1
+        s.node[v].bucket = -1
     links = 0
     for v in region:
         for i in range(a.first[v], a.first[v + 1]):
             t = a.near[i]
-            if s.state[t] == LIVE:
-                s.link[links] = s.head[v]
-                s.link_node[links] = t
-                s.head[v] = links
+            if s.node[t].state == LIVE:
+                s.link[links].next = s.node[v].head
+                s.link[links].node = t
+                s.node[v].head = links
                 links += 1
-                s.log_size[v] += s.log_k[t]
-                s.degree[v] += 1
+                s.node[v].log_size += s.node[t].log_k
+                s.node[v].degree += 1
                 if v < t:
-                    _linked(hash, v, t, True)
+                    _linked(s.hash, slots, v, t)
     for v in region:
         _file(s, v, log_limit)
     eliminated, fixed, scopes = 0, 0, 0
@@ -197,72 +187,72 @@ def plan(a, s, region, limit):
         if lowest < _BUCKETS and roomy:
             v = s.bucket_head[lowest]
             _unfile(s, v)
-            s.state[v] = GONE
-            s.rank[v] = eliminated
-            s.order[eliminated] = v
-            s.scope_start[eliminated] = scopes
+            s.node[v].state = GONE
+            s.node[v].rank = eliminated
+            s.step[eliminated].node = v
+            s.step[eliminated].scope = scopes
             eliminated += 1
             begin = scopes
-            p = s.head[v]
+            p = s.node[v].head
             while p >= 0:
-                t = s.link_node[p]
-                if s.state[t] == LIVE:
+                t = s.link[p].node
+                if s.node[t].state == LIVE:
                     s.scope[scopes] = t
                     scopes += 1
-                p = s.link[p]
+                p = s.link[p].next
             for i in range(begin, scopes):
                 t = s.scope[i]
-                s.log_size[t] -= s.log_k[v]
-                s.degree[t] -= 1
+                s.node[t].log_size -= s.node[v].log_k
+                s.node[t].degree -= 1
                 for j in range(begin, i):
                     r = s.scope[j]
-                    if not _linked(hash, t, r, True):
-                        s.link[links] = s.head[t]
-                        s.link_node[links] = r
-                        s.head[t] = links
-                        s.link[links + 1] = s.head[r]
-                        s.link_node[links + 1] = t
-                        s.head[r] = links + 1
+                    if not _linked(s.hash, slots, t, r):
+                        s.link[links].next = s.node[t].head
+                        s.link[links].node = r
+                        s.node[t].head = links
+                        s.link[links + 1].next = s.node[r].head
+                        s.link[links + 1].node = t
+                        s.node[r].head = links + 1
                         links += 2
-                        s.log_size[t] += s.log_k[r]
-                        s.log_size[r] += s.log_k[t]
-                        s.degree[t] += 1
-                        s.degree[r] += 1
+                        s.node[t].log_size += s.node[r].log_k
+                        s.node[r].log_size += s.node[t].log_k
+                        s.node[t].degree += 1
+                        s.node[r].degree += 1
             for i in range(begin, scopes):
                 _file(s, s.scope[i], log_limit)
-                if s.bucket[s.scope[i]] < lowest:
-                    lowest = s.bucket[s.scope[i]]
+                if s.node[s.scope[i]].bucket < lowest:
+                    lowest = s.node[s.scope[i]].bucket
         else:
             blocked = s.bucket_head[_BUCKETS]
             if blocked < 0:
                 blocked = s.bucket_head[lowest]
             victim, most = blocked, -1.0
-            p = s.head[blocked]
+            p = s.node[blocked].head
             while p >= 0:
-                t = s.link_node[p]
-                if s.state[t] == LIVE and s.degree[t] * s.weight[t] > most:
-                    victim, most = t, s.degree[t] * s.weight[t]
-                p = s.link[p]
+                t = s.link[p].node
+                if s.node[t].state == LIVE and s.node[t].degree * s.node[t].weight > most:
+                    victim, most = t, s.node[t].degree * s.node[t].weight
+                p = s.link[p].next
             _unfile(s, victim)
-            s.state[victim] = OUTSIDE
+            s.node[victim].state = OUTSIDE
             _leave(s, victim, log_limit)
             fixed += 1
             lowest = 0
         remaining -= 1
-    s.scope_start[eliminated] = scopes
+    s.step[eliminated].scope = scopes
     return eliminated, fixed
 
 
 @njit(cache=True)
 def _tidy_scope(s, i):
     """Drop fixed nodes from the scope of step `i` and sort it, latest first. Returns its length."""
-    begin = s.scope_start[i]
+    begin = s.step[i].scope
     length = 0
-    for j in range(begin, s.scope_start[i + 1]):
+    for j in range(begin, s.step[i + 1].scope):
         t = s.scope[j]
-        if s.state[t] == GONE:
+        if s.node[t].state == GONE:
             p = begin + length
-            while p > begin and s.rank[s.scope[p - 1]] < s.rank[t]:
+            while p > begin and s.node[s.scope[p - 1]].rank < s.node[t].rank:
                 s.scope[p] = s.scope[p - 1]
                 p -= 1
             s.scope[p] = t
@@ -279,35 +269,33 @@ def solve_region(a, theta, tables, s, x, region, limit, pool):
     eliminated, fixed = plan(a, s, region, limit)
     used = 0
     for i in range(eliminated):
-        s.child[s.order[i]] = -1
+        s.node[s.step[i].node].child = -1
     factor_at = np.empty(256, np.int64)
     factor_depth = np.empty(256, np.int64)
     factor_stride = np.empty((256, _MOST_SCOPE), np.int64)
     digits = np.empty(_MOST_SCOPE, np.int64)
-    place = np.empty(len(a.k), np.int64) if eliminated else np.empty(0, np.int64)
-    lengths = np.empty(eliminated, np.int64)
     for i in range(eliminated):
-        v = s.order[i]
+        v = s.step[i].node
         kv = a.k[v]
-        begin = s.scope_start[i]
+        begin = s.step[i].scope
         depth = _tidy_scope(s, i)
-        lengths[i] = depth
+        s.step[i].length = depth
         size = 1
         for d in range(depth):
-            place[s.scope[begin + d]] = d
+            s.node[s.scope[begin + d]].place = d
             size *= a.k[s.scope[begin + d]]
         if used + size > len(pool):
             grown = np.empty(2 * len(pool) + size)
-            grown[:used] = pool[:used]
+            copy(grown, pool, used)
             pool = grown
         unary = s.partial[0]
         for c in range(kv):
             unary[c] = theta[a.start[v] + c]
         most_factors = depth
-        m = s.child[v]
+        m = s.node[v].child
         while m >= 0:
             most_factors += 1
-            m = s.sibling[m]
+            m = s.node[m].sibling
         if most_factors > len(factor_at):
             factor_at = np.empty(2 * most_factors, np.int64)
             factor_depth = np.empty(2 * most_factors, np.int64)
@@ -317,22 +305,22 @@ def solve_region(a, theta, tables, s, x, region, limit, pool):
         for j in range(a.first[v], a.first[v + 1]):
             t = a.near[j]
             at = a.table[a.half[j]]
-            if s.state[t] != GONE:
+            if s.node[t].state != GONE:
                 at += x[t] * kv
                 for c in range(kv):
                     unary[c] += tables[at + c]
-            elif s.rank[t] > i:
+            elif s.node[t].rank > i:
                 factor_at[factors] = at
-                factor_depth[factors] = place[t]
+                factor_depth[factors] = s.node[t].place
                 for d in range(depth):
                     factor_stride[factors, d] = 0
-                factor_stride[factors, place[t]] = kv
+                factor_stride[factors, s.node[t].place] = kv
                 factors += 1
-        m = s.child[v]
+        m = s.node[v].child
         while m >= 0:
-            r = s.rank[m]
-            at = s.message[m]
-            length = lengths[r]
+            r = s.node[m].rank
+            at = s.node[m].message
+            length = s.step[r].length
             if length == 1:
                 for c in range(kv):
                     unary[c] += pool[at + c]
@@ -343,18 +331,18 @@ def solve_region(a, theta, tables, s, x, region, limit, pool):
                 stride = kv
                 deepest = 0
                 for q in range(length - 2, -1, -1):
-                    t = s.scope[s.scope_start[r] + q]
-                    factor_stride[factors, place[t]] = stride
-                    deepest = max(deepest, place[t])
+                    t = s.scope[s.step[r].scope + q]
+                    factor_stride[factors, s.node[t].place] = stride
+                    deepest = max(deepest, s.node[t].place)
                     stride *= a.k[t]
                 factor_depth[factors] = deepest
                 factors += 1
-            m = s.sibling[m]
+            m = s.node[m].sibling
         # Odometer over the scope; level d + 1 of `partial` holds what depends on the first d + 1 digits.
         for d in range(depth):
             digits[d] = 0
         level = 0
-        s.message[v] = used
+        s.node[v].message = used
         position = used
         if depth == 0:
             least = unary[0]
@@ -399,39 +387,39 @@ def solve_region(a, theta, tables, s, x, region, limit, pool):
                 if level < 0:
                     break
             parent = s.scope[begin + depth - 1]
-            s.sibling[v] = s.child[parent]
-            s.child[parent] = v
+            s.node[v].sibling = s.node[parent].child
+            s.node[parent].child = v
         used += size
     # Read the choices back, last eliminated first.
     for i in range(eliminated - 1, -1, -1):
-        v = s.order[i]
+        v = s.step[i].node
         kv = a.k[v]
         total = s.partial[0]
         for c in range(kv):
             total[c] = theta[a.start[v] + c]
         for j in range(a.first[v], a.first[v + 1]):
             t = a.near[j]
-            if s.state[t] != GONE or s.rank[t] > i:
+            if s.node[t].state != GONE or s.node[t].rank > i:
                 at = a.table[a.half[j]] + x[t] * kv
                 for c in range(kv):
                     total[c] += tables[at + c]
-        m = s.child[v]
+        m = s.node[v].child
         while m >= 0:
-            r = s.rank[m]
-            at = s.message[m]
+            r = s.node[m].rank
+            at = s.node[m].message
             stride = kv
-            for q in range(lengths[r] - 2, -1, -1):
-                t = s.scope[s.scope_start[r] + q]
+            for q in range(s.step[r].length - 2, -1, -1):
+                t = s.scope[s.step[r].scope + q]
                 at += stride * x[t]
                 stride *= a.k[t]
             for c in range(kv):
                 total[c] += pool[at + c]
-            m = s.sibling[m]
+            m = s.node[m].sibling
         best = x[v]
         for c in range(kv):
             if total[c] < total[best]:
                 best = c
         x[v] = best
     for v in region:
-        s.state[v] = OUTSIDE
+        s.node[v].state = OUTSIDE
     return fixed, pool

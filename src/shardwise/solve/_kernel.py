@@ -54,17 +54,17 @@ class Kernel(NamedTuple):
     def of(
         cls, w: ops.Work, tables: np.ndarray, usages: np.ndarray, capacity: np.ndarray, points: np.ndarray
     ) -> "Kernel":
-        node = np.flatnonzero(w.alive)
-        number = np.full(len(w.alive), -1, np.int64)
+        node = np.flatnonzero(w.node["alive"])
+        number = np.full(len(w.node), -1, np.int64)
         number[node] = np.arange(len(node))
-        k = w.k[node]
+        k = w.node["k"][node]
         start = np.concatenate([[0], np.cumsum(k)]).astype(np.int64)
         cost = np.empty(start[-1])
-        for i, n in enumerate(node):
-            cost[start[i] : start[i + 1]] = w.cost[w.start[n] : w.start[n] + w.k[n]]
-        edge = np.flatnonzero(w.edge_alive)
-        ends = number[w.end.reshape(-1, 2)[edge]]
-        table, pool = _share(w.offset[edge], k[ends], tables)
+        for i, first in enumerate(w.node["start"][node]):
+            cost[start[i] : start[i + 1]] = w.cost[first : first + k[i]]
+        edge = np.flatnonzero(w.edge["alive"])
+        ends = number[w.half["end"].reshape(-1, 2)[edge]]
+        table, pool = _share(w.edge["offset"][edge], k[ends], tables)
         np.minimum(pool, BIG, out=pool)
         half = np.argsort(ends.reshape(-1), kind="stable")
         flat = ends.reshape(-1)
@@ -86,7 +86,7 @@ class Kernel(NamedTuple):
             usage=items[4],
             capacity=capacity.copy(),
         )
-        return cls(arrays, node, points, float(w.cost[w.start[~w.alive]].sum()))
+        return cls(arrays, node, points, float(w.cost[w.node["start"][~w.node["alive"]]].sum()))
 
 
 def _share(offset: np.ndarray, sizes: np.ndarray, tables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -99,8 +99,8 @@ def slacks(a, theta, tables, messages, offset, slack):
     most = 1
     for v in range(n):
         most = max(most, a.k[v])
-    surplus = np.zeros(len(a.cost))
-    shares = np.zeros(n)
+    surplus = np.empty(len(a.cost))
+    shares = np.empty(n)
     for v in range(n):
         kv = a.k[v]
         s = a.start[v]

@@ -38,6 +38,8 @@ def prove(
     most_nodes: int | None,
 ) -> Proof:
     """Solve to optimality unless time, nodes of the search tree or `stopped` end it."""
+    if kernel.nodes == 0:
+        return Proof("optimal", np.zeros(0, np.int64), 0.0)
     program = _Program(kernel, seconds, stopped, most_nodes)
     rows = program.few_points()
     bound = -np.inf

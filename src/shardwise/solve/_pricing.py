@@ -3,6 +3,8 @@
 import numpy as np
 from numba import njit
 
+from ._loops import copy, fill
+
 
 @njit(cache=True, nogil=True)
 def cost_of(a, x):
@@ -17,7 +19,7 @@ def cost_of(a, x):
 
 @njit(cache=True, nogil=True)
 def load_of(a, x, load):
-    load[:] = 0
+    fill(load, 0)
     for v in range(len(a.k)):
         for i in range(a.item_first[v], a.item_first[v + 1]):
             used = a.usage[a.item_offset[i] + x[v]]
@@ -40,10 +42,11 @@ def overflow(a, load):
 @njit(cache=True, nogil=True)
 def price_nodes(a, prices, theta):
     """Node costs with memory priced."""
-    sums = np.zeros(len(prices) + 1)
+    sums = np.empty(len(prices) + 1)
+    sums[0] = 0.0
     for t in range(len(prices)):
         sums[t + 1] = sums[t] + prices[t]
-    theta[:] = a.cost
+    copy(theta, a.cost, len(theta))
     for v in range(len(a.k)):
         for i in range(a.item_first[v], a.item_first[v + 1]):
             price = sums[a.item_hi[i]] - sums[a.item_lo[i]]

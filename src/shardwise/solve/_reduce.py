@@ -47,7 +47,7 @@ class Reduction:
         assert self.kernel is not None
         choice = np.full(self.problem.nodes, -1, np.int64)
         nodes = self.kernel.node
-        choice[nodes] = self._work.orig[self._work.start[nodes] + kernel_choice]
+        choice[nodes] = self._work.orig[self._work.node["start"][nodes] + kernel_choice]
         ops.undo(self._work.records, self._work.counts[ops.RECORDS], self._log, choice)
         return choice
 
@@ -58,7 +58,7 @@ class Reduction:
         a, first = self.kernel.arrays, self.problem.choice_start
         for i, node in enumerate(self.kernel.node):
             flags[first[node] : first[node + 1]] = False
-            s = self._work.start[node]
+            s = self._work.node["start"][node]
             flags[first[node] + self._work.orig[s : s + a.k[i]]] = keep[a.start[i] : a.start[i + 1]]
         return flags
 
@@ -67,59 +67,59 @@ class Reduction:
         assert self.kernel is not None
         picked = np.empty(len(self.kernel.node), np.int64)
         for i, node in enumerate(self.kernel.node):
-            s = self._work.start[node]
-            at = np.flatnonzero(self._work.orig[s : s + self._work.k[node]] == choice[node])
+            s = self._work.node["start"][node]
+            at = np.flatnonzero(self._work.orig[s : s + self._work.node["k"][node]] == choice[node])
             if not len(at):
                 return None
             picked[i] = at[0]
         return picked
 
 
+STAGES = {
+    "forbidden and single choices": 0,
+    "separable edges": ops.STEP_SEPARATE,
+    "merging what is determined": ops.STEP_MERGE,
+    "elimination of low degree": ops.STEP_ELIMINATE,
+    "dominated choices": ops.STEP_DOMINATE,
+}
+"""The steps in the order in which `watch` sees their effect; each stage keeps those before it."""
+
+_ALL_STEPS = sum(STAGES.values())
+
+
 def reduce(
     problem: Problem,
     *,
-    dominance: bool = True,
     most_eliminated: int = 4096,
-    memory: bool = True,
     allowed: np.ndarray | None = None,
     watch: Callable[[str, Kernel], None] | None = None,
 ) -> Reduction:
     """Reduce to a fixpoint.
 
-    `memory=False` leaves the memory limit out, `allowed` holds a flag per choice of the problem, and `watch`
-    sees the kernel in between.
+    Nodes of degree two are eliminated while the new table has at most `most_eliminated` entries (or is no
+    larger than what it replaces). `allowed` holds a flag per choice of the problem. With `watch` the steps
+    are added one after the other and it sees the kernel after each, parallel edges merged to begin with.
     """
     w, tables = _work(problem)
     if allowed is not None:
         w.cost[~allowed] = np.inf
-    count = problem.nodes
-    usages = problem.usages.copy()
-    log = np.empty(4 * count + 1024, np.int32)
-    points = maximal_points(problem.intervals) if memory else np.zeros(0, np.int64)
-    low, high = ranges(points, problem.intervals)
-    w.item_lo[:], w.item_hi[:] = low, high
+    points = maximal_points(problem.intervals)
+    w.item["lo"], w.item["hi"] = ranges(points, problem.intervals)
     w = w._replace(base=np.zeros(len(points) + 1, np.int64))
+    usages = problem.usages.copy()
     ops.begin(w, tables, usages)
-    state = _State(problem, w, tables, usages, log, points)
-    if watch:
-        watch("as given", state.kernel())
-    stages = (
-        [("exact steps without dominance", False), ("dominated choices", True)]
-        if watch
-        else [("", dominance)]
-    )
-    for name, dominated in stages:
-        while True:
-            overflow = state.bind()
-            if overflow is not None:
-                return state.end(overflow=overflow)
-            stuck = state.step(dominated, most_eliminated)
-            if stuck >= 0:
-                return state.end(stuck=int(stuck))
-            if not state.dropped_points():
-                break
-        if watch:
-            watch(name, state.kernel())
+    state = _State(problem, w, tables, usages, np.empty(4 * problem.nodes + 1024, np.int32), points)
+    if watch is None:
+        return state.reduce(_ALL_STEPS, most_eliminated) or state.end()
+    watch("as given", state.kernel())
+    steps = 0
+    for name, step in STAGES.items():
+        steps += step
+        ended = state.reduce(steps, most_eliminated)
+        if ended is not None:
+            return ended
+        watch(name, state.kernel())
+        ops.queue_all(state.w)
     return state.end()
 
 
@@ -138,35 +138,42 @@ class _State:
         capacity = self.capacity()
         if len(capacity) and capacity.min() < 0:
             return int(self.points[np.argmin(capacity)])
-        most = np.zeros(len(self.w.item_lo), np.int64)
+        most = np.zeros(len(self.w.item["lo"]), np.int64)
         ops.largest_usages(self.w, self.usages, most)
         used = most > 0
-        keep = binding(self.w.item_lo[used], self.w.item_hi[used], most[used], capacity)
+        keep = binding(self.w.item["lo"][used], self.w.item["hi"][used], most[used], capacity)
         number = np.concatenate([[0], np.cumsum(keep)])
-        self.w.item_lo[:] = number[self.w.item_lo]
-        self.w.item_hi[:] = number[self.w.item_hi]
+        self.w.item["lo"][:] = number[self.w.item["lo"]]
+        self.w.item["hi"][:] = number[self.w.item["hi"]]
         load = (self.problem.usage_limit - capacity)[keep]
         self.points = self.points[keep]
         self.w = self.w._replace(base=np.diff(load, prepend=0, append=0))
         ops.settle_all(self.w, self.usages)
         return None
 
-    def step(self, dominance: bool, most_eliminated: int) -> int:
-        self._before = len(self.points)
-        self.tables, self.usages, self.log, stuck = ops.reduce_to_fixpoint(
-            self.w, self.tables, self.usages, self.log, dominance, most_eliminated
-        )
-        return stuck
+    def reduce(self, steps: int, most_eliminated: int) -> Reduction | None:
+        """Apply `steps` to a fixpoint, time points included. The end if nothing is left to choose from."""
+        while True:
+            overflow = self.bind()
+            if overflow is not None:
+                return self.end(overflow=overflow)
+            self.tables, self.usages, self.log, stuck = ops.reduce_to_fixpoint(
+                self.w, self.tables, self.usages, self.log, steps, most_eliminated
+            )
+            if stuck >= 0:
+                return self.end(stuck=int(stuck))
+            if not self.dropped_points():
+                return None
 
     def dropped_points(self) -> bool:
         """Whether fewer points can bind than before the last step."""
         capacity = self.capacity()
         if len(capacity) and capacity.min() < 0:
             return True
-        most = np.zeros(len(self.w.item_lo), np.int64)
+        most = np.zeros(len(self.w.item["lo"]), np.int64)
         ops.largest_usages(self.w, self.usages, most)
         used = most > 0
-        return not binding(self.w.item_lo[used], self.w.item_hi[used], most[used], capacity).all()
+        return not binding(self.w.item["lo"][used], self.w.item["hi"][used], most[used], capacity).all()
 
     def kernel(self) -> Kernel:
         return Kernel.of(self.w, self.tables, self.usages, self.capacity(), self.points)
@@ -189,30 +196,27 @@ def _work(problem: Problem) -> tuple[ops.Work, np.ndarray]:
     counts[ops.TABLES_USED] = len(problem.tables)
     counts[ops.USAGES_USED] = len(problem.usages)
     size = max(n, m, 1)
+    node = np.zeros(n, ops.NODE)
+    node["k"], node["start"], node["item"], node["alive"] = k, problem.choice_start[:-1], np.arange(n), True
+    node["head"] = node["mark"] = -1
+    half = np.full(2 * m, -1, np.int64).repeat(3).view(ops.HALF)
+    half["end"] = problem.edges.reshape(-1)
+    edge = np.zeros(m, ops.EDGE)
+    edge["offset"], edge["alive"] = problem.table_start[:-1], True
+    item = np.zeros(n, ops.ITEM)
+    item["offset"], item["next"] = problem.choice_start[:-1], -1
     w = ops.Work(
-        k=k.copy(),
-        start=problem.choice_start[:-1].copy(),
+        node=node,
         cost=cost,
         orig=(np.arange(len(cost)) - np.repeat(problem.choice_start[:-1], k)).astype(np.int32),
-        alive=np.ones(n, bool),
-        degree=np.zeros(n, np.int64),
-        head=np.full(n, -1, np.int64),
-        item=np.arange(n),
-        end=problem.edges.reshape(-1).copy(),
-        next=np.full(2 * m, -1, np.int64),
-        prev=np.full(2 * m, -1, np.int64),
-        offset=problem.table_start[:-1].copy(),
-        edge_alive=np.ones(m, bool),
-        item_lo=np.empty(n, np.int64),
-        item_hi=np.empty(n, np.int64),
-        item_offset=problem.choice_start[:-1].copy(),
-        item_next=np.full(n, -1, np.int64),
+        half=half,
+        edge=edge,
+        item=item,
         base=np.zeros(1, np.int64),
         records=np.zeros((n, 4), np.int64),
         counts=counts,
         queued=np.zeros((3, size), bool),
         queue=np.zeros((3, size), np.int64),
         queue_ends=np.zeros((3, 2), np.int64),
-        mark=np.full(n, -1, np.int64),
     )
     return w, tables

@@ -11,7 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-QUEUE_EDGE, QUEUE_NODE, QUEUE_DOMINANCE = 0, 1, 2
+from ._loops import copy, fill
+
+# Of a fixed type, since numba compiles a function anew for every literal that it is called with.
+QUEUE_EDGE, QUEUE_NODE, QUEUE_DOMINANCE = np.int64(0), np.int64(1), np.int64(2)
+NONE = np.int64(-1)
+
+STEP_SEPARATE, STEP_MERGE, STEP_ELIMINATE, STEP_DOMINATE = 1, 2, 4, 8
 
 # Slots of `Work.counts`.
 TABLES_USED, USAGES_USED, LOG_USED, RECORDS = 0, 1, 2, 3
@@ -24,33 +30,38 @@ MOST_GROWTH = 1 << 20
 MOST_DOMINANCE = 400_000_000
 
 
-class Work(NamedTuple):
-    """The working problem. Node arrays have one entry per node of the input problem, alive or not."""
+NODE = np.dtype(
+    [
+        ("k", np.int64),  # choices left
+        ("start", np.int64),  # offset into `cost` and `orig`
+        ("degree", np.int64),
+        ("head", np.int64),  # first half-edge
+        ("item", np.int64),  # first memory item
+        ("mark", np.int64),  # scratch, -1 between steps
+        ("alive", np.bool_),
+    ],
+    align=True,
+)
+HALF = np.dtype([("end", np.int64), ("next", np.int64), ("prev", np.int64)])
+EDGE = np.dtype([("offset", np.int64), ("alive", np.bool_)], align=True)
+ITEM = np.dtype([("lo", np.int64), ("hi", np.int64), ("offset", np.int64), ("next", np.int64)])
 
-    k: np.ndarray  # number of choices left
-    start: np.ndarray  # offset into `cost` and `orig`
+
+class Work(NamedTuple):
+    """The working problem. Nodes and edges are those of the input problem, alive or not."""
+
+    node: np.ndarray
     cost: np.ndarray
     orig: np.ndarray  # index of a choice in the input problem
-    alive: np.ndarray
-    degree: np.ndarray
-    head: np.ndarray  # first half-edge
-    item: np.ndarray  # first item
-    end: np.ndarray  # node of a half-edge
-    next: np.ndarray
-    prev: np.ndarray
-    offset: np.ndarray  # of an edge's table
-    edge_alive: np.ndarray
-    item_lo: np.ndarray
-    item_hi: np.ndarray
-    item_offset: np.ndarray
-    item_next: np.ndarray
+    half: np.ndarray  # half-edges
+    edge: np.ndarray
+    item: np.ndarray
     base: np.ndarray  # differences over time of the memory that is no longer a choice
     records: np.ndarray  # undo records: node, first, second (or -1), offset into the log
     counts: np.ndarray
     queued: np.ndarray  # [queue, node or edge]
     queue: np.ndarray
     queue_ends: np.ndarray  # [queue, (first, count)]
-    mark: np.ndarray  # scratch, -1 everywhere between steps
 
 
 @njit(cache=True)
@@ -78,49 +89,49 @@ def touch(w, u):
     """The choices of `u` changed: look again at its edges, at itself and at its neighbours."""
     push(w, QUEUE_NODE, u)
     push(w, QUEUE_DOMINANCE, u)
-    h = w.head[u]
+    h = w.node[u].head
     while h >= 0:
         push(w, QUEUE_EDGE, h >> 1)
-        push(w, QUEUE_DOMINANCE, w.end[h ^ 1])
-        h = w.next[h]
+        push(w, QUEUE_DOMINANCE, w.half[h ^ 1].end)
+        h = w.half[h].next
 
 
 @njit(cache=True)
 def attach(w, h, u):
-    w.end[h] = u
-    w.prev[h] = -1
-    w.next[h] = w.head[u]
-    if w.head[u] >= 0:
-        w.prev[w.head[u]] = h
-    w.head[u] = h
-    w.degree[u] += 1
+    w.half[h].end = u
+    w.half[h].prev = -1
+    w.half[h].next = w.node[u].head
+    if w.node[u].head >= 0:
+        w.half[w.node[u].head].prev = h
+    w.node[u].head = h
+    w.node[u].degree += 1
 
 
 @njit(cache=True)
 def detach(w, h):
-    u = w.end[h]
-    if w.prev[h] >= 0:
-        w.next[w.prev[h]] = w.next[h]
+    u = w.half[h].end
+    if w.half[h].prev >= 0:
+        w.half[w.half[h].prev].next = w.half[h].next
     else:
-        w.head[u] = w.next[h]
-    if w.next[h] >= 0:
-        w.prev[w.next[h]] = w.prev[h]
-    w.degree[u] -= 1
+        w.node[u].head = w.half[h].next
+    if w.half[h].next >= 0:
+        w.half[w.half[h].next].prev = w.half[h].prev
+    w.node[u].degree -= 1
 
 
 @njit(cache=True)
 def drop_edge(w, e):
     detach(w, 2 * e)
     detach(w, 2 * e + 1)
-    w.edge_alive[e] = False
+    w.edge[e].alive = False
 
 
 @njit(cache=True)
 def strides(w, h):
     """Strides in the table of half-edge `h` of its own node's choices and of the other's."""
     if h & 1:
-        return 1, w.k[w.end[h]]
-    return w.k[w.end[h ^ 1]], 1
+        return 1, w.node[w.half[h].end].k
+    return w.node[w.half[h ^ 1].end].k, 1
 
 
 @njit(cache=True)
@@ -130,16 +141,17 @@ def room_for_tables(w, tables, need):
     if used + need <= len(tables):
         return tables
     live = 0
-    for e in range(len(w.offset)):
-        if w.edge_alive[e]:
-            live += w.k[w.end[2 * e]] * w.k[w.end[2 * e + 1]]
+    for e in range(len(w.edge)):
+        if w.edge[e].alive:
+            live += w.node[w.half[2 * e].end].k * w.node[w.half[2 * e + 1].end].k
     grown = np.empty(live + live // 2 + need + 1024, tables.dtype)
     position = 0
-    for e in range(len(w.offset)):
-        if w.edge_alive[e]:
-            size = w.k[w.end[2 * e]] * w.k[w.end[2 * e + 1]]
-            grown[position : position + size] = tables[w.offset[e] : w.offset[e] + size]
-            w.offset[e] = position
+    for e in range(len(w.edge)):
+        if w.edge[e].alive:
+            size = w.node[w.half[2 * e].end].k * w.node[w.half[2 * e + 1].end].k
+            for i in range(size):
+                grown[position + i] = tables[w.edge[e].offset + i]
+            w.edge[e].offset = position
             position += size
     w.counts[TABLES_USED] = position
     return grown
@@ -150,21 +162,21 @@ def room_for(pool, used, need):
     if used + need <= len(pool):
         return pool
     grown = np.empty(2 * len(pool) + need, pool.dtype)
-    grown[:used] = pool[:used]
+    copy(grown, pool, used)
     return grown
 
 
 @njit(cache=True)
 def remove_choices(w, tables, usages, u, keep):
     """Keep the choices of `u` where `keep`, in every array that is indexed by them."""
-    k = w.k[u]
+    k = w.node[u].k
     left = 0
     for x in range(k):
         left += keep[x]
-    h = w.head[u]
+    h = w.node[u].head
     while h >= 0:
-        offset = w.offset[h >> 1]
-        other = w.k[w.end[h ^ 1]]
+        offset = w.edge[h >> 1].offset
+        other = w.node[w.half[h ^ 1].end].k
         if h & 1:
             position = offset
             for z in range(other):
@@ -180,23 +192,23 @@ def remove_choices(w, tables, usages, u, keep):
                         for z in range(other):
                             tables[offset + row * other + z] = tables[offset + x * other + z]
                     row += 1
-        h = w.next[h]
-    i = w.item[u]
+        h = w.half[h].next
+    i = w.node[u].item
     while i >= 0:
-        position = w.item_offset[i]
+        position = w.item[i].offset
         for x in range(k):
             if keep[x]:
-                usages[position] = usages[w.item_offset[i] + x]
+                usages[position] = usages[w.item[i].offset + x]
                 position += 1
-        i = w.item_next[i]
-    s = w.start[u]
+        i = w.item[i].next
+    s = w.node[u].start
     position = s
     for x in range(k):
         if keep[x]:
             w.cost[position] = w.cost[s + x]
             w.orig[position] = w.orig[s + x]
             position += 1
-    w.k[u] = left
+    w.node[u].k = left
     settle_items(w, usages, u)
     touch(w, u)
 
@@ -205,25 +217,25 @@ def remove_choices(w, tables, usages, u, keep):
 def settle_items(w, usages, u):
     """Move what every choice of `u` uses alike into the base load; drop items left without a difference."""
     before = -1
-    i = w.item[u]
+    i = w.node[u].item
     while i >= 0:
-        after = w.item_next[i]
-        o = w.item_offset[i]
+        after = w.item[i].next
+        o = w.item[i].offset
         least = usages[o]
         most = usages[o]
-        for x in range(1, w.k[u]):
+        for x in range(1, w.node[u].k):
             least = min(least, usages[o + x])
             most = max(most, usages[o + x])
-        if w.item_lo[i] < w.item_hi[i] and least != 0:
-            w.base[w.item_lo[i]] += least
-            w.base[w.item_hi[i]] -= least
-            for x in range(w.k[u]):
+        if w.item[i].lo < w.item[i].hi and least != 0:
+            w.base[w.item[i].lo] += least
+            w.base[w.item[i].hi] -= least
+            for x in range(w.node[u].k):
                 usages[o + x] -= least
-        if most == least or w.item_lo[i] >= w.item_hi[i]:
+        if most == least or w.item[i].lo >= w.item[i].hi:
             if before >= 0:
-                w.item_next[before] = after
+                w.item[before].next = after
             else:
-                w.item[u] = after
+                w.node[u].item = after
         else:
             before = i
         i = after
@@ -232,8 +244,8 @@ def settle_items(w, usages, u):
 @njit(cache=True)
 def record(w, log, node, first, second):
     """Begin an undo record: the choices that are left at `first` and `second`, to be followed by values."""
-    ka = w.k[first] if first >= 0 else 1
-    kb = w.k[second] if second >= 0 else 1
+    ka = w.node[first].k if first >= 0 else 1
+    kb = w.node[second].k if second >= 0 else 1
     used = w.counts[LOG_USED]
     log = room_for(log, used, 2 + ka + kb + ka * kb)
     r = w.counts[RECORDS]
@@ -245,9 +257,9 @@ def record(w, log, node, first, second):
     log[used] = ka
     log[used + 1] = kb
     for x in range(ka):
-        log[used + 2 + x] = w.orig[w.start[first] + x] if first >= 0 else 0
+        log[used + 2 + x] = w.orig[w.node[first].start + x] if first >= 0 else 0
     for x in range(kb):
-        log[used + 2 + ka + x] = w.orig[w.start[second] + x] if second >= 0 else 0
+        log[used + 2 + ka + x] = w.orig[w.node[second].start + x] if second >= 0 else 0
     w.counts[LOG_USED] = used + 2 + ka + kb + ka * kb
     return log, used + 2 + ka + kb
 
@@ -272,23 +284,23 @@ def undo(records, count, log, choice):
 @njit(cache=True)
 def fix(w, tables, log, u):
     """Remove `u`, which has no memory items and no edges or a single choice: its best choice is known."""
-    s = w.start[u]
+    s = w.node[u].start
     best = 0
-    for x in range(w.k[u]):
+    for x in range(w.node[u].k):
         if w.cost[s + x] < w.cost[s + best]:
             best = x
-    log, at = record(w, log, u, -1, -1)
+    log, at = record(w, log, u, NONE, NONE)
     log[at] = w.orig[s + best]
-    while w.head[u] >= 0:
-        h = w.head[u]
-        v = w.end[h ^ 1]
+    while w.node[u].head >= 0:
+        h = w.node[u].head
+        v = w.half[h ^ 1].end
         own, others = strides(w, h)
-        for z in range(w.k[v]):
-            w.cost[w.start[v] + z] += tables[w.offset[h >> 1] + best * own + z * others]
+        for z in range(w.node[v].k):
+            w.cost[w.node[v].start + z] += tables[w.edge[h >> 1].offset + best * own + z * others]
         drop_edge(w, h >> 1)
         push(w, QUEUE_NODE, v)
         push(w, QUEUE_DOMINANCE, v)
-    w.alive[u] = False
+    w.node[u].alive = False
     w.counts[FIXED] += 1
     w.cost[s] = w.cost[s + best]  # the constant part of the cost
     return log
@@ -297,12 +309,15 @@ def fix(w, tables, log, u):
 @njit(cache=True)
 def prune(w, tables, usages, u):
     """Remove choices of infinite cost. False when none is left."""
-    keep = np.isfinite(w.cost[w.start[u] : w.start[u] + w.k[u]])
-    left = keep.sum()
+    keep = np.empty(w.node[u].k, np.bool_)
+    left = 0
+    for x in range(w.node[u].k):
+        keep[x] = w.cost[w.node[u].start + x] < np.inf
+        left += keep[x]
     if left == 0:
         return False
-    if left < w.k[u]:
-        w.counts[FORBIDDEN_CHOICES] += w.k[u] - left
+    if left < w.node[u].k:
+        w.counts[FORBIDDEN_CHOICES] += w.node[u].k - left
         remove_choices(w, tables, usages, u, keep)
     return True
 
@@ -312,22 +327,23 @@ def arc_consistent(w, tables, usages, e):
     """Remove choices that no choice of the other node allows. False when none is left."""
     for side in range(2):
         h = 2 * e + side
-        u = w.end[h]
-        v = w.end[h ^ 1]
+        u = w.half[h].end
+        v = w.half[h ^ 1].end
         own, others = strides(w, h)
-        o = w.offset[e]
-        keep = np.zeros(w.k[u], np.bool_)
+        o = w.edge[e].offset
+        keep = np.empty(w.node[u].k, np.bool_)
         left = 0
-        for x in range(w.k[u]):
-            for z in range(w.k[v]):
+        for x in range(w.node[u].k):
+            keep[x] = False
+            for z in range(w.node[v].k):
                 if tables[o + x * own + z * others] < np.inf:
                     keep[x] = True
                     left += 1
                     break
         if left == 0:
             return False
-        if left < w.k[u]:
-            w.counts[FORBIDDEN_CHOICES] += w.k[u] - left
+        if left < w.node[u].k:
+            w.counts[FORBIDDEN_CHOICES] += w.node[u].k - left
             remove_choices(w, tables, usages, u, keep)
     return True
 
@@ -335,9 +351,9 @@ def arc_consistent(w, tables, usages, e):
 @njit(cache=True)
 def separate(w, tables, e):
     """Drop an edge that is a sum of a function of either end, moving both into the nodes."""
-    a, b = w.end[2 * e], w.end[2 * e + 1]
-    ka, kb, o = w.k[a], w.k[b], w.offset[e]
-    if not np.isfinite(tables[o]):
+    a, b = w.half[2 * e].end, w.half[2 * e + 1].end
+    ka, kb, o = w.node[a].k, w.node[b].k, w.edge[e].offset
+    if tables[o] == np.inf:
         return False
     for x in range(ka):
         row = o + x * kb
@@ -346,9 +362,9 @@ def separate(w, tables, e):
             if tables[row + z] - tables[o + z] != shift:  # also for nan: forbidden in both
                 return False
     for x in range(ka):
-        w.cost[w.start[a] + x] += tables[o + x * kb] - tables[o]
+        w.cost[w.node[a].start + x] += tables[o + x * kb] - tables[o]
     for z in range(kb):
-        w.cost[w.start[b] + z] += tables[o + z]
+        w.cost[w.node[b].start + z] += tables[o + z]
     drop_edge(w, e)
     for u in (a, b):
         push(w, QUEUE_NODE, u)
@@ -360,12 +376,12 @@ def separate(w, tables, e):
 @njit(cache=True)
 def is_function(w, tables, h, f):
     """Whether the choice of `h`'s node determines the other's, and if so `f`, the map."""
-    u, v = w.end[h], w.end[h ^ 1]
+    u, v = w.half[h].end, w.half[h ^ 1].end
     own, others = strides(w, h)
-    o = w.offset[h >> 1]
-    for x in range(w.k[u]):
+    o = w.edge[h >> 1].offset
+    for x in range(w.node[u].k):
         found = -1
-        for z in range(w.k[v]):
+        for z in range(w.node[v].k):
             if tables[o + x * own + z * others] < np.inf:
                 if found >= 0:
                     return False
@@ -377,49 +393,49 @@ def is_function(w, tables, h, f):
 @njit(cache=True)
 def growth_of_merge(w, h):
     """Entries that the tables of `h`'s other node gain when it is merged into `h`'s node."""
-    u, v = w.end[h], w.end[h ^ 1]
+    u, v = w.half[h].end, w.half[h ^ 1].end
     gain = 0
-    g = w.head[v]
+    g = w.node[v].head
     while g >= 0:
-        gain += (w.k[u] - w.k[v]) * w.k[w.end[g ^ 1]]
-        g = w.next[g]
+        gain += (w.node[u].k - w.node[v].k) * w.node[w.half[g ^ 1].end].k
+        g = w.half[g].next
     return gain
 
 
 @njit(cache=True)
 def merge(w, tables, usages, log, h, f):
     """Merge the node `v` at the other end of `h` into `u`: its choice is `f` of the choice of `u`."""
-    u, v = w.end[h], w.end[h ^ 1]
-    ku = w.k[u]
-    su, sv = w.start[u], w.start[v]
+    u, v = w.half[h].end, w.half[h ^ 1].end
+    ku = w.node[u].k
+    su, sv = w.node[u].start, w.node[v].start
     own, others = strides(w, h)
-    o = w.offset[h >> 1]
-    log, at = record(w, log, v, u, -1)
+    o = w.edge[h >> 1].offset
+    log, at = record(w, log, v, u, NONE)
     for x in range(ku):
         w.cost[su + x] += w.cost[sv + f[x]] + tables[o + x * own + f[x] * others]
         log[at + x] = w.orig[sv + f[x]]
     drop_edge(w, h >> 1)
 
     need = 0
-    g = w.head[v]
+    g = w.node[v].head
     while g >= 0:
-        need += ku * w.k[w.end[g ^ 1]]
-        g = w.next[g]
+        need += ku * w.node[w.half[g ^ 1].end].k
+        g = w.half[g].next
     tables = room_for_tables(w, tables, need)
-    g = w.head[u]
+    g = w.node[u].head
     while g >= 0:
-        w.mark[w.end[g ^ 1]] = g
-        g = w.next[g]
-    while w.head[v] >= 0:
-        g = w.head[v]
-        t = w.end[g ^ 1]
-        kt = w.k[t]
+        w.node[w.half[g ^ 1].end].mark = g
+        g = w.half[g].next
+    while w.node[v].head >= 0:
+        g = w.node[v].head
+        t = w.half[g ^ 1].end
+        kt = w.node[t].k
         own, others = strides(w, g)
-        o = w.offset[g >> 1]
-        if w.mark[t] >= 0:
-            parallel = w.mark[t]
+        o = w.edge[g >> 1].offset
+        if w.node[t].mark >= 0:
+            parallel = w.node[t].mark
             own2, others2 = strides(w, parallel)
-            o2 = w.offset[parallel >> 1]
+            o2 = w.edge[parallel >> 1].offset
             for x in range(ku):
                 for z in range(kt):
                     tables[o2 + x * own2 + z * others2] += tables[o + f[x] * own + z * others]
@@ -435,17 +451,17 @@ def merge(w, tables, usages, log, h, f):
                     tables[to] = tables[o + f[x] * own + z * others]
             detach(w, g)
             attach(w, g, u)
-            w.offset[g >> 1] = target
+            w.edge[g >> 1].offset = target
             push(w, QUEUE_EDGE, g >> 1)
         push(w, QUEUE_NODE, t)
         push(w, QUEUE_DOMINANCE, t)
-    g = w.head[u]
+    g = w.node[u].head
     while g >= 0:
-        w.mark[w.end[g ^ 1]] = -1
-        g = w.next[g]
+        w.node[w.half[g ^ 1].end].mark = -1
+        g = w.half[g].next
 
     usages = move_items(w, usages, u, v, f)
-    w.alive[v] = False
+    w.node[v].alive = False
     w.cost[sv] = 0.0
     w.counts[MERGED] += 1
     push(w, QUEUE_NODE, u)
@@ -455,26 +471,26 @@ def merge(w, tables, usages, log, h, f):
 
 @njit(cache=True)
 def move_items(w, usages, u, v, f):
-    i = w.item[v]
+    i = w.node[v].item
     while i >= 0:
-        after = w.item_next[i]
-        same = w.item[u]
-        while same >= 0 and (w.item_lo[same] != w.item_lo[i] or w.item_hi[same] != w.item_hi[i]):
-            same = w.item_next[same]
+        after = w.item[i].next
+        same = w.node[u].item
+        while same >= 0 and (w.item[same].lo != w.item[i].lo or w.item[same].hi != w.item[i].hi):
+            same = w.item[same].next
         if same >= 0:
-            for x in range(w.k[u]):
-                usages[w.item_offset[same] + x] += usages[w.item_offset[i] + f[x]]
+            for x in range(w.node[u].k):
+                usages[w.item[same].offset + x] += usages[w.item[i].offset + f[x]]
         else:
             used = w.counts[USAGES_USED]
-            usages = room_for(usages, used, w.k[u])
-            w.counts[USAGES_USED] += w.k[u]
-            for x in range(w.k[u]):
-                usages[used + x] = usages[w.item_offset[i] + f[x]]
-            w.item_offset[i] = used
-            w.item_next[i] = w.item[u]
-            w.item[u] = i
+            usages = room_for(usages, used, w.node[u].k)
+            w.counts[USAGES_USED] += w.node[u].k
+            for x in range(w.node[u].k):
+                usages[used + x] = usages[w.item[i].offset + f[x]]
+            w.item[i].offset = used
+            w.item[i].next = w.node[u].item
+            w.node[u].item = i
         i = after
-    w.item[v] = -1
+    w.node[v].item = -1
     settle_items(w, usages, u)
     return usages
 
@@ -482,22 +498,22 @@ def move_items(w, usages, u, v, f):
 @njit(cache=True)
 def fold(w, tables, log, v):
     """Eliminate `v`, which has one neighbour and no memory: the neighbour's choice decides it."""
-    h = w.head[v] ^ 1
-    u = w.end[h]
+    h = w.node[v].head ^ 1
+    u = w.half[h].end
     own, others = strides(w, h)
-    o = w.offset[h >> 1]
-    log, at = record(w, log, v, u, -1)
-    for x in range(w.k[u]):
+    o = w.edge[h >> 1].offset
+    log, at = record(w, log, v, u, NONE)
+    for x in range(w.node[u].k):
         best, least = 0, np.inf
-        for z in range(w.k[v]):
-            value = w.cost[w.start[v] + z] + tables[o + x * own + z * others]
+        for z in range(w.node[v].k):
+            value = w.cost[w.node[v].start + z] + tables[o + x * own + z * others]
             if value < least:
                 best, least = z, value
-        w.cost[w.start[u] + x] += least
-        log[at + x] = w.orig[w.start[v] + best]
+        w.cost[w.node[u].start + x] += least
+        log[at + x] = w.orig[w.node[v].start + best]
     drop_edge(w, h >> 1)
-    w.alive[v] = False
-    w.cost[w.start[v]] = 0.0
+    w.node[v].alive = False
+    w.cost[w.node[v].start] = 0.0
     w.counts[FOLDED] += 1
     push(w, QUEUE_NODE, u)
     push(w, QUEUE_DOMINANCE, u)
@@ -507,17 +523,17 @@ def fold(w, tables, log, v):
 @njit(cache=True)
 def eliminate_pair(w, tables, log, v):
     """Eliminate `v`, which has two neighbours and no memory, by a table over both (or in theirs if any)."""
-    ha = w.head[v] ^ 1
-    hb = w.next[w.head[v]] ^ 1
-    a, b = w.end[ha], w.end[hb]
-    ka, kb, kv = w.k[a], w.k[b], w.k[v]
+    ha = w.node[v].head ^ 1
+    hb = w.half[w.node[v].head].next ^ 1
+    a, b = w.half[ha].end, w.half[hb].end
+    ka, kb, kv = w.node[a].k, w.node[b].k, w.node[v].k
     log, at = record(w, log, v, a, b)
     tables = room_for_tables(w, tables, ka * kb)
     target = w.counts[TABLES_USED]
     w.counts[TABLES_USED] += ka * kb
     own_a, v_a = strides(w, ha)
     own_b, v_b = strides(w, hb)
-    oa, ob, sv = w.offset[ha >> 1], w.offset[hb >> 1], w.start[v]
+    oa, ob, sv = w.edge[ha >> 1].offset, w.edge[hb >> 1].offset, w.node[v].start
     for x in range(ka):
         for y in range(kb):
             best, least = 0, np.inf
@@ -529,15 +545,15 @@ def eliminate_pair(w, tables, log, v):
             log[at + x * kb + y] = w.orig[sv + best]
     drop_edge(w, ha >> 1)
     drop_edge(w, hb >> 1)
-    shorter, far = (a, b) if w.degree[a] <= w.degree[b] else (b, a)
-    g = w.head[shorter]
-    while g >= 0 and w.end[g ^ 1] != far:
-        g = w.next[g]
+    shorter, far = (a, b) if w.node[a].degree <= w.node[b].degree else (b, a)
+    g = w.node[shorter].head
+    while g >= 0 and w.half[g ^ 1].end != far:
+        g = w.half[g].next
     if g >= 0:
         if shorter == b:
             g ^= 1
         own, others = strides(w, g)
-        o = w.offset[g >> 1]
+        o = w.edge[g >> 1].offset
         for x in range(ka):
             for y in range(kb):
                 tables[o + x * own + y * others] += tables[target + x * kb + y]
@@ -545,12 +561,12 @@ def eliminate_pair(w, tables, log, v):
         w.counts[PARALLEL] += 1
     else:
         e = ha >> 1
-        w.edge_alive[e] = True
+        w.edge[e].alive = True
         attach(w, 2 * e, a)
         attach(w, 2 * e + 1, b)
-        w.offset[e] = target
+        w.edge[e].offset = target
         push(w, QUEUE_EDGE, e)
-    w.alive[v] = False
+    w.node[v].alive = False
     w.cost[sv] = 0.0
     w.counts[ELIMINATED] += 1
     for u in (a, b):
@@ -561,11 +577,11 @@ def eliminate_pair(w, tables, log, v):
 
 @njit(cache=True)
 def uses_no_more(w, usages, u, y, x):
-    i = w.item[u]
+    i = w.node[u].item
     while i >= 0:
-        if usages[w.item_offset[i] + y] > usages[w.item_offset[i] + x]:
+        if usages[w.item[i].offset + y] > usages[w.item[i].offset + x]:
             return False
-        i = w.item_next[i]
+        i = w.item[i].next
     return True
 
 
@@ -587,27 +603,28 @@ def excess(tables, o, own, others, k, y, x):
 @njit(cache=True)
 def dominate(w, tables, usages, u):
     """Remove choices that another can replace at no more cost and memory, whatever else is chosen."""
-    k = w.k[u]
-    s = w.start[u]
+    k = w.node[u].k
+    s = w.node[u].start
     width = 0
-    h = w.head[u]
+    h = w.node[u].head
     while h >= 0:
-        width += w.k[w.end[h ^ 1]]
-        h = w.next[h]
+        width += w.node[w.half[h ^ 1].end].k
+        h = w.half[h].next
     if k * k * (width + 1) > MOST_DOMINANCE:
         return
-    keep = np.ones(k, np.bool_)
+    keep = np.empty(k, np.bool_)
+    fill(keep, True)
     left = k
     for x in range(k):
         for y in range(k):
             if x == y or not keep[y] or not uses_no_more(w, usages, u, y, x):
                 continue
             total = w.cost[s + y] - w.cost[s + x]
-            h = w.head[u]
+            h = w.node[u].head
             while h >= 0 and total < np.inf:
                 own, others = strides(w, h)
-                total += excess(tables, w.offset[h >> 1], own, others, w.k[w.end[h ^ 1]], y, x)
-                h = w.next[h]
+                total += excess(tables, w.edge[h >> 1].offset, own, others, w.node[w.half[h ^ 1].end].k, y, x)
+                h = w.half[h].next
             if total <= 0:
                 keep[x] = False
                 left -= 1
@@ -618,28 +635,36 @@ def dominate(w, tables, usages, u):
 
 
 @njit(cache=True, nogil=True)
-def reduce_to_fixpoint(w, tables, usages, log, dominance, most_eliminated):
-    """Apply every step until none applies. Returns the pools and the node or edge without choices, if any."""
-    f = np.empty(w.k.max() if len(w.k) else 1, np.int64)
-    g = np.empty_like(f)
+def reduce_to_fixpoint(w, tables, usages, log, steps, most_eliminated):
+    """Apply the steps (a sum of `STEP_...`) until none applies.
+
+    Forbidden pairs and single choices are always seen to. Returns the pools and the node without choices, or -1.
+    """
+    most = 1
+    for u in range(len(w.node)):
+        most = max(most, w.node[u].k)
+    f = np.empty(most, np.int64)
+    g = np.empty(most, np.int64)
     while True:
         if w.queue_ends[QUEUE_EDGE, 1] > 0:
             e = pop(w, QUEUE_EDGE)
-            if not w.edge_alive[e]:
+            if not w.edge[e].alive:
                 continue
             if not arc_consistent(w, tables, usages, e):
-                return tables, usages, log, w.end[2 * e]
-            a, b = w.end[2 * e], w.end[2 * e + 1]
-            if w.k[a] == 1 or w.k[b] == 1:
+                return tables, usages, log, w.half[2 * e].end
+            a, b = w.half[2 * e].end, w.half[2 * e + 1].end
+            if w.node[a].k == 1 or w.node[b].k == 1:
                 push(w, QUEUE_NODE, a)
                 push(w, QUEUE_NODE, b)
                 continue
-            if separate(w, tables, e):
+            if steps & STEP_SEPARATE and separate(w, tables, e):
+                continue
+            if not steps & STEP_MERGE:
                 continue
             forward = is_function(w, tables, 2 * e, f)
             backward = is_function(w, tables, 2 * e + 1, g)
             if forward and backward:
-                forward = w.degree[a] >= w.degree[b]
+                forward = w.node[a].degree >= w.node[b].degree
                 backward = not forward
             if forward and growth_of_merge(w, 2 * e) <= MOST_GROWTH:
                 tables, usages, log = merge(w, tables, usages, log, 2 * e, f)
@@ -647,25 +672,27 @@ def reduce_to_fixpoint(w, tables, usages, log, dominance, most_eliminated):
                 tables, usages, log = merge(w, tables, usages, log, 2 * e + 1, g)
         elif w.queue_ends[QUEUE_NODE, 1] > 0:
             u = pop(w, QUEUE_NODE)
-            if not w.alive[u]:
+            if not w.node[u].alive:
                 continue
             if not prune(w, tables, usages, u):
                 return tables, usages, log, u
-            if w.k[u] == 1:
+            if w.node[u].k == 1:
                 log = fix(w, tables, log, u)
-            elif w.item[u] < 0:
-                if w.degree[u] == 0:
+            elif steps & STEP_ELIMINATE and w.node[u].item < 0:
+                if w.node[u].degree == 0:
                     log = fix(w, tables, log, u)
-                elif w.degree[u] == 1:
+                elif w.node[u].degree == 1:
                     log = fold(w, tables, log, u)
-                elif w.degree[u] == 2:
-                    a = w.end[w.head[u] ^ 1]
-                    b = w.end[w.next[w.head[u]] ^ 1]
-                    if w.k[a] * w.k[b] <= max(most_eliminated, w.k[u] * (w.k[a] + w.k[b])):
+                elif w.node[u].degree == 2:
+                    a = w.half[w.node[u].head ^ 1].end
+                    b = w.half[w.half[w.node[u].head].next ^ 1].end
+                    if w.node[a].k * w.node[b].k <= max(
+                        most_eliminated, w.node[u].k * (w.node[a].k + w.node[b].k)
+                    ):
                         tables, log = eliminate_pair(w, tables, log, u)
-        elif dominance and w.queue_ends[QUEUE_DOMINANCE, 1] > 0:
+        elif steps & STEP_DOMINATE and w.queue_ends[QUEUE_DOMINANCE, 1] > 0:
             u = pop(w, QUEUE_DOMINANCE)
-            if w.alive[u]:
+            if w.node[u].alive:
                 dominate(w, tables, usages, u)
         else:
             return tables, usages, log, -1
@@ -674,47 +701,58 @@ def reduce_to_fixpoint(w, tables, usages, log, dominance, most_eliminated):
 @njit(cache=True)
 def begin(w, tables, usages):
     """Link the edges, merge parallel ones, put loops into node costs, queue everything."""
-    for e in range(len(w.offset)):
-        a, b = w.end[2 * e], w.end[2 * e + 1]
+    for e in range(len(w.edge)):
+        a, b = w.half[2 * e].end, w.half[2 * e + 1].end
         if a == b:
-            for x in range(w.k[a]):
-                w.cost[w.start[a] + x] += tables[w.offset[e] + x * w.k[a] + x]
-            w.edge_alive[e] = False
+            for x in range(w.node[a].k):
+                w.cost[w.node[a].start + x] += tables[w.edge[e].offset + x * w.node[a].k + x]
+            w.edge[e].alive = False
         else:
             attach(w, 2 * e, a)
             attach(w, 2 * e + 1, b)
             push(w, QUEUE_EDGE, e)
-    for u in range(len(w.k)):
-        h = w.head[u]
+    for u in range(len(w.node)):
+        h = w.node[u].head
         while h >= 0:
-            after = w.next[h]
-            v = w.end[h ^ 1]
-            if w.mark[v] >= 0:
-                g = w.mark[v]
+            after = w.half[h].next
+            v = w.half[h ^ 1].end
+            if w.node[v].mark >= 0:
+                g = w.node[v].mark
                 own, others = strides(w, h)
                 own2, others2 = strides(w, g)
-                o, o2 = w.offset[h >> 1], w.offset[g >> 1]
-                for x in range(w.k[u]):
-                    for z in range(w.k[v]):
+                o, o2 = w.edge[h >> 1].offset, w.edge[g >> 1].offset
+                for x in range(w.node[u].k):
+                    for z in range(w.node[v].k):
                         tables[o2 + x * own2 + z * others2] += tables[o + x * own + z * others]
                 drop_edge(w, h >> 1)
                 w.counts[PARALLEL] += 1
             else:
-                w.mark[v] = h
+                w.node[v].mark = h
             h = after
-        h = w.head[u]
+        h = w.node[u].head
         while h >= 0:
-            w.mark[w.end[h ^ 1]] = -1
-            h = w.next[h]
+            w.node[w.half[h ^ 1].end].mark = -1
+            h = w.half[h].next
         settle_items(w, usages, u)
         push(w, QUEUE_NODE, u)
         push(w, QUEUE_DOMINANCE, u)
 
 
 @njit(cache=True)
+def queue_all(w):
+    for e in range(len(w.edge)):
+        if w.edge[e].alive:
+            push(w, QUEUE_EDGE, e)
+    for u in range(len(w.node)):
+        if w.node[u].alive:
+            push(w, QUEUE_NODE, u)
+            push(w, QUEUE_DOMINANCE, u)
+
+
+@njit(cache=True)
 def settle_all(w, usages):
-    for u in range(len(w.k)):
-        if w.alive[u] and w.item[u] >= 0:
+    for u in range(len(w.node)):
+        if w.node[u].alive and w.node[u].item >= 0:
             settle_items(w, usages, u)
             push(w, QUEUE_NODE, u)
             push(w, QUEUE_DOMINANCE, u)
@@ -723,13 +761,13 @@ def settle_all(w, usages):
 @njit(cache=True)
 def largest_usages(w, usages, most):
     """The largest usage of each item that is still in use; zero for the others."""
-    for u in range(len(w.k)):
-        if w.alive[u]:
-            i = w.item[u]
+    for u in range(len(w.node)):
+        if w.node[u].alive:
+            i = w.node[u].item
             while i >= 0:
-                for x in range(w.k[u]):
-                    most[i] = max(most[i], usages[w.item_offset[i] + x])
-                i = w.item_next[i]
+                for x in range(w.node[u].k):
+                    most[i] = max(most[i], usages[w.item[i].offset + x])
+                i = w.item[i].next
 
 
 @njit(cache=True)
@@ -738,24 +776,25 @@ def items_of(w, usages, nodes):
     count = 0
     total = 0
     for u in nodes:
-        i = w.item[u]
+        i = w.node[u].item
         while i >= 0:
             count += 1
-            total += w.k[u]
-            i = w.item_next[i]
-    first = np.zeros(len(nodes) + 1, np.int64)
+            total += w.node[u].k
+            i = w.item[i].next
+    first = np.empty(len(nodes) + 1, np.int64)
+    first[0] = 0
     lo, hi, offset = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
     usage = np.empty(total, np.int64)
     at = 0
     used = 0
     for n in range(len(nodes)):
-        i = w.item[nodes[n]]
+        i = w.node[nodes[n]].item
         while i >= 0:
-            lo[at], hi[at], offset[at] = w.item_lo[i], w.item_hi[i], used
-            for x in range(w.k[nodes[n]]):
-                usage[used] = usages[w.item_offset[i] + x]
+            lo[at], hi[at], offset[at] = w.item[i].lo, w.item[i].hi, used
+            for x in range(w.node[nodes[n]].k):
+                usage[used] = usages[w.item[i].offset + x]
                 used += 1
             at += 1
-            i = w.item_next[i]
+            i = w.item[i].next
         first[n + 1] = at
     return first, lo, hi, offset, usage

@@ -22,6 +22,8 @@ from ._solution import Progress, Solution
 if TYPE_CHECKING:
     from ._reduce import Reduction
 
+_LEAST_ROUNDS = 8
+
 
 def solve(
     problem: Problem,
@@ -153,12 +155,17 @@ class _Run:
                 self.most_rounds is not None,
             )
             rounds = 0
+            # A small problem gets an answer even if the time went into compiling, on the first call ever.
+            least = _LEAST_ROUNDS if worker.small else 0
             while not exchange.halted and (self.most_rounds is None or rounds < self.most_rounds):
-                exchange.tell(number, worker.round(exchange.meet()))
+                view = exchange.meet()
+                if exchange.halted:
+                    break
+                exchange.tell(number, worker.round(view))
                 rounds += 1
                 if workers == 1:
                     self._note()
-                    if self._left() <= 0:
+                    if self._left() <= 0 and rounds >= least:
                         exchange.halt()
             exchange.meet()
         except threading.BrokenBarrierError:

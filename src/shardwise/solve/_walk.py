@@ -4,10 +4,13 @@ A step proposes with the core move under scaled, noisy prices, splits what chang
 accepts each one that pays, provided no time point gets worse than its capacity (or than it was).
 """
 
+import math
+
 import numpy as np
 from numba import njit
 
 from ._eliminate import solve_region, uniform
+from ._loops import copy, fill
 from ._pricing import cost_of, load_of, price_nodes
 
 
@@ -65,7 +68,8 @@ def _accept(a, nodes, x, y, load, prices, change, overflowing):
         for v in nodes:
             x[v] = y[v]
     if first < last:
-        change[first : last + 1] = 0
+        for t in range(first, last + 1):
+            change[t] = 0
     return gain if accepted else np.nan
 
 
@@ -75,10 +79,10 @@ def _components(a, s, x, y, region, members, starts):
     count = 0
     filled = 0
     for v in region:
-        if x[v] != y[v] and s.state[v] == 0:
+        if x[v] != y[v] and s.node[v].state == 0:
             starts[count] = filled
             count += 1
-            s.state[v] = 3
+            s.node[v].state = 3
             members[filled] = v
             head = filled
             filled += 1
@@ -87,13 +91,13 @@ def _components(a, s, x, y, region, members, starts):
                 head += 1
                 for j in range(a.first[u], a.first[u + 1]):
                     t = a.near[j]
-                    if x[t] != y[t] and s.state[t] == 0:
-                        s.state[t] = 3
+                    if x[t] != y[t] and s.node[t].state == 0:
+                        s.node[t].state = 3
                         members[filled] = t
                         filled += 1
     starts[count] = filled
     for i in range(filled):
-        s.state[members[i]] = 0
+        s.node[members[i]].state = 0
     return count
 
 
@@ -103,7 +107,7 @@ def _ball(a, s, size, region):
     n = len(a.k)
     v = min(np.int64(uniform(s.random) * n), n - 1)
     region[0] = v
-    s.state[v] = 3
+    s.node[v].state = 3
     filled, head = 1, 0
     while head < filled and filled < size:
         u = region[head]
@@ -112,12 +116,12 @@ def _ball(a, s, size, region):
         skip = np.int64(uniform(s.random) * degree)
         for i in range(min(degree, 64)):
             t = a.near[a.first[u] + (i + skip) % degree]
-            if s.state[t] == 0 and filled < size:
-                s.state[t] = 3
+            if s.node[t].state == 0 and filled < size:
+                s.node[t].state = 3
                 region[filled] = t
                 filled += 1
     for i in range(filled):
-        s.state[region[i]] = 0
+        s.node[region[i]].state = 0
     return filled
 
 
@@ -131,25 +135,29 @@ def walk(a, s, x, load, prices, scale, noise, size, limit, free, pool):
     n = len(a.k)
     points = len(prices)
     noisy = np.empty(points)
-    overflowing = False
+    over = 0
     factor = 1.0
     period = 1 + np.int64(uniform(s.random) * max(points, 1))
     for t in range(points):
         if t % period == 0:
-            factor = scale * np.exp(noise * (2 * uniform(s.random) - 1))
+            factor = scale * math.exp(noise * (2 * uniform(s.random) - 1))
         noisy[t] = prices[t] * factor
         if load[t] > a.capacity[t]:
-            overflowing = True
+            over += 1
     theta = np.empty(len(a.cost))
     price_nodes(a, noisy, theta)
-    region = np.arange(n)
+    region = np.empty(n, np.int64)
     if 0 < size < n:
-        region = region[: _ball(a, s, size, region)].copy()
-    y = x.copy()
+        region = region[: _ball(a, s, size, region)]
+    else:
+        for v in range(n):
+            region[v] = v
+    y = np.empty(n, np.int64)
+    copy(y, x, n)
     _, pool = solve_region(a, theta, a.tables, s, y, region, limit, pool)
     if free:
         total = cost_of(a, y) - cost_of(a, x)
-        x[:] = y
+        copy(x, y, n)
         load_of(a, x, load)
         return total, pool
     members, starts = np.empty(n, np.int64), np.empty(n + 1, np.int64)
@@ -157,15 +165,16 @@ def walk(a, s, x, load, prices, scale, noise, size, limit, free, pool):
     total = 0.0
     if count == 0:
         return total, pool
-    change = np.zeros(points + 1, np.int64)
-    gain = _accept(a, members[: starts[count]], x, y, load, noisy, change, overflowing)
-    if not np.isnan(gain):
+    change = np.empty(points + 1, np.int64)
+    fill(change, 0)
+    gain = _accept(a, members[: starts[count]], x, y, load, noisy, change, over > 0)
+    if not math.isnan(gain):
         return gain, pool
     if count > 1:
         shift = np.int64(uniform(s.random) * count)
         for i in range(count):
             c = (i + shift) % count
-            gain = _accept(a, members[starts[c] : starts[c + 1]], x, y, load, noisy, change, overflowing)
-            if not np.isnan(gain):
+            gain = _accept(a, members[starts[c] : starts[c + 1]], x, y, load, noisy, change, over > 0)
+            if not math.isnan(gain):
                 total += gain
     return total, pool
