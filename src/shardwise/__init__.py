@@ -2,6 +2,7 @@
 
 from .discover import Found, Policy, Verdict, adversarial, check, discover
 from .errors import UsageError
+from .graph import Graph, capture
 from .layout import Sharding
 from .mesh import Cluster, Mesh
 from .placements import Row
@@ -11,6 +12,7 @@ from .solve import solve
 __all__ = [
     "Cluster",
     "Found",
+    "Graph",
     "Mesh",
     "Policy",
     "Row",
@@ -18,6 +20,7 @@ __all__ = [
     "UsageError",
     "Verdict",
     "adversarial",
+    "capture",
     "check",
     "discover",
     "propagate",

@@ -1,0 +1,42 @@
+"""`shardwise capture`: a model as one graph."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ._app import Json, app, print_json
+from ._build import Build, built
+
+
+@app.command()
+def capture(
+    build: Build,
+    inference: Annotated[
+        bool, typer.Option("--inference", help="Forward alone, the model in eval mode.")
+    ] = False,
+    loss: Annotated[
+        str | None, typer.Option(help="The output that backward starts from; see the summary for names.")
+    ] = None,
+    table: Annotated[bool, typer.Option("--table", help="Print every node, too.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the graph here, as JSON.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Capture a model, forward and backward, as one graph. Its weights take no memory.
+
+    Example: shardwise capture examples/models.py:build_mlp --out mlp.json
+    """
+    from .. import capture as run
+
+    model, args, kwargs = built(build)
+    graph = run(model, args, kwargs, training=not inference, loss=loss)
+    if out is not None:
+        graph.save(out)
+    if as_json:
+        print_json(graph.to_json())
+        return
+    typer.echo(str(graph))
+    if table:
+        typer.echo("\n" + graph.table())
+    if out is not None:
+        typer.echo(f"\nwritten to {out}")

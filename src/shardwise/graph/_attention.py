@@ -1,0 +1,196 @@
+"""Fused attention as one device-neutral pair of operators, `shardwise::attention` and its backward.
+
+What torch dispatches `scaled_dot_product_attention` to depends on the device, so a graph captured on CPU tensors
+would hold a CPU kernel. The pair here stands for all of them: softmax(q k^T * scale + mask) v, with the logarithm of
+the softmax's denominator as second output, from which the backward recomputes the probabilities. Heads of key and
+value may be shared by groups of query heads. Dropout is a function of a seed, so the pair is deterministic. The
+kernel registered here is exact and runs anywhere; a device's own kernel is registered for that device.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ARGUMENTS = "Tensor? mask, Tensor? seed, bool causal, float scale, float dropout"
+
+
+def _forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    seed: Tensor | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    scores = _scores(query, key, mask, causal, scale)
+    logsumexp = scores.logsumexp(-1)
+    weights = _weights(scores, logsumexp)
+    if dropout:
+        weights = weights * _kept(weights, seed, dropout)
+    output = weights @ _shared(value, query).to(weights.dtype)
+    return _by_position(output.to(query.dtype)), logsumexp
+
+
+def _backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    logsumexp: Tensor,
+    mask: Tensor | None,
+    seed: Tensor | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    weights = _weights(_scores(query, key, mask, causal, scale), logsumexp)
+    grad = grad.to(weights.dtype)
+    grad_weights = grad @ _shared(value, query).to(weights.dtype).mT
+    used = weights
+    if dropout:
+        kept = _kept(weights, seed, dropout)
+        used, grad_weights = weights * kept, grad_weights * kept
+    row = (grad * output.to(grad.dtype)).sum(-1, keepdim=True)
+    grad_scores = weights * (grad_weights - row) * scale
+    grad_query = grad_scores @ _shared(key, query).to(weights.dtype)
+    grad_key = _summed(grad_scores.mT @ query.to(weights.dtype), key)
+    grad_value = _summed(used.mT @ grad, value)
+    return (
+        _by_position(grad_query.to(query.dtype)),
+        _by_position(grad_key.to(key.dtype)),
+        _by_position(grad_value.to(value.dtype)),
+    )
+
+
+def _scores(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+    accumulate = logsumexp_dtype(query.dtype)
+    scores = query.to(accumulate) @ _shared(key, query).to(accumulate).mT * scale
+    if causal:
+        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        scores = scores.masked_fill(~ones.tril(), -torch.inf)
+    if mask is None:
+        return scores
+    return scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+
+
+def _weights(scores: Tensor, logsumexp: Tensor) -> Tensor:
+    """The softmax; zero where a query may attend to nothing."""
+    weights = (scores - logsumexp.unsqueeze(-1)).exp()
+    return weights.masked_fill(logsumexp.unsqueeze(-1) == -torch.inf, 0.0)
+
+
+def _kept(weights: Tensor, seed: Tensor | None, dropout: float) -> Tensor:
+    assert seed is not None, "attention with dropout needs a seed"
+    generator = torch.Generator(weights.device).manual_seed(int(seed))
+    draws = torch.rand(weights.shape, generator=generator, device=weights.device)
+    return (draws >= dropout).to(weights.dtype) / (1.0 - dropout)
+
+
+def _shared(keys: Tensor, query: Tensor) -> Tensor:
+    return keys.repeat_interleave(query.shape[1] // keys.shape[1], dim=1)
+
+
+def _summed(grad: Tensor, keys: Tensor) -> Tensor:
+    return grad.unflatten(1, (keys.shape[1], -1)).sum(2)
+
+
+def _by_position(heads: Tensor) -> Tensor:
+    """The same values, stored position by position as fused kernels do: putting the heads side by side is a view."""
+    return heads.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def logsumexp_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+attention = torch.library.custom_op(
+    "shardwise::attention",
+    _forward,
+    mutates_args=(),
+    schema=f"(Tensor query, Tensor key, Tensor value, {_ARGUMENTS}) -> (Tensor, Tensor)",
+)
+attention_backward = torch.library.custom_op(
+    "shardwise::attention_backward",
+    _backward,
+    mutates_args=(),
+    schema=(
+        "(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor output, Tensor logsumexp, "
+        f"{_ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
+    ),
+)
+
+
+def _empty(like: Tensor, head_size: int | None = None) -> Tensor:
+    batch, heads, positions, size = like.shape
+    return like.new_empty((batch, positions, heads, head_size or size)).transpose(1, 2)
+
+
+@attention.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    lse = query.new_empty(query.shape[:3], dtype=logsumexp_dtype(query.dtype))
+    return _empty(query, value.shape[-1]), lse
+
+
+@attention_backward.register_fake
+def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty(query), _empty(key), _empty(value)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, mask, seed, *ctx.rest = inputs
+    ctx.save_for_backward(query, key, value, *output, mask, seed)
+
+
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    grads = attention_backward(grad, *ctx.saved_tensors, *ctx.rest)
+    return (*grads, None, None, None, None, None)
+
+
+attention.register_autograd(_differentiate, setup_context=_save)
+
+
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`scaled_dot_product_attention` through the pair, or through matrix products where a fused kernel cannot serve."""
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+        if attn_mask is not None and attn_mask.is_floating_point():
+            attn_mask = attn_mask.to(dtype)
+    if query.dim() == key.dim() == value.dim() == 3:
+        mask = attn_mask.unsqueeze(1) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
+        query, key, value = (tensor.unsqueeze(1) for tensor in (query, key, value))
+        return fused_attention(query, key, value, mask, dropout_p, is_causal, scale=scale).squeeze(1)
+    if not _fits(query, key, value, attn_mask, enable_gqa):
+        return torch.ops.aten._scaled_dot_product_attention_math.default(
+            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+        )[0]
+    seed = None
+    if dropout_p > 0:
+        seed = torch.randint(2**31, (), device=query.device)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    return attention(query, key, value, attn_mask, seed, is_causal, scale, dropout_p)[0]
+
+
+def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, grouped: bool) -> bool:
+    if not query.dim() == key.dim() == value.dim() == 4:
+        return False
+    if not query.shape[0] == key.shape[0] == value.shape[0] or key.shape[1] != value.shape[1]:
+        return False
+    if query.shape[1] != key.shape[1] and not grouped:
+        return False
+    # No fused kernel gives every device the gradient of a mask (a learned bias of positions).
+    return mask is None or not mask.requires_grad

@@ -1,0 +1,184 @@
+"""`capture`: a module or function with example arguments becomes one graph, forward alone or with its backward.
+
+Two of torch's tracers in a row: `torch.export` runs the Python program once on fake tensors and leaves a graph of
+what it called; AOTAutograd turns that graph into the joint graph of forward and backward below autograd. Between the
+two stands what only the first graph still shows: attention as one call, tied weights, which output is the loss.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export._tree_utils import reorder_kwargs
+from torch.utils import _pytree as pytree
+
+from ..errors import UsageError
+from ._attention import fused_attention
+from ._callable import as_module, name_of
+from ._device import on_any_device
+from ._fake import fake_arguments, fake_state
+from ._graph import Graph, Live
+from ._masks import simplify_attention
+from ._policy import decompositions
+from ._read import read_inputs, read_nodes, read_outputs, tidy
+from ._refusal import refusal, value_read_at
+
+
+def capture(
+    model: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    training: bool = True,
+    loss: str | Sequence[str] | None = None,
+) -> Graph:
+    """The graph of `model(*args, **kwargs)`, with its backward if `training`.
+
+    No memory is taken for weights or arguments: they may be real, fake or on the meta device, and are left as they
+    are. With `training` the model is captured in the mode it is in (`model.train()`, `model.eval()`), without it in
+    eval mode. `loss` names the outputs that backward starts from: by default the output called `loss`, else every
+    output that is one number, else all of them.
+    """
+    name, module = name_of(model), as_module(model)
+    ties = _ties(module)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake_args, fake_kwargs = fake_arguments(mode, (tuple(args), dict(kwargs or {})), training)
+    with torch.set_grad_enabled(training), on_any_device():
+        try:
+            with fake_state(mode, module, training):
+                exported = torch.export.export(module, fake_args, fake_kwargs, strict=False)
+        except UsageError:
+            raise
+        except Exception as error:
+            raise refusal(name, error) from error
+        in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
+        called = exported.module(check_guards=False)
+        outputs = _leaf_names(out_spec)
+        _keep_one_of_tied(called, ties)
+        simplify_attention(called, fused_attention)
+        if training:
+            _start_backward_from(called, outputs, loss)
+        fake_kwargs = reorder_kwargs(fake_kwargs, in_spec)
+        try:
+            with ExitStack() as stack:
+                joint = aot_export_joint_with_descriptors(
+                    stack, called, fake_args, fake_kwargs, decompositions=decompositions()
+                ).graph_module
+        except Exception as error:
+            raise refusal(name, error, value_read_at(called)) from error
+    tidy(joint)
+    names, arguments = _arguments(module, fake_args, fake_kwargs)
+    trainable = {
+        key
+        for key, value in (*_state(module), *zip(names, arguments, strict=True))
+        if training and getattr(value, "requires_grad", False)
+    }
+    try:
+        graph = Graph(
+            name,
+            training,
+            read_inputs(joint, names, outputs, ties, trainable),
+            read_nodes(joint),
+            read_outputs(joint, names, outputs),
+            Live(joint, in_spec, out_spec),
+        )
+    except UsageError as error:
+        raise UsageError(f"{name} cannot be captured: it {error}") from error
+    if training and not any(graph.gradients.values()):
+        raise UsageError(
+            f"{name} has nothing to train: no parameter or argument that requires a gradient reaches "
+            f"{', '.join(outputs)}; capture it with training=False"
+        )
+    return graph
+
+
+def _ties(module: nn.Module) -> dict[str, str]:
+    """For each further name of a tied parameter or buffer, the first name."""
+    first: dict[int, str] = {}
+    return {
+        name: first[id(tensor)]
+        for name, tensor in _state(module)
+        if first.setdefault(id(tensor), name) != name
+    }
+
+
+def _state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every parameter and buffer under every one of its names."""
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def _keep_one_of_tied(module: fx.GraphModule, ties: dict[str, str]) -> None:
+    for node in module.graph.find_nodes(op="get_attr"):
+        node.target = ties.get(node.target, node.target)
+    for other in ties:
+        parent, _, name = other.rpartition(".")
+        owner = module.get_submodule(parent)
+        owner._parameters.pop(name, None)
+        owner._buffers.pop(name, None)
+    module.recompile()
+
+
+def _start_backward_from(
+    module: fx.GraphModule, names: Sequence[str], loss: str | Sequence[str] | None
+) -> None:
+    """Detach the outputs that backward does not start from, so that no tangent is asked for them."""
+    node = module.graph.output_node()
+    values = dict(zip(names, node.args[0], strict=True))
+    if loss is None:
+        numbers = [name for name, value in values.items() if _is_number(value)]
+        chosen = ["loss"] if "loss" in numbers else numbers or list(values)
+    else:
+        chosen = [loss] if isinstance(loss, str) else list(loss)
+        for name in chosen:
+            if name not in values:
+                raise UsageError(
+                    f"there is no output {name!r} to start backward from: use one of {', '.join(names)}"
+                )
+    with module.graph.inserting_before(node):
+        node.args = (
+            tuple(
+                value
+                if name in chosen or not isinstance(value, fx.Node)
+                else module.graph.call_function(torch.ops.aten.detach.default, (value,))
+                for name, value in values.items()
+            ),
+        )
+    module.recompile()
+
+
+def _is_number(value: Any) -> bool:
+    tensor = value.meta.get("val") if isinstance(value, fx.Node) else None
+    return isinstance(tensor, torch.Tensor) and tensor.dim() == 0 and tensor.is_floating_point()
+
+
+def _arguments(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[str], list[Any]]:
+    """Names and values of the tensors and numbers that the module is given: `x`, `batch.labels`, `args.0`."""
+    try:
+        parameters = list(signature(module.forward).parameters.values())
+    except ValueError:  # written in C: it has no names
+        parameters = []
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind == p.VAR_POSITIONAL), "args")
+    positional += [f"{rest}.{i}" for i in range(len(args) - len(positional))]
+    given = [*zip(positional, args, strict=False), *kwargs.items()]
+    leaves = [(name, *leaf) for name, value in given for leaf in pytree.tree_flatten_with_path(value)[0]]
+    return [_dotted(path, name) for name, path, _ in leaves], [leaf for _, _, leaf in leaves]
+
+
+def _leaf_names(spec: pytree.TreeSpec) -> list[str]:
+    """Names of the leaves of a result: `loss`, `hidden.0`, `output` for a single tensor."""
+    tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    return [_dotted(path) or "output" for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+
+
+def _dotted(path: Sequence[Any], *prefix: str) -> str:
+    """A path through nested containers, as text."""
+    fields = ("key", "idx", "name")
+    keys = [next(getattr(key, field) for field in fields if hasattr(key, field)) for key in path]
+    return ".".join(map(str, (*prefix, *keys)))

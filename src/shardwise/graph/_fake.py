@@ -1,0 +1,80 @@
+"""Fake tensors in the place of a model's state and arguments: capture sees shapes and dtypes and no memory.
+
+They are fake CPU tensors whatever the model's own device is, meta included: meta tensors make autograd drop
+gradients silently, and fake tensors of a device that torch was not built for abort the process.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from ..errors import UsageError
+
+
+def fake(mode: FakeTensorMode, tensor: Tensor, requires_grad: bool) -> Tensor:
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+        raise UsageError(f"a {kind} tensor cannot be captured: give a dense one")
+    with mode:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+        return made.requires_grad_(requires_grad)
+
+
+def fake_arguments(mode: FakeTensorMode, arguments: Any, training: bool) -> Any:
+    """The arguments with each tensor replaced by one of its own, also where the same tensor is given twice."""
+
+    def replace(leaf: Any) -> Any:
+        return fake(mode, leaf, training and leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
+
+    return pytree.tree_map(replace, arguments)
+
+
+@contextmanager
+def fake_state(mode: FakeTensorMode, module: nn.Module, training: bool) -> Iterator[None]:
+    """Within, the module's parameters and buffers are fake, and it is in eval mode unless `training`.
+
+    Tied tensors stay tied. Afterwards the module is as it was.
+    """
+    made: dict[int, Tensor] = {}
+
+    def replace(tensor: Tensor) -> Tensor:
+        if id(tensor) not in made:
+            grad = training and tensor.requires_grad
+            new = fake(mode, tensor, grad)
+            made[id(tensor)] = nn.Parameter(new, grad) if isinstance(tensor, nn.Parameter) else new
+        return made[id(tensor)]
+
+    before = [(child, _held(child)) for child in module.modules()]
+    try:
+        for child, _ in before:
+            child.training = child.training and training
+            for name, tensor in _unregistered(child).items():
+                # A constant of the program; one without values must be an input of the graph.
+                if tensor.is_meta or isinstance(tensor, FakeTensor):
+                    del child.__dict__[name]
+                    child._buffers[name] = tensor
+                else:
+                    child.__dict__[name] = tensor.detach().cpu()
+            for own in (child._parameters, child._buffers):
+                own.update({name: replace(tensor) for name, tensor in own.items() if tensor is not None})
+        yield
+    finally:
+        for child, (plain, parameters, buffers) in before:
+            child.__dict__.update(plain)
+            for own, held in ((child._parameters, parameters), (child._buffers, buffers)):
+                own.clear()
+                own.update(held)
+
+
+def _held(module: nn.Module) -> tuple[dict[str, Any], ...]:
+    plain = {"training": module.training, **_unregistered(module)}
+    return plain, dict(module._parameters), dict(module._buffers)
+
+
+def _unregistered(module: nn.Module) -> dict[str, Tensor]:
+    return {name: held for name, held in module.__dict__.items() if isinstance(held, Tensor)}

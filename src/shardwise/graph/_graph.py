@@ -1,0 +1,246 @@
+"""`Graph`: a captured program as plain data: inputs with their roles, operations in order, outputs with their roles.
+
+Every operation is an ATen (or custom) overload on tensors of known shape and dtype, so that whatever is to be
+known about it (its rows, its price, its local form) follows from the node alone. A tensor is named by the node that
+makes it and the position among that node's outputs: a `Ref`. What was captured live keeps the fx graph beside it,
+node for node under the same names; a graph loaded from JSON does not have it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ..errors import UsageError
+
+Phase = Literal["forward", "backward"]
+InputRole = Literal["parameter", "buffer", "user_input", "tangent", "constant"]
+OutputRole = Literal["user_output", "gradient", "mutation"]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Shape and dtype of a tensor, and its strides where it is not contiguous."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...] | None = None
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that reading it touches: a dim of stride 0 is the same element again."""
+        if self.stride is None:
+            return self.bytes
+        return prod(n for n, s in zip(self.shape, self.stride, strict=True) if s) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype)[6:]}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A tensor: output `output` of the node or input called `name`."""
+
+    name: str
+    output: int = 0
+
+    def __str__(self) -> str:
+        return f"%{self.name}" + (f".{self.output}" if self.output else "")
+
+
+@dataclass(frozen=True)
+class Input:
+    """What the graph is given.
+
+    `target` is the parameter's or buffer's name, the user input's name, or for a tangent the output it belongs
+    to. Tied parameters are one input under the first of their names; `aliases` are the others.
+    """
+
+    name: str
+    role: InputRole
+    target: str
+    tensor: TensorInfo
+    aliases: tuple[str, ...] = ()
+    trainable: bool = False
+
+
+@dataclass(frozen=True)
+class Node:
+    """One call of an overload. Tensors in `args` and `kwargs` are `Ref`s, also inside lists."""
+
+    name: str
+    op: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outputs: tuple[TensorInfo | None, ...]
+    module: str
+    phase: Phase
+    source: str
+    flops: int
+    bytes: int
+
+    @cached_property
+    def inputs(self) -> tuple[Ref, ...]:
+        """The tensors it is given, in the order of its arguments, lists one by one."""
+        return tuple(_refs((self.args, self.kwargs)))
+
+    @property
+    def overload(self) -> torch._ops.OpOverload:
+        return overload(self.op)
+
+    def __str__(self) -> str:
+        args = [*map(_shown, self.args), *(f"{k}={_shown(v)}" for k, v in self.kwargs.items())]
+        outputs = ", ".join("None" if t is None else str(t) for t in self.outputs)
+        return f"%{self.name} = {self.op}({', '.join(args)}) -> {outputs}"
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the graph gives back.
+
+    `target` names the user's output, the parameter or input whose gradient it is, or the buffer or input that it
+    replaces. A parameter that the loss does not depend on has no gradient: `value` is None.
+    """
+
+    role: OutputRole
+    target: str
+    value: Ref | None
+
+
+@dataclass(frozen=True)
+class Live:
+    """The captured graph as torch has it, and how the user's arguments and results are flattened.
+
+    Constants (tensors that the program holds without having registered them) are attributes of `module`.
+    """
+
+    module: torch.fx.GraphModule
+    in_spec: Any
+    out_spec: Any
+
+
+@dataclass(frozen=True)
+class Graph:
+    name: str
+    training: bool
+    inputs: tuple[Input, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Output, ...]
+    live: Live | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def _makers(self) -> dict[str, Input | Node]:
+        makers: list[Input | Node] = [*self.inputs, *self.nodes]
+        return {maker.name: maker for maker in makers}
+
+    def __getitem__(self, name: str) -> Input | Node:
+        """The input or node called `name`."""
+        try:
+            return self._makers[name]
+        except KeyError:
+            raise UsageError(f"graph of {self.name} has no node {name!r}: graph.table() lists them") from None
+
+    def tensor(self, ref: Ref) -> TensorInfo:
+        maker = self[ref.name]
+        info = maker.tensor if isinstance(maker, Input) else maker.outputs[ref.output]
+        assert info is not None, f"{ref} is no tensor"
+        return info
+
+    @cached_property
+    def users(self) -> Mapping[Ref, tuple[Node, ...]]:
+        """The nodes that use each tensor, each once, in order."""
+        users: dict[Ref, dict[str, Node]] = {}
+        for node in self.nodes:
+            for ref in node.inputs:
+                users.setdefault(ref, {})[node.name] = node
+        return {ref: tuple(nodes.values()) for ref, nodes in users.items()}
+
+    def with_role(self, role: InputRole) -> tuple[Input, ...]:
+        return tuple(i for i in self.inputs if i.role == role)
+
+    @property
+    def gradients(self) -> dict[str, Ref | None]:
+        """The gradient of each trainable parameter and input, by its name."""
+        return {o.target: o.value for o in self.outputs if o.role == "gradient"}
+
+    def flops(self, phase: Phase | None = None) -> int:
+        return sum(n.flops for n in self.nodes if phase in (None, n.phase))
+
+    def to_json(self) -> dict[str, Any]:
+        from ._json import to_json
+
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, document: Any) -> "Graph":
+        from ._json import from_json
+
+        return from_json(document)
+
+    def save(self, path: str | Path) -> None:
+        from ._json import save
+
+        save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Graph":
+        from ._json import load
+
+        return load(Path(path))
+
+    def __str__(self) -> str:
+        from ._picture import summary
+
+        return summary(self)
+
+    def table(self, module: str = "", phase: Phase | None = None) -> str:
+        """One line a node: those of one module (and what is in it) or one phase, if given."""
+        from ._picture import table
+
+        return table(self, module, phase)
+
+    @cached_property
+    def ops(self) -> Counter[str]:
+        return Counter(node.op for node in self.nodes)
+
+
+def overload(name: str) -> torch._ops.OpOverload:
+    """The overload with a name such as `aten.mm.default`."""
+    namespace, _, rest = name.partition(".")
+    packet, _, which = rest.partition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), packet), which or "default")
+    except AttributeError:
+        raise UsageError(
+            f"operator {name!r} is not registered in this process: import the module that registers it"
+        ) from None
+
+
+def _refs(value: Any) -> Iterator[Ref]:
+    if isinstance(value, Ref):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _refs(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _refs(item)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(_shown, value)) + "]"
+    return str(value)

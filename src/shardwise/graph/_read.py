@@ -1,0 +1,185 @@
+"""From torch's joint graph to a `Graph`: roles from descriptors, costs from shapes, module paths from metadata."""
+
+import operator
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._functorch._aot_autograd import descriptors as desc
+
+from ..errors import UsageError
+from ._flops import cost, is_view
+from ._graph import Input, InputRole, Node, Output, Phase, Ref, TensorInfo
+from ._policy import DROPPED, IDENTITIES
+from ._refusal import source_line
+
+# Views that are nothing where they leave the shape as it was.
+_RESHAPES = {
+    "aten.view.default",
+    "aten._unsafe_view.default",
+    "aten.expand.default",
+    "aten.slice.Tensor",
+}
+
+
+def tidy(module: fx.GraphModule) -> None:
+    """Take out what does nothing by the policy or by its shapes, views made twice, and what nothing uses."""
+    views: dict[Any, fx.Node] = {}
+    for node in list(module.graph.nodes):
+        if node.op != "call_function":
+            continue
+        if str(node.target) in DROPPED:
+            module.graph.erase_node(node)
+            continue
+        same = _same_as(node)
+        if same is None and isinstance(node.target, torch._ops.OpOverload) and is_view(node.target):
+            key = (node.target, _hashable(node.args), _hashable(node.kwargs))
+            same = views.setdefault(key, node)
+        if same is not None and same is not node:
+            node.replace_all_uses_with(same)
+            module.graph.erase_node(node)
+    # Nothing a functional graph does is a side effect: a call whose results are not used need not be made.
+    module.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+    module.recompile()
+
+
+def _same_as(node: fx.Node) -> fx.Node | None:
+    """The earlier node that always has the same value, if there is one."""
+    name = str(node.target)
+    if name in IDENTITIES:
+        return node.args[0]
+    if name == "aten.t.default" and str(node.args[0].target) == name:
+        return node.args[0].args[0]
+    if name in _RESHAPES and _info_of(node) == _info_of(node.args[0]):
+        return node.args[0]
+    return None
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return tuple(map(_hashable, value))
+    if isinstance(value, dict):
+        return tuple((key, _hashable(item)) for key, item in value.items())
+    return value if isinstance(value, fx.Node) else (type(value), value)
+
+
+def read_inputs(
+    module: fx.GraphModule,
+    names: Sequence[str],
+    outputs: Sequence[str],
+    ties: Mapping[str, str],
+    trainable: Set[str],
+) -> tuple[Input, ...]:
+    """`names` are the user's inputs, `outputs` the user's outputs, `ties` maps other names to the one kept."""
+    found = []
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and isinstance(constant := getattr(module, node.target), Tensor):
+            found.append(Input(node.name, "constant", node.target, info(constant)))
+        if node.op != "placeholder" or not isinstance(node.meta.get("val"), Tensor):
+            continue
+        role: InputRole
+        match node.meta["desc"]:
+            case desc.ParamAOTInput(target=target):
+                role = "parameter"
+            case desc.BufferAOTInput(target=target):
+                role = "buffer"
+            case desc.PlainAOTInput(idx=idx):
+                role, target = "user_input", names[idx]
+            case desc.TangentAOTInput(output=desc.PlainAOTOutput(idx=idx)):
+                role, target = "tangent", outputs[idx]
+            case desc.TangentAOTInput(output=desc.InputMutationAOTOutput(mutated_input=base)):
+                role, target = "tangent", _name(base, names)
+            case other:
+                raise UsageError(
+                    f"has an input of kind {type(other).__name__} ({other.expr()}), which has no role"
+                )
+        aliases = tuple(other for other, kept in ties.items() if kept == target)
+        trains = role != "tangent" and target in trainable
+        found.append(Input(node.name, role, target, info(node.meta["val"]), aliases, trains))
+    return tuple(found)
+
+
+def read_outputs(module: fx.GraphModule, names: Sequence[str], outputs: Sequence[str]) -> tuple[Output, ...]:
+    node = module.graph.output_node()
+    found = []
+    for value, given in zip(node.args[0], node.meta["desc"], strict=True):
+        ref = _ref(value) if isinstance(value, fx.Node) else None
+        match given:
+            case None:  # in the place of a gradient, for an input that has none
+                continue
+            case desc.PlainAOTOutput(idx=idx):
+                found.append(Output("user_output", outputs[idx], ref))
+            case desc.GradAOTOutput(grad_of=base):
+                found.append(Output("gradient", _name(base, names), ref))
+            case desc.InputMutationAOTOutput(mutated_input=base):
+                found.append(Output("mutation", _name(base, names), ref))
+            case _:
+                raise UsageError(
+                    f"has an output of kind {type(given).__name__} ({given.expr()}), which has no role"
+                )
+    return tuple(found)
+
+
+def read_nodes(module: fx.GraphModule) -> tuple[Node, ...]:
+    return tuple(_node(node) for node in module.graph.nodes if _is_call(node))
+
+
+def info(tensor: Tensor) -> TensorInfo:
+    if any(not isinstance(size, int) for size in tensor.shape):
+        raise UsageError(f"has a tensor of unknown shape {list(tensor.shape)}")
+    shape = tuple(tensor.shape)
+    return TensorInfo(shape, tensor.dtype, None if tensor.is_contiguous() else tuple(tensor.stride()))
+
+
+def _is_call(node: fx.Node) -> bool:
+    return node.op == "call_function" and node.target is not operator.getitem
+
+
+def _node(node: fx.Node) -> Node:
+    source = source_line(node.meta.get("stack_trace"))
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload):
+        called = getattr(op, "__name__", str(op))
+        raise UsageError(
+            f"calls {called}{f' at {source}' if source else ''}, which is no operator on tensors"
+        )
+    value = node.meta["val"]
+    made = value if isinstance(value, tuple | list) else (value,)
+    outputs = tuple(info(tensor) if isinstance(tensor, Tensor) else None for tensor in made)
+    args, kwargs = _arguments(node.args, _ref), _arguments(node.kwargs, _ref)
+    flops, moved = cost(op, _arguments(node.args, _info_of), _arguments(node.kwargs, _info_of), outputs)
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    path = list(stack.values())[-1][0] if stack else ""
+    phase: Phase = "backward" if node.meta.get("partitioner_tag") == "is_backward" else "forward"
+    return Node(node.name, str(op), args, kwargs, outputs, path, phase, source, flops, moved)
+
+
+def _ref(node: fx.Node) -> Ref:
+    if node.op == "call_function" and node.target is operator.getitem:
+        return Ref(node.args[0].name, node.args[1])
+    return Ref(node.name)
+
+
+def _info_of(node: fx.Node) -> TensorInfo | None:
+    value = node.meta["val"]
+    return info(value) if isinstance(value, Tensor) else None
+
+
+def _arguments(value: Any, replace: Any) -> Any:
+    if isinstance(value, fx.Node):
+        return replace(value)
+    if isinstance(value, tuple | list):
+        return tuple(_arguments(item, replace) for item in value)
+    if isinstance(value, dict):
+        return {key: _arguments(item, replace) for key, item in value.items()}
+    return value
+
+
+def _name(given: Any, names: Sequence[str]) -> str:
+    match given:
+        case desc.ParamAOTInput(target=target) | desc.BufferAOTInput(target=target):
+            return target
+        case desc.PlainAOTInput(idx=idx):
+            return names[idx]
+    raise UsageError(f"has an input of kind {type(given).__name__} ({given.expr()}), which has no role")

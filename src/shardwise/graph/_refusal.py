@@ -1,0 +1,93 @@
+"""Why a model cannot be captured, in one sentence with the line of the user's model.
+
+torch's errors come from deep inside and tell their story to torch's developers. What the user needs is the innermost
+line of the program being captured, and the first sentence of the reason.
+"""
+
+import linecache
+import re
+import sysconfig
+import traceback
+from pathlib import Path
+
+import torch
+from torch import fx
+
+from ..errors import UsageError
+
+_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
+_NOT_THE_MODEL = tuple(
+    str(folder) + "/" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1], _LIBRARY)
+)
+
+# What torch says, and what it means for the program.
+_MEANINGS = (
+    (r"data-dependent|DataDependent|unbacked|u0", "its course depends on the values of a tensor here"),
+    (
+        r"Dynamic(Output)?Shape|dynamic output shape",
+        "the shape of a result depends on the values of a tensor here",
+    ),
+)
+_ADVICE = "write it with torch.where or masks, or give the value as a Python number"
+
+
+def refusal(name: str, error: Exception, line: str = "") -> UsageError:
+    """The error to raise for what torch raised; `line` is where, if the error itself does not tell."""
+    reason, advice = _reason(error)
+    line = _line_of(error) or line
+    where = f" at {line}" if line else ""
+    return UsageError(f"{name} cannot be captured{where}: {reason}" + (f"; {advice}" if advice else ""))
+
+
+def value_read_at(module: fx.GraphModule) -> str:
+    """The line that first takes a number or a shape from the values of a tensor, if one does."""
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+        if any(isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool) for size in sizes):
+            return source_line(node.meta.get("stack_trace"))
+    return ""
+
+
+def source_line(trace: str | None) -> str:
+    """`file:line: code` of the innermost line of the user's program in a stack trace, as text."""
+    if not trace:
+        return ""
+    found = re.findall(r'File "([^"]+)", line (\d+)', trace)
+    for file, number in reversed(found):
+        if is_users(file):
+            return f"{file}:{number}"
+    return ""
+
+
+def is_users(file: str) -> bool:
+    if "/site-packages/" in file or "/dist-packages/" in file:
+        return not file.startswith(_NOT_THE_MODEL[0])
+    return not file.startswith(("<", *_NOT_THE_MODEL))
+
+
+def _reason(error: Exception) -> tuple[str, str]:
+    text = str(error).strip()
+    kind = type(error).__name__
+    for pattern, meaning in _MEANINGS:
+        if re.search(pattern, kind) or re.search(pattern, text.split("\n", 1)[0]):
+            return meaning, _ADVICE
+    first = next((line.strip() for line in text.splitlines() if line.strip()), kind)
+    return f"{kind}: {first.rstrip('.')}" if first != kind else kind, ""
+
+
+def _line_of(error: BaseException) -> str:
+    """The innermost line of the user's program among the frames of the error or of what caused it."""
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    for link in reversed(chain):
+        for frame in reversed(traceback.extract_tb(link.__traceback__)):
+            if is_users(frame.filename) and frame.lineno:
+                code = (linecache.getline(frame.filename, frame.lineno) or "").strip()
+                return f"{frame.filename}:{frame.lineno} (`{code}`)"
+    for link in chain:
+        if line := source_line(str(link)):
+            return line
+    return ""

@@ -1,0 +1,66 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwise.cli import main
+from shardwise.graph import Graph
+
+MODELS = Path(__file__).parents[2] / "examples" / "models.py"
+
+
+@pytest.fixture
+def shardwise(monkeypatch, capsys):
+    """Run the command; gives its exit status, what it printed and what it complained of."""
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["shardwise", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        printed = capsys.readouterr()
+        return stop.value.code or 0, printed.out, printed.err
+
+    return run
+
+
+def test_the_summary_is_printed_and_the_graph_written(shardwise, tmp_path):
+    status, out, err = shardwise("capture", f"{MODELS}:build_mlp", "--out", tmp_path / "mlp.json")
+    assert (status, err) == (0, "")
+    assert "MLP: forward and backward" in out
+    assert "written to" in out
+    assert Graph.load(tmp_path / "mlp.json").training
+
+
+def test_json_is_one_document_and_nothing_else(shardwise):
+    _, out, _ = shardwise("capture", f"{MODELS}:build_mlp", "--inference", "--json")
+    graph = Graph.from_json(json.loads(out))
+    assert (graph.name, graph.training) == ("MLP", False)
+
+
+def test_the_table_lists_every_node(shardwise):
+    _, out, _ = shardwise("capture", f"{MODELS}:build_mlp", "--table")
+    assert "aten.gelu_backward.default" in out
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        ("models.py", "names no function"),
+        ("absent.py:build", "there is no file absent.py"),
+        (f"{MODELS}:build_nothing", "has no function build_nothing"),
+        (f"{MODELS}:_no_dropout_kinds", "has no function"),
+        ("{tmp}/wrong.py:build", "it must return (model, args, kwargs)"),
+        ("{tmp}/wrong.py:branch", "depends on the values of a tensor"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(shardwise, tmp_path, build, message):
+    (tmp_path / "wrong.py").write_text(
+        "import torch\n"
+        "def build(): return 1\n"
+        "def program(x): return x if x.sum() > 0 else -x\n"
+        "def branch(): return program, (torch.randn(3, requires_grad=True),), {}\n"
+    )
+    status, out, err = shardwise("capture", build.format(tmp=tmp_path))
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1

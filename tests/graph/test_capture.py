@@ -1,0 +1,320 @@
+import functools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from shardwise.errors import UsageError
+from shardwise.graph import Input, capture, run
+
+
+def targets(graph, role):
+    return [entry.target for entry in graph.inputs if entry.role == role]
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.second = nn.Linear(8, 6)
+
+    def forward(self, x, *, scale=1.0, shift=None):
+        y = self.second(self.first(x).relu()) * scale
+        return y if shift is None else y + shift
+
+
+# --- what is captured -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["real", "meta", "fake"])
+def test_real_meta_and_fake_modules_give_the_same_graph(where):
+    place = {"real": torch.device("cpu"), "meta": torch.device("meta"), "fake": FakeTensorMode()}[where]
+    with place:
+        net, x = Net(), torch.zeros(3, 6)
+    graph = capture(net, (x,))
+    assert graph == capture(Net(), (torch.randn(3, 6),))
+    assert all(ref is not None for ref in graph.gradients.values())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_is_left_as_it_was(fails):
+    net = nn.Sequential(Net(), nn.Dropout(), nn.BatchNorm1d(6))
+    net[1].eval()
+    net.constant = torch.ones(2)
+    state = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    held = net.constant
+    x = torch.randn(3, 5 if fails else 6)
+    if fails:
+        with pytest.raises(UsageError):
+            capture(net, (x,), training=False)
+    else:
+        capture(net, (x,), training=False)
+    after = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    assert all(after[name] is tensor for name, tensor in state.items())
+    assert list(after) == list(state)
+    assert [m.training for m in net] == [True, False, True]
+    assert net.constant is held
+    assert net[2].num_batches_tracked == 0
+
+
+def test_nodes_know_their_module_phase_and_line():
+    graph = capture(Net(), (torch.randn(3, 6),))
+    forward = [node for node in graph.nodes if node.op == "aten.addmm.default"]
+    assert [(n.module, n.phase) for n in forward] == [("first", "forward"), ("second", "forward")]
+    backward = [node for node in graph.nodes if node.op == "aten.mm.default"]
+    assert {(n.module, n.phase) for n in backward} == {("first", "backward"), ("second", "backward")}
+    assert all(n.source.startswith(__file__) for n in forward + backward)
+
+
+def test_roles_of_inputs_and_outputs():
+    net = Net()
+    net.second.requires_grad_(False)
+    graph = capture(net, (torch.randn(3, 6, requires_grad=True),))
+    assert targets(graph, "parameter") == ["first.weight", "first.bias", "second.weight", "second.bias"]
+    assert targets(graph, "user_input") == ["x"]
+    assert targets(graph, "tangent") == ["output"]
+    assert [e.target for e in graph.inputs if e.trainable] == ["first.weight", "first.bias", "x"]
+    assert [o.target for o in graph.outputs if o.role == "gradient"] == ["first.weight", "first.bias", "x"]
+    assert graph.tensor(graph.gradients["first.weight"]).shape == (8, 6)
+
+
+def test_keyword_arguments_in_any_order():
+    net, x, shift = Net(), torch.randn(3, 6), torch.randn(6)
+    kwargs = {"shift": shift, "scale": 2.0}
+    graph = capture(net, (x,), kwargs)
+    torch.testing.assert_close(run(graph, net, (x,), kwargs).outputs["output"], net(x, **kwargs).detach())
+    assert targets(graph, "user_input") == ["x", "shift"]
+
+
+def test_a_tensor_given_twice_is_two_inputs():
+    def both(x, y):
+        return x * 2 + y
+
+    x, y = torch.randn(3, requires_grad=True), torch.randn(3)
+    graph = capture(both, (x, x))
+    assert targets(graph, "user_input") == ["x", "y"]
+    torch.testing.assert_close(run(graph, both, (x, y)).outputs["output"], (x * 2 + y).detach())
+
+
+def test_nested_arguments_and_results():
+    def program(batch):
+        return {"sums": [v.sum() for v in batch["values"]], "first": batch["values"][0] * batch["times"]}
+
+    batch = {"values": [torch.randn(2, 3, requires_grad=True), torch.randn(4)], "times": 3}
+    graph = capture(program, (batch,), loss="first")
+    assert targets(graph, "user_input") == ["batch.values.0", "batch.values.1"]
+    assert [o.target for o in graph.outputs if o.role == "user_output"] == ["sums.0", "sums.1", "first"]
+    ran = run(graph, program, (batch,))
+    torch.testing.assert_close(ran.gradients["batch.values.0"], torch.full((2, 3), 3.0))
+
+
+def test_tied_weights_are_one_parameter_with_the_whole_gradient():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(11, 4)
+            self.head = nn.Linear(4, 11, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, tokens):
+            return self.head(self.embed(tokens)).square().mean()
+
+    net, tokens = Tied(), torch.tensor([1, 5, 5, 0])
+    graph = capture(net, (tokens,))
+    [weight] = graph.with_role("parameter")
+    assert (weight.target, weight.aliases) == ("embed.weight", ("head.weight",))
+    net(tokens).backward()
+    torch.testing.assert_close(run(graph, net, (tokens,)).gradients["embed.weight"], net.embed.weight.grad)
+
+
+def test_mutated_buffers_are_outputs():
+    net, x = nn.BatchNorm1d(4), torch.randn(5, 4)
+    graph = capture(net, (x,))
+    ran = run(graph, net, (x,))
+    assert net.num_batches_tracked == 0
+    net(x)
+    assert set(ran.mutations) == {"running_mean", "running_var", "num_batches_tracked"}
+    for name, value in ran.mutations.items():
+        torch.testing.assert_close(value, getattr(net, name))
+
+
+@pytest.mark.parametrize("constant", [True, False], ids=["values", "meta"])
+def test_tensors_that_a_model_holds_without_registering_them(constant):
+    class Holds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.arange(4.0)
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            return (x * self.table * self.weight).sum()
+
+    with torch.device("cpu" if constant else "meta"):
+        net = Holds()
+    x = torch.randn(2, 4)
+    graph = capture(net, (x,))
+    if constant:
+        assert len(graph.with_role("constant")) == 1
+        torch.testing.assert_close(run(graph, net, (x,)).outputs["output"], net(x).detach())
+    else:
+        assert targets(graph, "buffer") == ["table"]
+        assert "table" not in net._buffers
+
+
+def test_a_parameter_that_the_loss_does_not_use_has_no_gradient():
+    net = Net()
+    net.extra = nn.Parameter(torch.ones(3))
+    assert capture(net, (torch.randn(3, 6),)).gradients["extra"] is None
+
+
+# --- where backward starts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outputs", "given", "started"),
+    [
+        (lambda y: {"loss": y.sum(), "aux": y.mean(), "y": y}, None, ["loss"]),
+        (lambda y: (y.sum(), y, y.mean()), None, ["0", "2"]),
+        (lambda y: (y, y * 2), None, ["0", "1"]),
+        (lambda y: {"loss": y.sum(), "aux": y.mean()}, "aux", ["aux"]),
+        (lambda y: (y.sum(), y), ["0", "1"], ["0", "1"]),
+    ],
+)
+def test_backward_starts_from_the_loss(outputs, given, started):
+    graph = capture(lambda x: outputs(x.exp()), (torch.randn(3, requires_grad=True),), loss=given)
+    assert targets(graph, "tangent") == started
+
+
+def test_the_gradient_is_that_of_the_chosen_output():
+    def two(x):
+        return x.square().sum(), x.sum()
+
+    x = torch.randn(3, requires_grad=True)
+    graph = capture(two, (x,), loss="1")
+    torch.testing.assert_close(run(graph, two, (x,)).gradients["x"], torch.ones(3))
+
+
+# --- functions --------------------------------------------------------------------------------------------------
+
+
+def test_modules_that_a_function_reaches_are_its_parameters():
+    net, x = Net(), torch.randn(3, 6)
+
+    def loss(x):
+        return net(x).square().mean()
+
+    def scaled(model, x):
+        return model(x).sum()
+
+    cases = [(loss, "net"), (functools.partial(scaled, net), "module_0"), (net.forward, "self")]
+    for function, name in cases:
+        graph = capture(function, (x,))
+        assert targets(graph, "parameter")[0] == f"{name}.first.weight"
+        net.zero_grad()
+        function(x).sum().backward()
+        ran = run(graph, function, (x,))
+        torch.testing.assert_close(ran.gradients[f"{name}.second.bias"], net.second.bias.grad)
+
+
+# --- what models do inside --------------------------------------------------------------------------------------
+
+
+def test_dropout_stays_whole_in_training_and_is_gone_in_inference():
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), torch.randn(3, 4)
+    assert capture(net, (x,)).ops["aten.native_dropout.default"] == 1
+    assert "aten.native_dropout.default" not in capture(net, (x,), training=False).ops
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_autocast_is_casts_whatever_device_it_is_for(device):
+    net = nn.Linear(4, 4)
+
+    def program(x):
+        with torch.autocast(device, dtype=torch.bfloat16):
+            heads = net(x).reshape(1, 1, 3, 4).float()
+            return F.scaled_dot_product_attention(heads, heads, heads)
+
+    graph = capture(program, (torch.randn(3, 4),))
+    dtypes = {node.op: node.outputs[0].dtype for node in graph.nodes}
+    assert dtypes["aten.addmm.default"] == torch.bfloat16
+    assert dtypes["shardwise.attention.default"] == torch.bfloat16
+    assert graph.tensor(graph.gradients["net.weight"]).dtype == torch.float32
+
+
+@pytest.mark.parametrize("net", [nn.LSTM(4, 3, 2), nn.GRU(4, 3, bidirectional=True)], ids=["lstm", "gru"])
+def test_recurrent_layers_are_made_of_operators_of_every_device(net, recwarn):
+    graph = capture(net, (torch.randn(5, 2, 4),))
+    assert not [op for op in graph.ops if "mkldnn" in op or "lstm" in op or "gru" in op]
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.BatchNorm2d(4),
+        nn.BatchNorm2d(4).eval(),
+        nn.BatchNorm2d(4, affine=False),
+        nn.BatchNorm2d(4, track_running_stats=False),
+    ],
+    ids=["train", "eval", "no weight", "no statistics"],
+)
+def test_batch_norm_is_taken_apart_into_sums_and_stays_exact(norm):
+    norm = norm.double()
+    x = torch.randn(3, 4, 5, 2, dtype=torch.float64, requires_grad=True)
+    graph = capture(norm, (x,))
+    assert not [op for op in graph.ops if "norm" in op or "var" in op]
+    tangent = torch.randn(3, 4, 5, 2, dtype=torch.float64)
+    ran = run(graph, norm, (x,), tangents={"output": tangent})
+    y = norm(x)
+    y.backward(tangent)
+    torch.testing.assert_close(ran.outputs["output"], y)
+    torch.testing.assert_close(ran.gradients["input"], x.grad)
+
+
+def test_cross_entropy_is_taken_apart_so_that_batch_and_classes_can_be_sharded():
+    logits = torch.randn(5, 7, requires_grad=True)
+    labels = torch.tensor([1, 2, -100, 0, 6])
+    graph = capture(F.cross_entropy, (logits, labels))
+    assert not [op for op in graph.ops if "nll_loss" in op or "log_softmax" in op]
+    ran = run(graph, F.cross_entropy, (logits, labels))
+    F.cross_entropy(logits, labels).backward()
+    torch.testing.assert_close(ran.gradients["input"], logits.grad)
+
+
+def test_a_view_made_twice_is_one_node_and_views_that_change_nothing_are_none():
+    def program(x, a, b):
+        return (x.view(6, 2) @ a).sum() + (x.view(6, 2) @ b).sum() + x.view(3, 4).expand(3, 4).sum()
+
+    x = torch.randn(3, 4, requires_grad=True)
+    graph = capture(program, (x, torch.randn(2, 5), torch.randn(2, 5)))
+    forward = [n.op for n in graph.nodes if n.phase == "forward" and ("view" in n.op or "expand" in n.op)]
+    assert forward == ["aten.view.default"]
+
+
+# --- the graph ----------------------------------------------------------------------------------------------------
+
+
+def test_the_graph_can_be_asked():
+    graph = capture(Net(), (torch.randn(3, 6),))
+    relu = graph["relu"]
+    [source] = relu.inputs
+    assert graph.tensor(source).shape == (3, 8)
+    assert relu in graph.users[source]
+    parameter = graph["primals_1"]
+    assert isinstance(parameter, Input)
+    assert parameter.target == "first.weight"
+    with pytest.raises(UsageError, match="no node 'nothing'"):
+        graph["nothing"]
+
+
+def test_the_summary_and_the_table():
+    graph = capture(Net(), (torch.randn(3, 6),))
+    summary = str(graph)
+    assert "Net: forward and backward" in summary
+    assert "4 tensors, 110 numbers, 440 B" in summary
+    assert "x float32[3, 6]" in summary
+    table = graph.table(module="second", phase="forward").splitlines()
+    assert [line.split()[0] for line in table] == ["node", "t_1", "addmm_1"]
+    assert "second.bias, relu, t_1" in table[2]

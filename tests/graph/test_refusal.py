@@ -1,0 +1,99 @@
+"""A model that cannot be captured: the reason, and the line."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from shardwise.errors import UsageError
+from shardwise.graph import capture
+
+
+class Branch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.linear(x)
+        if y.sum() > 0:  # the branch
+            return y
+        return -y
+
+
+def reads_a_number(x):
+    return x * x.sum().item()  # the number
+
+
+def picks(x):
+    return x[x > 0].sum()  # the picking
+
+
+def mismatched(x):
+    return x @ x  # the product
+
+
+def branches_in_the_graph(x):
+    return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,))  # the cond
+
+
+def own_mistake(x):
+    raise KeyError("missing")  # the mistake
+
+
+@pytest.mark.parametrize(
+    ("model", "mark", "reason"),
+    [
+        (Branch(), "the branch", "depends on the values of a tensor"),
+        (reads_a_number, "the number", "depends on the values of a tensor"),
+        (picks, "the picking", "the shape of a result depends on the values"),
+        (mismatched, "the product", "[3, 4] X [3, 4]"),
+        (branches_in_the_graph, "the cond", "cond"),
+        (own_mistake, "the mistake", "KeyError: 'missing'"),
+    ],
+    ids=["branch", "item", "mask", "shapes", "cond", "own"],
+)
+def test_the_message_is_one_line_with_the_reason_and_the_place(model, mark, reason, capfd):
+    line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if f"# {mark}" in text)
+    with pytest.raises(UsageError) as caught:
+        capture(model, (torch.randn(3, 4, requires_grad=True),))
+    message = str(caught.value)
+    assert f"{__file__}:{line}" in message
+    assert reason in message
+    assert "\n" not in message
+    printed = capfd.readouterr()
+    assert printed.out == printed.err == ""
+
+
+def test_wrong_arguments():
+    with pytest.raises(UsageError, match="Linear cannot be captured: TypeError: too many positional"):
+        capture(nn.Linear(3, 3), (torch.randn(2, 3), torch.randn(2, 3)))
+
+
+def test_not_a_program():
+    with pytest.raises(UsageError, match=r"give an nn.Module or a function"):
+        capture("model", ())
+
+
+def test_sparse_tensors():
+    with pytest.raises(UsageError, match="a sparse_coo tensor cannot be captured"):
+        capture(torch.sum, (torch.eye(3).to_sparse(),))
+
+
+def test_nothing_to_train():
+    with pytest.raises(UsageError, match=r"nothing to train.*training=False"):
+        capture(lambda x: x + 1, (torch.randn(3),))
+
+
+def test_an_unknown_loss():
+    with pytest.raises(UsageError, match="no output 'los' to start backward from: use one of loss, y"):
+        capture(lambda x: {"loss": x.sum(), "y": x + 1}, (torch.randn(3, requires_grad=True),), loss="los")
+
+
+def test_a_loaded_graph_does_not_run():
+    from shardwise.graph import Graph, run
+
+    graph = capture(nn.Linear(3, 3), (torch.randn(2, 3),))
+    with pytest.raises(UsageError, match="was loaded from JSON and cannot be run"):
+        run(Graph.from_json(graph.to_json()), nn.Linear(3, 3), (torch.randn(2, 3),))
