@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 from torch._C._distributed_c10d import _resolve_process_group
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _FUNCTIONAL = {
@@ -44,6 +45,8 @@ class record_collectives(TorchDispatchMode):
         self.collectives: list[Recorded] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if DTensor in types:
+            return NotImplemented  # let DTensor take the call apart first: its collectives come here then
         result = func(*args, **(kwargs or {}))
         if func.namespace in ("_c10d_functional", "_dtensor"):
             kind = _FUNCTIONAL.get(func._schema.name.split("::")[1])
