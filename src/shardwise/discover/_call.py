@@ -252,7 +252,7 @@ def dispatched(call: Call) -> Dispatched:
         if str(c[0]) not in _BOOKKEEPING and not _only_aliases(*c[1:])
     ]
     overloads = tuple(dict.fromkeys(str(c[0]) for c in calls))
-    whole = Dispatched(overloads, call, tuple(range(len(inputs))), tuple(range(len(outputs))))
+    whole = Dispatched(overloads, _registered(call), tuple(range(len(inputs))), tuple(range(len(outputs))))
     if len(calls) != 1:
         return whole
     func, args, kwargs, result = calls[0]
@@ -271,6 +271,23 @@ def dispatched(call: Call) -> Dispatched:
 
 def _position(item: Any, items: Sequence[Any]) -> int | None:
     return next((i for i, other in enumerate(items) if other is item or _same_memory(other, item)), None)
+
+
+def _registered(call: Call) -> Call:
+    """A composite function of torch as the ATen overload of its name, whose schema names the arguments."""
+    packet = (
+        getattr(torch.ops.aten, call.name.rpartition(".")[2], None)
+        if call.name.startswith("torch.")
+        else None
+    )
+    if packet is None or call.outs:
+        return call
+    args, kwargs = call.arguments(call.tensors)
+    try:
+        overload = torch._C._jit_resolve_packet(packet._qualified_op_name, *args, **kwargs)
+    except RuntimeError:
+        return call
+    return Call.of(getattr(packet, overload), args, kwargs)
 
 
 def _used(calls: list[Any], outputs: list[Any]) -> list[Any]:

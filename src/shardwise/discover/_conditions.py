@@ -72,6 +72,9 @@ def _values(scopes: Sequence[Scope]) -> list[str]:
         if kinds == {bool}:
             found += [name, f"not {name}"]
             continue
+        numbers = [v for v in values.values() if type(v) in (int, float)]
+        if len({(v > 0) - (v < 0) for v in numbers}) > 1:
+            found += [f"{name} > 0", f"{name} < 0", f"{name} == 0"]
         if type(None) in kinds:
             found += [f"{name} is None", f"{name} is not None"]
         if len(values) <= _FEW_VALUES and kinds <= {int, float, str, bool, type(None)}:

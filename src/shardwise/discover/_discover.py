@@ -96,6 +96,7 @@ def discover(op: Callable[..., Any], /, *args: Any, policy: Policy | None = None
         dispatched=front,
         experiments=sum(t.experiments for t in trials.values()),
         combinations=sum(t.judged for t in trials.values()),
+        ignores_values=all(laboratory.ignores_values),
         seconds=time.process_time() - started,
     )
 
@@ -170,8 +171,8 @@ def _try(laboratory: Laboratory, inputs: tuple[Placement, ...], policy: Policy) 
             if narrows and outputs[i] is not None:
                 outputs[i] = [p for p in outputs[i] or () if not is_partial(p)]
     trial = _run(laboratory, Trial(inputs, outputs))
-    nothing = all(is_replicate(p) for p in inputs) or next(trial.rows(), None) is None
-    if nothing and laboratory.experiments[0].local_sizes:
+    sharded_and_raised = trial.raised_at_once and not any(is_partial(p) for p in inputs)
+    if laboratory.experiments[0].local_sizes and (sharded_and_raised or all(is_replicate(p) for p in inputs)):
         with_sizes = _run(laboratory, Trial(inputs, outputs, "sizes"))
         if next(with_sizes.rows(), None) is not None:
             return with_sizes

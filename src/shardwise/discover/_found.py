@@ -118,6 +118,7 @@ class Found:
     dispatched: Dispatched | None = field(default=None, repr=False)
     experiments: int = 0
     combinations: int = 0
+    ignores_values: bool = False
     seconds: float = 0.0
 
     @property

@@ -75,7 +75,9 @@ def studies(
     swept = sweep(op, list(examples), values)
     if not swept.calls:
         raise UsageError(f"no calls of {op_name(op)} are known: give example calls, as in --shape 4,6,8")
-    order = sorted(swept.calls, key=lambda name: (-len(swept.calls[name]), name))
+    # Calls that reach several overloads are judged whole; they are studied only where there are no others.
+    single = [name for name, calls in swept.calls.items() if isinstance(calls[0].op, torch._ops.OpOverload)]
+    order = sorted(single or swept.calls, key=lambda name: (-len(swept.calls[name]), name))
     return [study_calls(op_name(op), name, swept, progress) for name in order]
 
 
@@ -103,7 +105,10 @@ def study_calls(
             if progress is not None:
                 progress(len(judged) + len(fresh), BUILD + HOLD)
         judged.extend(fresh)
-        return fresh
+        # Where most calls depend on the values, one that does not is an accident: argmax over a dim of size 1.
+        usual = sorted(j.found.ignores_values for j in judged)[len(judged) // 2] if judged else False
+        judged[:] = [j for j in judged if j.found.ignores_values == usual]
+        return [j for j in fresh if j.found.ignores_values == usual]
 
     building = judge(BUILD)
     held: list[Judged] = []
@@ -154,8 +159,7 @@ def _readings(building: Sequence[Judged]) -> Iterator[Reading]:
     """Ways of reading the arguments that can make a difference for these calls, the plain one first."""
     names = {name for j in building for _, name, _ in j.call.named_leaves()}
     named = bool(names & set(DIM_ARGUMENTS))
-    several = max(len(j.call.tensors) for j in building) > 1
-    for broadcast in (False, True) if several else (False,):
+    for broadcast in (False, True):
         for dims_of in ("input", "output") if named else ("input",):
             for no_dims in ("all", "none") if named else ("all",):
                 yield Reading(dims_of, no_dims, broadcast)

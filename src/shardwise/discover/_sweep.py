@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..rules import DIM_ARGUMENTS
 from ._call import Call, dispatched
+from ._laboratory import changes_nothing
 from ._samples import find_opinfos, samples
 
 # Other values worth trying for arguments that are not dims, by name.
@@ -30,8 +31,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "correction": (0, 1),
 }
 
-# No more calls than this are considered, however many changes there are.
-MOST = 400
+# Calls changed in one place are taken up to the first number, in two places up to the second, and so on.
+ENOUGH = (200, 150, 120, 100)
 
 
 @dataclass
@@ -52,12 +53,14 @@ def sweep(
     `values` are further values for named arguments."""
     found = Sweep()
     seen: set[Any] = set()
-    base = [call for call in _examples(op, examples) if _add(found, call, seen)]
-    judged = [dispatched(call).judged for call in base]
-    for call in _widening(judged, values or {}):
-        if sum(len(calls) for calls in found.calls.values()) >= MOST:
-            break
-        _add(found, call, seen)
+    newest = [dispatched(call).judged for call in _examples(op, examples) if _add(found, call, seen)]
+    for depth in range(4):
+        changed = [list(_changes(call, values or {})) for call in newest]
+        newest = []
+        for call in _turns(changed):
+            if len(found.calls.get(call.name, ())) < ENOUGH[depth] and _add(found, call, seen):
+                newest.append(call)
+        random.Random(depth).shuffle(newest)
     for calls in found.calls.values():
         random.Random(0).shuffle(calls)
     return found
@@ -89,12 +92,19 @@ def _add(found: Sweep, call: Call, seen: set[Any]) -> bool:
         return False
     empty = any(t.numel() == 0 for t in (*judged.tensors, *outputs))
     pointless = bool(judged.tensors) and all(t.numel() == 1 for t in judged.tensors)
-    if empty or pointless or not outputs or _changes_nothing(judged, outputs):
+    if (
+        empty
+        or pointless
+        or not outputs
+        or (len(judged.leaves) > len(judged.slots) and changes_nothing(judged.tensors, outputs))
+    ):
         found.skipped += 1
         return False
     found.calls.setdefault(judged.name, []).append(judged)
     for _, name, value in judged.named_leaves():
-        if name in DIM_ARGUMENTS or isinstance(value, bool) or name in VALUES:
+        if not isinstance(value, Tensor) and (
+            name in DIM_ARGUMENTS or name in VALUES or isinstance(value, bool)
+        ):
             known = found.values.setdefault(name, [])
             if value not in known:
                 known.append(value)
@@ -107,22 +117,6 @@ def _signature(call: Call) -> Any:
         str(leaf) for i, leaf in enumerate(call.leaves) if i not in call.slots and i not in call.outs
     )
     return call.name, str(call.tree), tensors, rest
-
-
-def _changes_nothing(call: Call, outputs: Sequence[Tensor]) -> bool:
-    """True for an operator of arguments whose arguments do nothing here: its output is its input."""
-    if len(call.leaves) == len(call.slots) or len(outputs) != 1 or not call.tensors:
-        return False
-    first, output = call.tensors[0], outputs[0]
-    return first.shape == output.shape and first.dtype == output.dtype and torch.equal(first, output)
-
-
-def _widening(calls: Sequence[Call], values: Mapping[str, Sequence[Any]]) -> Iterator[Call]:
-    """The calls changed in one place, then those changed in two, taking turns between calls."""
-    once = [list(_changes(call, values)) for call in calls]
-    yield from _turns(once)
-    twice = ([c for changed in group[:40] for c in _changes(changed, values)] for group in once)
-    yield from _turns([random.Random(1).sample(group, min(len(group), 60)) for group in twice])
 
 
 def _turns(groups: Iterable[list[Call]]) -> Iterator[Call]:
@@ -149,7 +143,7 @@ def _other_arguments(call: Call, values: Mapping[str, Sequence[Any]]) -> Iterato
         held, at = (args, place) if isinstance(place, int) else (kwargs, place)
         old = held[at] if isinstance(place, int) or at in held else argument.default_value
         for value in _values_for(argument, old, ndim, values):
-            if value == old and type(value) is type(old):
+            if type(value) is type(old) and value == old:
                 continue
             new_args, new_kwargs = list(args), dict(kwargs)
             if isinstance(place, int):
@@ -161,6 +155,8 @@ def _other_arguments(call: Call, values: Mapping[str, Sequence[Any]]) -> Iterato
 
 def _values_for(argument: Any, old: Any, ndim: int, values: Mapping[str, Sequence[Any]]) -> Iterable[Any]:
     kind = str(argument.type)
+    if "Tensor" in kind:
+        return ()
     if argument.name in values:
         return values[argument.name]
     if argument.name in DIM_ARGUMENTS and "List" in kind:

@@ -20,8 +20,11 @@ from ._found import Found
 
 # A rule with more clauses than this is a table, not a rule.
 MOST_CLAUSES = 14
+# A row is generalised in no more ways than this.
+MOST_GENERALISATIONS = 200
 
-Key = tuple[tuple[Placement, ...], tuple[Placement | None, ...], str | None]
+# A row without what a clause says once for all of its rows: for which shards, and in which local form.
+Key = tuple[tuple[Placement, ...], tuple[Placement | None, ...]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Observed:
 
 
 def key_of(row: Row) -> Key:
-    return row.inputs, row.outputs, row.local
+    return row.inputs, row.outputs
 
 
 def _failed_uneven(found: Found, row: Row) -> bool:
@@ -82,7 +85,7 @@ class Vocabulary:
             for name, value in o.bound.scope.arguments.items():
                 if name in DIM_ARGUMENTS:
                     names.setdefault(name, set()).add(type(value))
-        self.single = [n for n, kinds in names.items() if int in kinds and tuple not in kinds]
+        self.single = [n for n, kinds in names.items() if int in kinds]
         self.several = [n for n, kinds in names.items() if tuple in kinds]
         lists = {
             name
@@ -94,6 +97,7 @@ class Vocabulary:
         self.expressions += [f"{name}[d]" for name in self.several]
         self.expressions += [f"d-before(d, {name})" for name in self.several]
         self.expressions += [f"d-before(d, {a}, {b})" for a, b in itertools.combinations(self.single, 2)]
+        self.expressions += [f"d-ones(0, d, {name})" for name in (*self.single, *self.several)]
         self.expressions += ["d-ones(0, d)", "d+outdim(0)-ndim(0)", "d+ndim(0)-ndim(1)", "d+ndim(1)-ndim(0)"]
         self.expressions += ["d+ndim(1)-1", "d+ndim(1)"]
         self.cost = {text: place for place, text in enumerate(self.expressions)}
@@ -102,7 +106,7 @@ class Vocabulary:
 
 def _seed_order(observed: Observed, item: tuple[int, Key]) -> tuple[Any, ...]:
     """Rows with shards first, and calls with many dims, where a coincidence of dims is rare."""
-    _, (inputs, outputs, _) = item
+    _, (inputs, outputs) = item
     shards = sum(is_shard(p) for p in inputs)
     dims = sum(len(shape) for shape in observed.bound.scope.inputs)
     return (-shards, -dims, str(Row(inputs, outputs)), item[0])
@@ -130,10 +134,12 @@ def _best(
             continue
         kept = [inst for inst, keep in zip(instances, condition.keeps, strict=True) if keep]
         explained = {(i, key) for i, _, key in kept} & open_rows
-        score = (-len(explained), len(condition.atoms), cost + condition.cost)
+        simplicity = 1 + 0.15 * len(condition.atoms) + 0.03 * (cost + condition.cost)
+        score = (-len(explained) / simplicity, len(condition.atoms), cost + condition.cost)
         if best is None or score < best[0]:
             shards = _least([observed[i].rows[key].shards for i, _, key in kept], only_even)
-            found = replace(clause, when=condition.atoms, shards=shards)
+            local = next((r.local for i, _, key in kept if (r := observed[i].rows[key]).local), None)
+            found = replace(clause, when=condition.atoms, shards=shards, local=local)
             best = (score, replace(found, reason=reason_for(found, observed[seed[0]])), explained)
     return None if best is None else best[1:]
 
@@ -160,7 +166,7 @@ def _instances(clause: Clause, observed: Sequence[Observed]) -> Iterator[tuple[i
 
 def _generalisations(observed: Observed, key: Key, vocabulary: Vocabulary) -> Iterator[tuple[Clause, float]]:
     """Every clause that yields the row in its own call."""
-    inputs, outputs, local = key
+    inputs, outputs = key
     scope, groups, output_groups = observed.bound.scope, observed.bound.groups, observed.bound.output_groups
     sharded = [p.dim for p in (*inputs, *outputs) if p is not None and is_shard(p)]
     first = outputs[0] if outputs else None
@@ -169,27 +175,26 @@ def _generalisations(observed: Observed, key: Key, vocabulary: Vocabulary) -> It
         placed = [[(inputs[i], scope.inputs[i]) for i in group] for group in groups]
         placed_outputs = [[(outputs[i], scope.outputs[i]) for i in group] for group in output_groups]
         options = [_terms(tensors, scope, d, vocabulary, aligned) for tensors in placed]
-        options += [_terms(tensors, scope, d, vocabulary, False) for tensors in placed_outputs]
-        if any(not o for o in options) or _size(options) > 3000:
-            continue
-        for choice in itertools.product(*options):
-            terms, costs = zip(*choice, strict=True)
-            clause = Clause(terms[: len(groups)], terms[len(groups) :], local=local)
+        options += [_terms(tensors, scope, d, vocabulary) for tensors in placed_outputs]
+        for terms, cost in _cheapest(options):
+            clause = Clause(terms[: len(groups)], terms[len(groups) :])
             uses_d = any("d" in _names(t.inside) for t in terms if t.kind == "S")
             if uses_d and (clause.variable(scope) is None or d is None):
                 continue
-            yield clause, sum(costs)
+            yield clause, cost
 
 
-def _size(options: Sequence[Sequence[Any]]) -> int:
-    size = 1
-    for o in options:
-        size *= len(o)
-    return size
+def _cheapest(options: Sequence[list[tuple[Term, float]]]) -> Iterator[tuple[tuple[Term, ...], float]]:
+    """Choices of one term each, the cheapest few hundred."""
+    several = sum(len(o) > 1 for o in options)
+    most = max(2, int(MOST_GENERALISATIONS ** (1 / several))) if several else 1
+    kept = [sorted(o, key=lambda item: item[1])[:most] for o in options]
+    for choice in itertools.product(*kept):
+        yield tuple(term for term, _ in choice), sum(cost for _, cost in choice)
 
 
 def _names(expression: str) -> list[str]:
-    return [w for w in "".join(c if c.isalnum() or c == "_" else " " for c in expression).split()]
+    return "".join(c if c.isalnum() or c == "_" else " " for c in expression).split()
 
 
 def _terms(
@@ -197,7 +202,7 @@ def _terms(
     scope: Scope,
     d: int | None,
     vocabulary: Vocabulary,
-    aligned: bool,
+    aligned: bool = False,
 ) -> list[tuple[Term, float]]:
     """The terms that place tensors of these shapes so, each with a cost; `aligned` as in `Term.place`."""
     if not placed:
@@ -214,7 +219,7 @@ def _terms(
         return terms
     for text in vocabulary.expressions:
         term = Term("S", text, each)
-        if all(p is not None and term.place(scope, d, shape, aligned) == p for p, shape in placed):
+        if all(p is not None and term.place(scope, d, shape, aligned, least=1) == p for p, shape in placed):
             terms.append((term, vocabulary.cost[text]))
     return terms
 

@@ -63,6 +63,7 @@ class Trial:
         self.claims = [None if o is None else {p: Claim() for p in o} for o in outputs]
         self.experiments = 0
         self.judged = 0
+        self.raised_at_once = False
 
     @property
     def alive(self) -> bool:
@@ -83,6 +84,7 @@ class Trial:
         try:
             local = experiment.run(self.inputs)
         except LocalRunFailed as failure:
+            self.raised_at_once = self.raised_at_once or self.experiments == 1
             self._fail_all(experiment, case, str(failure))
             return
         for i, claims in enumerate(self.claims):

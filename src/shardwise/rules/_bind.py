@@ -27,6 +27,9 @@ class Reading:
     broadcast: bool = False
 
 
+# What a tensor argument is in conditions: `weight is None` or not.
+GIVEN = "given"
+
 DIM_ARGUMENTS = ("dim", "dims", "dim0", "dim1", "dim2", "dimension", "axis", "axis0", "axis1")
 
 
@@ -95,8 +98,18 @@ def bind(
     if outputs is None:
         outputs = output_shapes(op, args, kwargs)
     ndim = len((inputs if reading.dims_of == "input" else outputs)[0] or ()) if inputs and outputs else 0
-    plain = {n: _normal(n, v, ndim, reading.no_dims) for n, v in arguments.items() if not _holds_tensors(v)}
-    scope = Scope(plain, inputs, outputs, reading.broadcast)
+    single = _single_dims(op)
+    plain = {
+        name: _normal_dims(value, ndim, name in single, reading.no_dims)
+        if name in DIM_ARGUMENTS
+        else _plain(value)
+        for name, value in arguments.items()
+        if not _holds_tensors(value)
+    }
+    given = {
+        name: GIVEN if _holds_tensors(arguments[name]) else None for name in optional if name in arguments
+    }
+    scope = Scope({**plain, **given}, inputs, outputs, reading.broadcast)
     return Bound(scope, tuple(groups), _output_groups(op, len(outputs)))
 
 
@@ -136,12 +149,21 @@ def _holds_tensors(value: Any) -> bool:
     return is_tensor(value) or (isinstance(value, list | tuple) and any(is_tensor(v) for v in value))
 
 
-def _normal(name: str, value: Any, ndim: int, no_dims: str) -> Any:
-    """Dims counted from 0, lists as tuples; no dims at all as all of them or none, whichever the operator means."""
-    if name not in DIM_ARGUMENTS:
-        return tuple(value) if isinstance(value, list) else value
+def _single_dims(op: Callable[..., Any]) -> set[str]:
+    """Arguments that always name exactly one dim."""
+    schema = getattr(op, "_schema", None)
+    return {a.name for a in schema.arguments if str(a.type) == "int"} if schema else set(DIM_ARGUMENTS)
+
+
+def _normal_dims(value: Any, ndim: int, single: bool, no_dims: str) -> Any:
+    """Dims counted from 0: a number where there is always one, else a tuple; none at all as the operator means it."""
     if type(value) is int:
-        return value + ndim if value < 0 else value
-    if value is None or (isinstance(value, list | tuple) and not value):
+        dim = value + ndim if value < 0 else value
+        return dim if single else (dim,)
+    if value is None or not value:
         return tuple(range(ndim)) if no_dims == "all" else ()
-    return tuple(v + ndim if v < 0 else v for v in value) if isinstance(value, list | tuple) else value
+    return tuple(v + ndim if v < 0 else v for v in value)
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,9 +1,9 @@
 """A clause: a family of rows with a condition, `S(d), S(d) -> S(d) when d != dim`.
 
-Terms are placements whose dim is an expression; `S(-1)` counts from the end. `[S(d)]` stands for every tensor of a list.
-The variable d runs over the dims of the first tensor written `S(d)`. For an operator whose operands broadcast, a dim of
-a sharded output is meant instead: an operand is sharded along the dim aligned with it from the right, and replicated
-where it has no such dim or only size 1.
+Terms are placements whose dim is an expression; `S(-1)` counts from the end. `[S(d)]` stands for every tensor of a
+list. The variable d runs over the dims of the first tensor written `S(d)`. For an operator whose operands broadcast, a
+dim of a sharded output is meant instead: an operand is sharded along the dim aligned with it from the right, and
+replicated where it has no such dim or only size 1.
 """
 
 import re
@@ -47,21 +47,21 @@ class Term:
         return f"[{text}]" if self.each else text
 
     def place(
-        self, scope: Scope, d: int | None, shape: Sequence[int] | None, aligned: bool = False
+        self, scope: Scope, d: int | None, shape: Sequence[int], aligned: bool = False, least: int = 2
     ) -> Placement | None:
         """The placement of a tensor of this shape; None where the term has none in this call. `aligned` says that
-        the dim is one of the output's, to which this tensor broadcasts."""
+        the dim is one of the output's, to which this tensor broadcasts; `least` is the least size worth a shard."""
         if self.kind == "R":
             return Replicate()
         if self.kind == "P":
             return partial(self.inside)
         dim = scope.evaluate(self.inside, d)
-        if type(dim) is not int or shape is None:
+        if type(dim) is not int:
             return None
         if aligned:
             return _broadcast(dim, shape, scope.outputs[0])
         dim = dim + len(shape) if dim < 0 else dim
-        return shard(dim) if 0 <= dim < len(shape) and shape[dim] > 1 else None
+        return shard(dim) if 0 <= dim < len(shape) and shape[dim] >= least else None
 
 
 def _broadcast(dim: int, shape: Sequence[int], output: Sequence[int] | None) -> Placement | None:
@@ -168,7 +168,7 @@ class Clause:
         for term, group in zip(self.outputs, output_groups, strict=True):
             for i in group:
                 shape = scope.outputs[i]
-                placement = None if shape is None else term.place(scope, d, shape)
+                placement = None if shape is None else term.place(scope, d, shape, least=1)
                 if placement is None and shape is not None:
                     return None
                 outputs.append(placement)

@@ -56,9 +56,11 @@ class Scope:
         shape = self.inputs[index]
         return shape[dim] if -len(shape) <= dim < len(shape) else 0
 
-    def ones(self, index: int, dim: int) -> int:
-        """How many dims of size 1 an input has before `dim`."""
-        return sum(size == 1 for size in self.inputs[index][:dim])
+    def ones(self, index: int, dim: int, among: Any = None) -> int:
+        """How many dims of size 1 an input has before `dim`, of those in `among` if given."""
+        allowed = (among,) if isinstance(among, int) else among
+        sizes = enumerate(self.inputs[index][:dim])
+        return sum(size == 1 and (allowed is None or d in allowed) for d, size in sizes)
 
     def evaluate(self, text: str, d: int | None) -> Any:
         """The value of an expression; None where it has none in this call (an index past the end)."""

@@ -25,7 +25,7 @@ class Rule:
 
     op: str
     clauses: tuple[Clause, ...]
-    reading: Reading = Reading()
+    reading: Reading = field(default_factory=Reading)
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
     @property
