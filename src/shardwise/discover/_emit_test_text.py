@@ -1,0 +1,282 @@
+"""The text of an emitted test module around its cases. Parts that no case needs are left out."""
+
+from collections.abc import Sequence
+
+
+def test_module(
+    name: str,
+    strategy_module: str,
+    cases: str,
+    reductions: Sequence[str],
+    two_meshes: bool,
+    outs: bool,
+    seed: int,
+) -> str:
+    """The module: `reductions` are those of partial inputs in the cases, `two_meshes` says that some row runs on two
+    ranks, `outs` that some operator writes to `out=` tensors."""
+    parts = [
+        f'"""Tests of {strategy_module}: every row of its strategies, on four ranks."""\n\n',
+        _imports(strategy_module, cases, two_meshes),
+        "\n\naten = torch.ops.aten\n" if " aten." in cases else "\n",
+        _CLASSES.replace("    # RANKS\n", "    ranks: int = 4\n" if two_meshes else ""),
+        f"\n\nCASES = [\n{cases}]\n",
+        _MADE,
+        _WITHOUT_OUTS if outs else "",
+        _piece(reductions) if reductions else "",
+        _ROWS_TEST,
+        _RANKS_TEST.replace("        # PARTIAL\n", _PLACE_PARTIAL if reductions else "")
+        .replace("        # MESHES\n", _TWO_MESHES if two_meshes else _ONE_MESH)
+        .replace("        # OUTS\n", _OUTS if outs else ""),
+        '\n\nif __name__ == "__main__":\n    run_tests()\n',
+    ]
+    text = "".join(parts)
+    words = {
+        "NAME": name,
+        "SEED": str(seed),
+        "MESH": "meshes[row.ranks]" if two_meshes else "mesh",
+        "MADE": "without_outs(case)" if outs else "made(case)",
+    }
+    for word, meaning in words.items():
+        text = text.replace(word, meaning)
+    return text
+
+
+def _imports(strategy_module: str, cases: str, two_meshes: bool) -> str:
+    names = ["DeviceMesh", "DTensor"]
+    names += [n for n in ("Partial", "Replicate") if f"{n}(" in cases]
+    names += ["Shard", "distribute_tensor", *(["init_device_mesh"] if two_meshes else [])]
+    lines = [
+        "from collections.abc import Callable",
+        "from typing import Any, NamedTuple",
+        "",
+        "import torch",
+        "from torch._ops import OpOverload",
+        "from torch.distributed.tensor import (",
+        *(f"    {name}," for name in names),
+        ")",
+        "from torch.distributed.tensor._dtensor_spec import TensorMeta",
+        "from torch.distributed.tensor._ops.single_dim_strategy import _ShardingPlaceholder",
+        "from torch.distributed.tensor.debug import CommDebugMode",
+        "from torch.distributed.tensor.placement_types import Placement",
+        "from torch.testing._internal.common_utils import TestCase, run_tests",
+        "from torch.testing._internal.distributed._tensor.common_dtensor import (",
+        "    DTensorTestBase,",
+        "    with_comms,",
+        ")",
+        "from torch.utils._pytree import tree_leaves, tree_map_only",
+        "",
+        f"import {strategy_module}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+_CLASSES = '''
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Row(NamedTuple):
+    """Placements of the inputs, and those of the outputs that follow from them."""
+
+    inputs: list[Placement]
+    outputs: list[Placement | None]
+    # RANKS
+
+
+class Case(NamedTuple):
+    """A call, and all of its rows but for the replicated one."""
+
+    op: OpOverload
+    strategy: Callable[..., list[list[Any]]]
+    make: Callable[[], Call]
+    rows: list[Row]
+
+
+def call(*args: Any, **kwargs: Any) -> Call:
+    return args, kwargs
+'''
+
+_MADE = '''
+
+def made(case: Case) -> Call:
+    """The arguments of a case: the same on every rank, and new ones every time."""
+    torch.manual_seed(SEED)
+    return case.make()
+'''
+
+_WITHOUT_OUTS = """
+
+def out_names(case: Case) -> list[str]:
+    return [a.name for a in case.op._schema.arguments if a.is_out]
+
+
+def without_outs(case: Case) -> Call:
+    args, kwargs = made(case)
+    return args, {k: v for k, v in kwargs.items() if k not in out_names(case)}
+"""
+
+_PIECE = '''
+
+def piece(tensor: torch.Tensor, reduce_op: str, rank: int, ranks: int) -> torch.Tensor:
+    """What a rank holds of a partial tensor: the pieces differ, and reduce to it."""
+    random = torch.Generator().manual_seed(1)
+'''
+
+_NOISE = """    noise = torch.randint(-4, 5, (ranks, *tensor.shape), generator=random)
+    noise = noise.to(tensor.dtype)
+"""
+
+_BALANCED = """    noise[0] = -noise[1:].sum(0)
+"""
+
+_OWNED = """    owned = torch.randint(ranks, tensor.shape, generator=random) == rank
+"""
+
+_PIECES = {
+    "sum": """    if reduce_op == "sum":
+        return noise[rank] + (tensor if rank == 0 else 0)
+""",
+    "avg": """    if reduce_op == "avg":
+        return tensor + noise[rank]
+""",
+    "max": """    if reduce_op == "max":
+        below = torch.minimum(noise[rank].abs(), tensor - tensor.min())
+        return torch.where(owned, tensor, tensor - below)
+""",
+    "min": """    if reduce_op == "min":
+        above = torch.minimum(noise[rank].abs(), tensor.max() - tensor)
+        return torch.where(owned, tensor, tensor + above)
+""",
+    "product": """    if reduce_op == "product":
+        return torch.where(owned, tensor, torch.ones_like(tensor))
+""",
+}
+
+
+def _piece(reductions: Sequence[str]) -> str:
+    """The function that makes partial pieces, with the reductions that the rows use."""
+    text = _PIECE + (_NOISE if set(reductions) - {"product"} else "")
+    text += _BALANCED if {"sum", "avg"} & set(reductions) else ""
+    text += _OWNED if {"max", "min", "product"} & set(reductions) else ""
+    text += "".join(_PIECES[r] for r in reductions)
+    return text + '    raise ValueError(f"unknown reduction {reduce_op}")\n'
+
+
+_ROWS_TEST = '''
+
+class NAMERowsTest(TestCase):
+    def test_strategies_yield_these_rows(self) -> None:
+        for case in CASES:
+            expected = {str((row.inputs, row.outputs)) for row in case.rows}
+            self.assertEqual(self.found(case), expected, msg=str(case.op))
+
+    def found(self, case: Case) -> set[str]:
+        """The rows of the strategy that shard no dim of size 1."""
+        tensors = [t for t in tree_leaves(made(case)) if isinstance(t, torch.Tensor)]
+        args, kwargs = tree_map_only(
+            torch.Tensor,
+            lambda t: TensorMeta(t.shape, t.stride(), t.dtype),
+            made(case),
+        )
+        count = len(case.rows[0].outputs)
+        found = set()
+        for row in case.strategy(case.op, args, kwargs):
+            inputs = row[count : count + len(case.rows[0].inputs)]
+            if all(self.cuts(p, t.shape) for p, t in zip(inputs, tensors)):
+                outputs = [self.filled(p) for p in row[:count]]
+                found.add(str(([self.filled(p) for p in inputs], outputs)))
+        return found
+
+    def cuts(self, placement: Any, shape: torch.Size) -> bool:
+        if not isinstance(placement, _ShardingPlaceholder):
+            return True
+        return placement.dim < len(shape) and shape[placement.dim] > 1
+
+    def filled(self, placement: Any) -> Placement | None:
+        if isinstance(placement, _ShardingPlaceholder):
+            return Shard(placement.dim)
+        return placement
+'''
+
+_PLACE_PARTIAL = """        if isinstance(placement, Partial):
+            rank, ranks = mesh.get_local_rank(), mesh.size()
+            local = piece(tensor, placement.reduce_op, rank, ranks)
+            local = local.to(self.device_type)
+            return DTensor.from_local(local, mesh, [placement], run_check=False)
+"""
+
+_ONE_MESH = """        mesh = self.build_device_mesh()
+"""
+
+_TWO_MESHES = """        halves = init_device_mesh(
+            self.device_type,
+            (2, 2),
+            mesh_dim_names=("half", "rank"),
+        )
+        # A dim that is too short for four ranks is sharded on two.
+        meshes = {4: self.build_device_mesh(), 2: halves["rank"]}
+"""
+
+_OUTS = """        for name, placement, full in zip(out_names(case), row.outputs, expected):
+            kwargs[name] = self.placed(torch.zeros_like(full), placement, mesh)
+"""
+
+_RANKS_TEST = """
+
+class NAMETest(DTensorTestBase):
+    @property
+    def world_size(self) -> int:
+        return 4
+
+    @with_comms
+    def test_rows_run_without_communication(self) -> None:
+        # MESHES
+        for case in CASES:
+            args, kwargs = made(case)
+            expected = tree_leaves(case.op(*args, **kwargs))
+            for row in case.rows:
+                self.check_row(case, row, expected, MESH)
+
+    def check_row(
+        self,
+        case: Case,
+        row: Row,
+        expected: list[Any],
+        mesh: DeviceMesh,
+    ) -> None:
+        def told(problem: str) -> str:
+            return f"{case.op}: {row.inputs} -> {row.outputs}: {problem}"
+
+        placements = iter(row.inputs)
+        args, kwargs = tree_map_only(
+            torch.Tensor,
+            lambda tensor: self.placed(tensor, next(placements), mesh),
+            MADE,
+        )
+        # OUTS
+        with CommDebugMode() as comm_mode:
+            outputs = tree_leaves(case.op(*args, **kwargs))
+        self.assertEqual(comm_mode.get_total_counts(), 0, msg=told)
+        self.assertEqual(len(outputs), len(row.outputs), msg=told)
+        for output, placement, full in zip(outputs, row.outputs, expected):
+            if placement is None:
+                self.assertIsNone(output)
+                continue
+            self.assertEqual(output.placements, (placement,), msg=told)
+            self.assertEqual(
+                output.full_tensor().cpu(),
+                full,
+                atol=1e-4,
+                rtol=1e-4,
+                msg=told,
+            )
+
+    def placed(
+        self,
+        tensor: torch.Tensor,
+        placement: Placement,
+        mesh: DeviceMesh,
+    ) -> DTensor:
+        # PARTIAL
+        tensor = tensor.to(self.device_type)
+        return distribute_tensor(tensor, mesh, [placement], src_data_rank=None)
+"""
