@@ -1,6 +1,8 @@
 """How a call may be sharded, found by running it on pieces and comparing with the whole."""
 
 from ._discover import Policy, check, discover
+from ._emit_strategy import emit_strategy
+from ._emit_tests import emit_tests
 from ._found import Counterexample, Found, Verdict
 from ._ops import op_name, resolve_op
 from ._values import adversarial, generators
@@ -13,6 +15,8 @@ __all__ = [
     "adversarial",
     "check",
     "discover",
+    "emit_strategy",
+    "emit_tests",
     "generators",
     "op_name",
     "resolve_op",

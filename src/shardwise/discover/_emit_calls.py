@@ -18,6 +18,8 @@ Arguments = tuple[Sequence[Any], dict[str, Any]]
 Example = Call | tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
 
 SEED = 0
+# Characters that fit on the line of an argument.
+_FITS = 62
 
 
 def overload_calls(calls: Sequence[Example]) -> dict[str, list[Arguments]]:
@@ -79,8 +81,34 @@ def _drawn(tensor: Tensor) -> str:
 
 
 def _exact(tensor: Tensor) -> str:
-    dtype = "" if tensor.dtype in (torch.float32, torch.int64, torch.bool) else f", dtype={tensor.dtype}"
-    return f"torch.tensor({tensor.tolist()}{dtype})"
+    """The values themselves, floats to three digits."""
+    dtype = [] if tensor.dtype in (torch.float32, torch.int64, torch.bool) else [f"dtype={tensor.dtype}"]
+    values = _rounded(tensor.tolist())
+    flat = f"torch.tensor({', '.join([repr(values), *dtype])})"
+    if len(flat) <= _FITS:
+        return flat
+    inside = _nested(values, _FITS - 4)
+    if dtype:
+        inside = [*_ended(inside), f"{dtype[0]},"]
+    return "\n".join(["torch.tensor(", *(f"    {line}" for line in inside), ")"])
+
+
+def _rounded(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_rounded(v) for v in values]
+    return round(values, 3) if isinstance(values, float) else values
+
+
+def _nested(values: Any, width: int) -> list[str]:
+    """The lines of a list, broken as the formatter would."""
+    if not isinstance(values, list) or len(repr(values)) <= width:
+        return [repr(values)]
+    lines = [line for v in values for line in _ended(_nested(v, width - 4))]
+    return ["[", *(f"    {line}" for line in lines), "]"]
+
+
+def _ended(lines: list[str]) -> list[str]:
+    return [*lines[:-1], f"{lines[-1]},"]
 
 
 def _is_sorted(tensor: Tensor) -> bool:

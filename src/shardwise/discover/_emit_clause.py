@@ -6,11 +6,12 @@ module declares nothing else.
 """
 
 import ast
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import UsageError
-from ..rules import Clause, Term
+from ..rules import Clause, Scope, Term
 from ._emit_outputs import KnownCalls
 from ._emit_signature import Argument, Signature
 
@@ -34,9 +35,8 @@ class Writer:
 
     def clause(self, clauses: Sequence[Clause]) -> list[str]:
         """The lines for clauses that differ in their reductions at most."""
-        clause = clauses[0]
-        if any(t.kind == "B" for t in clause.inputs) and self.known.is_broadcast:
-            self.broadcasts = True
+        clause = self._broadcasting(clauses[0])
+        self.broadcasts |= self.known.is_broadcast and any(t.kind == "B" for t in clause.inputs)
         lines: list[str] = []
         indent = 0
 
@@ -44,30 +44,62 @@ class Writer:
             lines.append("    " * indent + text)
 
         tensor = self._variable_tensor(clause)
-        for condition in [*self._presence(clause, tensor), *self._conditions(clause, with_d=False)]:
-            put(f"if {condition}:")
-            indent += 1
+
+        def put_conditions(conditions: Sequence[str]) -> None:
+            nonlocal indent
+            joined = " and ".join(conditions)
+            for condition in [joined] if len(joined) + 4 * indent + 8 <= WIDTH else conditions:
+                if condition:
+                    put(f"if {condition}:")
+                    indent += 1
+
+        put_conditions([*self._presence(tensor), *self._conditions(clause, with_d=False)])
         if len(clauses) > 1:
             names = ", ".join(f'"{_reduction(c)}"' for c in clauses)
             put(f"for reduce_op in ({names}):")
             indent += 1
-        if clause.variable is not None:
+        if self._variable(clause) is not None:
             put(f"for d in {self._range(clause, tensor)}:")
             indent += 1
-        conditions = [*self._conditions(clause, with_d=True), *self._shardable(clause)]
-        joined = " and ".join(conditions)
-        for condition in [joined] if len(joined) + 4 * indent + 8 <= WIDTH else conditions:
-            if condition:
-                put(f"if {condition}:")
-                indent += 1
+        put_conditions([*self._conditions(clause, with_d=True), *self._shardable(clause)])
         reduction = "reduce_op" if len(clauses) > 1 else None
         row = [
             *self._outputs(clause, reduction),
             *self._inputs(clause, reduction),
             *self._outs(clause, reduction),
         ]
+        if (
+            not self.broadcasts
+            and not any(t.kind == "S" for t in clause.inputs)
+            and "_broadcast_sharding" in str(row)
+        ):
+            put(f"row = [{', '.join(row)}]")
+            put(f"if any(isinstance(p, _ShardingPlaceholder) for p in row[{len(clause.outputs)}:]):")
+            put("    strategies.append(row)")
+            return lines
         lines += appended(row, 4 * indent)
         return lines
+
+    def _broadcasting(self, clause: Clause) -> Clause:
+        """The clause with its operands' own dims: a term of kind B stands for an operand that may broadcast to the
+        output's dim, all others are sharded along the dim aligned with it."""
+        if not clause.aligned(self._scope):
+            return clause
+        inputs = []
+        for i, term in enumerate(clause.inputs):
+            if term.kind == "S":
+                shift = None if term.each or self.known.is_broadcast else self.known.shift(clause, i)
+                may_broadcast = Term("B", term.inside, term.each)
+                term = may_broadcast if shift is None else Term("S", shifted(term.inside, shift))
+            inputs.append(term)
+        return replace(clause, inputs=tuple(inputs))
+
+    @property
+    def _scope(self) -> Scope:
+        return Scope({}, [], [], self.known.rule.reading.broadcast)
+
+    def _variable(self, clause: Clause) -> tuple[str, int] | None:
+        return clause.variable(self._scope)
 
     def source(self, text: str) -> str:
         """An expression of clauses as Python source."""
@@ -97,11 +129,12 @@ class Writer:
         raise UsageError(f"{self.signature.op} has no tensor argument {index}")
 
     def _variable_tensor(self, clause: Clause) -> Argument | None:
-        if clause.variable is None or clause.variable[0] == "output":
+        variable = self._variable(clause)
+        if variable is None or variable[0] == "output":
             return None
-        return self.signature.tensors[clause.variable[1]]
+        return self.signature.tensors[variable[1]]
 
-    def _presence(self, clause: Clause, tensor: Argument | None) -> list[str]:
+    def _presence(self, tensor: Argument | None) -> list[str]:
         """Conditions that the optional tensors which the clause needs are there."""
         if tensor is None or tensor.kind != "optional":
             return []
@@ -109,11 +142,12 @@ class Writer:
         return [f"{tensor.variable} is not None"]
 
     def _range(self, clause: Clause, tensor: Argument | None) -> str:
-        assert clause.variable is not None
+        variable = self._variable(clause)
+        assert variable is not None
         if tensor is None:
-            return f"range({self.output_ndim(clause.variable[1])})"
+            return f"range({self.output_ndim(variable[1])})"
         self.ndims.add(tensor.name)
-        below = [t for t in clause.when if self._is_bound(t, clause.variable[1])]
+        below = [t for t in clause.when if self._is_bound(t, variable[1])]
         return f"range({self.source(below[0].partition('<')[2].strip()) if below else f'{tensor.name}_ndim'})"
 
     @staticmethod
@@ -123,7 +157,8 @@ class Writer:
 
     def _conditions(self, clause: Clause, with_d: bool) -> list[str]:
         found = []
-        ranged = clause.variable if clause.variable is not None and clause.variable[0] == "input" else None
+        variable = self._variable(clause)
+        ranged = variable if variable is not None and variable[0] == "input" else None
         for text in clause.when:
             if ranged is not None and self._is_bound(text, ranged[1]):
                 continue
@@ -150,8 +185,9 @@ class Writer:
         broadcasting = [t for t in clause.inputs if t.kind == "B"]
         if broadcasting and self.broadcasts:
             return [f"shape[{self.source(broadcasting[0].inside)}] != 1"]
-        sharded = [(i, t) for i, t in enumerate(clause.inputs) if t.kind == "S" and not t.each]
-        if not self.uneven or not self.known.may_differ(clause):
+        required = [a.kind == "tensor" for a in self.signature.tensors]
+        sharded = [(i, t) for i, t in enumerate(clause.inputs) if t.kind == "S" and required[i]]
+        if not self.uneven or _sizes_agree(clause) or not self.known.may_differ(clause):
             return []
         self.helpers.add("_is_shardable")
         found = []
@@ -191,7 +227,8 @@ class Writer:
         if f"{argument.name}_ndim" in placed:
             self.ndims.add(argument.name)
         if argument.kind == "optional":
-            return f"*([{placed}] if {variable} is not None else [])"
+            self.helpers.add("_if_given")
+            return f"*_if_given({variable}, {placed})"
         return placed
 
     def _placed(self, term: Term, variable: str, ndim: str, reduction: str | None) -> str:
@@ -238,10 +275,17 @@ class _Translation(ast.NodeTransformer):
         if argument is not None:
             self.writer.plain.add(argument.name)
             return ast.Name(argument.normal)
+        tensor = next((a for a in self.writer.signature.tensors if a.name == node.id), None)
+        if tensor is not None:
+            self.writer.tensors.add(tensor.name)
+            return ast.Name(tensor.variable)
         if node.id == "inf":
             self.writer.helpers.add("math")
             return _parsed("math.inf")
         return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return ast.Name(json.dumps(node.value)) if isinstance(node.value, str) else node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         """An argument that may name several dims is a list: `d != dim` is `d not in dims`."""
@@ -272,6 +316,24 @@ class _Translation(ast.NodeTransformer):
         if len(given) == 1 and argument is not None and argument.is_several:
             return given[0]
         return f"({', '.join(given)},)" if len(given) == 1 else f"({', '.join(given)})"
+
+
+def _sizes_agree(clause: Clause) -> bool:
+    """True if the conditions say that all sharded dims have the same size."""
+    sharded = {f"size({i},{t.inside})" for i, t in enumerate(clause.inputs) if t.kind == "S"}
+    joined: set[str] = set()
+    for text in clause.when:
+        left, equals, right = text.replace(" ", "").partition("==")
+        if equals and {left, right} <= sharded and (not joined or joined & {left, right}):
+            joined |= {left, right}
+    return joined == sharded
+
+
+def shifted(expression: str, shift: int) -> str:
+    """The expression plus a number, folded where it is a number itself or d."""
+    if expression.lstrip("-").isdigit():
+        return str(int(expression) + shift)
+    return expression if shift == 0 else f"{expression}{shift:+d}"
 
 
 def _parsed(text: str) -> ast.expr:

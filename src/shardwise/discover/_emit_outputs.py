@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from ..errors import UsageError
-from ..rules import Bound, Clause, Rule, bind
+from ..rules import Bound, Clause, Rule, bind, named_arguments
 from ._emit_calls import Arguments
 from ._emit_signature import Signature
 
 
 @dataclass(frozen=True)
 class KnownCalls:
-    """Calls of a rule's overload; without any, those on small meta tensors that run."""
+    """Calls of a rule's overload: those given, and those on small meta tensors that run."""
 
     rule: Rule
     signature: Signature
@@ -29,14 +29,11 @@ class KnownCalls:
 
     @cached_property
     def arguments(self) -> list[Arguments]:
-        return list(self.calls) or list(_probes(self.rule, self.signature))
+        return [*self.calls, *_probes(self.rule, self.signature, self.calls)]
 
     @cached_property
     def bounds(self) -> list[Bound]:
-        return [
-            bind(self.rule.function, args, kwargs, self.rule.dims_of, self.rule.no_dims)
-            for args, kwargs in self.arguments
-        ]
+        return [bind(self.rule.function, args, kwargs, self.rule.reading) for args, kwargs in self.arguments]
 
     @cached_property
     def is_broadcast(self) -> bool:
@@ -45,10 +42,12 @@ class KnownCalls:
 
     def output_ndim(self, output: int) -> str:
         """The number of dims of an output, as an expression of clauses."""
-        known = [(b, shape) for b in self.bounds if (shape := b.scope.outputs[output]) is not None]
-        for text in _expressions(self.signature, [b for b, _ in known]):
-            if known and all(b.scope.evaluate(text, None) == len(shape) for b, shape in known):
-                return text
+        # The ranks that an operator takes on meta tensors may be more than it means to take: given calls decide.
+        for bounds in (self.bounds, self.bounds[: len(self.calls)]):
+            known = [(b, shape) for b in bounds if (shape := b.scope.outputs[output]) is not None]
+            for text in _expressions(self.signature, [b for b, _ in known]):
+                if known and all(_ndim(text, b) == len(shape) for b, shape in known):
+                    return text
         raise UsageError(
             f"the number of dims of output {output} of {self.signature.op} does not follow from its arguments in a "
             "known way: give emit_strategy calls of the operator"
@@ -66,6 +65,28 @@ class KnownCalls:
                     if self._runs_with_size_one(args, kwargs, i, dim):
                         return True
         return False
+
+    def shift(self, clause: Clause, index: int) -> int | None:
+        """How far the dims of an input lie behind the output's that they are aligned with, if this is always the
+        same and the input is never broadcast along the dim that the clause shards; else None."""
+        shifts = set()
+        for bound in self.bounds:
+            output = bound.scope.outputs[0]
+            if output is None or not bound.groups[index]:
+                return None
+            shape = bound.scope.inputs[bound.groups[index][0]]
+            shifts.add(len(shape) - len(output))
+            for d in _values(clause, bound):
+                dim = bound.scope.evaluate(clause.inputs[index].inside, d)
+                if (
+                    type(dim) is int
+                    and 0 <= dim < len(output)
+                    and all(bound.scope.evaluate(c, d) for c in clause.when)
+                ):
+                    own = dim + len(shape) - len(output)
+                    if own < 0 or shape[own] != output[dim]:
+                        return None
+        return shifts.pop() if len(shifts) == 1 else None
 
     def _runs_with_size_one(self, args: Sequence[Any], kwargs: dict[str, Any], index: int, dim: Any) -> bool:
         """True if the call also runs when a dim of tensor argument `index` is cut to size 1."""
@@ -86,7 +107,9 @@ class KnownCalls:
         good: list[tuple[Bound, int | None]] = []
         bad: list[tuple[Bound, int | None]] = []
         for bound in self.bounds:
-            for d in _values(clause, bound):
+            # A dim of size 1 to which operands broadcast is left out by the emitted code itself.
+            values = clause.values(bound.scope, bound.groups, bound.output_groups)
+            for d in values if clause.aligned(bound.scope) else _values(clause, bound):
                 if all(bound.scope.evaluate(c, d) for c in clause.when) and _inputs_fit(clause, bound, d):
                     row = clause.instance(bound.scope, bound.groups, bound.output_groups, d)
                     (bad if row is None else good).append((bound, d))
@@ -107,10 +130,19 @@ def _broadcasts(bound: Bound) -> bool:
         return False
 
 
+def _ndim(text: str, bound: Bound) -> Any:
+    """The value of an expression of `_expressions`: clauses know no maximum."""
+    if text.startswith("max("):
+        return max(len(bound.scope.inputs[0]), len(bound.scope.inputs[1]))
+    return bound.scope.evaluate(text, None)
+
+
 def _expressions(signature: Signature, bounds: Sequence[Bound]) -> Iterator[str]:
     count = min((len(b.scope.inputs) for b in bounds), default=0)
     ndims = [f"ndim({i})" for i in range(count)]
     yield from ndims
+    if count > 1:
+        yield "max(ndim(0), ndim(1))"
     yield from (str(n) for n in range(5))
     yield from (f"{ndim}{step}" for ndim in ndims for step in ("-1", "+1", "-2", "+2"))
     for a in signature.arguments:
@@ -135,17 +167,19 @@ def _atoms(signature: Signature, inputs: int) -> Iterator[str]:
 
 def _values(clause: Clause, bound: Bound) -> Sequence[int | None]:
     """Every dim that the emitted loop runs over, those of size 1 too."""
-    if clause.variable is None:
+    variable = clause.variable(bound.scope)
+    if variable is None:
         return (None,)
-    side, term = clause.variable
+    side, term = variable
     groups = bound.groups if side == "input" else bound.output_groups
     shapes = bound.scope.inputs if side == "input" else bound.scope.outputs
     return range(len(shapes[groups[term][0]] or ())) if groups[term] else ()
 
 
 def _inputs_fit(clause: Clause, bound: Bound, d: int | None) -> bool:
+    aligned = clause.aligned(bound.scope)
     return all(
-        term.place(bound.scope, d, bound.scope.inputs[i]) is not None
+        term.place(bound.scope, d, bound.scope.inputs[i], aligned) is not None
         for term, group in zip(clause.inputs, bound.groups, strict=True)
         for i in group
     )
@@ -153,35 +187,56 @@ def _inputs_fit(clause: Clause, bound: Bound, d: int | None) -> bool:
 
 def _runs(rule: Rule, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     try:
-        bind(rule.function, args, kwargs, rule.dims_of, rule.no_dims)
+        bind(rule.function, args, kwargs, rule.reading)
     except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError):
         return False  # shapes or dtypes that the operator does not take
     return True
 
 
-def _probes(rule: Rule, signature: Signature) -> Iterator[Arguments]:
-    """Calls on small meta tensors of every rank and the first fitting dtypes; in some, one tensor is longer."""
-    plain: dict[str, Any] = {}
+# The same size, another one, and size 1: in the last dim and in the first.
+_OTHER_SIZES = ((0, 2), (-1, 3), (-1, 1), (0, 3), (0, 1))
+_DTYPES = (torch.float32, torch.bool, torch.int64)
+
+
+def _probes(rule: Rule, signature: Signature, calls: Sequence[Arguments]) -> list[Arguments]:
+    """Calls on small meta tensors of every rank; in some, one tensor has another size in its first or last dim.
+    Dtypes and other arguments are those of the first call, or the first that the operator takes."""
+    given: dict[str, Any] = {}
     for a in signature.arguments:
         if a.kind == "plain" and not a.has_default:
-            plain[a.name] = [1] if a.is_list else 1.0 if "float" in a.type else 0 if a.is_dim else 1
+            given[a.name] = [1] if a.is_list else 1.0 if "float" in a.type else 0 if a.is_dim else 1
     tensors = [a for a in signature.tensors if a.kind != "optional"]
+    if calls:
+        arguments = named_arguments(rule.function, *calls[0])
+        given |= {a.name: arguments[a.name] for a in signature.arguments if a.kind == "plain"}
+        first = [arguments[a.name] for a in tensors]
+        choices = [tuple(v[0].dtype if isinstance(v, list | tuple) else v.dtype for v in first)]
+    else:
+        choices = list(itertools.product(_DTYPES, repeat=min(len(tensors), 3)))
+
+    def probe(
+        ndims: Sequence[int], dtypes: Sequence[torch.dtype], changed: int, dim: int, size: int
+    ) -> Arguments:
+        values = dict(given)
+        for i, a in enumerate(tensors):
+            shape = [2] * ndims[min(i, len(ndims) - 1)]
+            if i == changed:
+                shape[dim] = size
+            tensor = torch.empty(shape, dtype=dtypes[min(i, len(dtypes) - 1)], device="meta")
+            values[a.name] = [tensor, tensor] if a.kind == "list" else tensor
+        return _split(signature, values)
+
     free = min(len(tensors), 3)
-    for dtypes in itertools.product((torch.float32, torch.bool, torch.int64), repeat=free):
-        found = []
-        for ndims, longer in itertools.product(itertools.product(range(1, 5), repeat=free), range(-1, free)):
-            given = dict(plain)
-            for i, a in enumerate(tensors):
-                place = min(i, free - 1)
-                shape = (2,) * (ndims[place] - 1) + (3 if place == longer else 2,)
-                tensor = torch.empty(shape, dtype=dtypes[place], device="meta")
-                given[a.name] = [tensor, tensor] if a.kind == "list" else tensor
-            args, kwargs = _split(signature, given)
-            if _runs(rule, args, kwargs):
-                found.append((args, kwargs))
-        if found:
-            return iter(found)
-    return iter(())
+    for dtypes in choices:
+        if not any(_runs(rule, *probe([n], dtypes, 0, 0, 2)) for n in range(1, 5)):
+            continue
+        ranks = itertools.product(range(1, 5), repeat=free)
+        probes = [
+            probe(ndims, dtypes, changed, dim, size)
+            for ndims, changed, (dim, size) in itertools.product(ranks, range(free), _OTHER_SIZES)
+        ]
+        return [p for p in probes if _runs(rule, *p)]
+    return []
 
 
 def _split(signature: Signature, given: dict[str, Any]) -> Arguments:

@@ -27,6 +27,13 @@ _HELPERS = {
         return Replicate()
     return _ShardingPlaceholder(aligned)
 ''',
+    "_if_given": '''def _if_given(
+    meta: TensorMeta | None,
+    placement: Placement | _ShardingPlaceholder,
+) -> list[Placement | _ShardingPlaceholder]:
+    """The placement of an optional tensor, none if the call leaves it out."""
+    return [] if meta is None else [placement]
+''',
     "_is_shardable": '''def _is_shardable(meta: TensorMeta, dim: int) -> bool:
     """Whether the tensor has such a dim, and it is not broadcast."""
     return dim < len(meta.shape) and meta.shape[dim] != 1
@@ -167,6 +174,8 @@ class _Strategy:
         packet = self.rule.op.split(".")[1]
         lines = [f'"""Single-dim sharding strategy of {packet}, found by running it on shards.', ""]
         lines += ["Rules, inputs -> outputs (all replicated is added by the infrastructure):", ""]
+        if self.rule.reading.broadcast:
+            lines[-1:] = ["Where the output is sharded, dims are its own; operands broadcast to it.", ""]
         for clause in self.clauses:
             text = str(clause) + (f": {clause.reason}" if clause.reason else "")
             lines += textwrap.wrap(f"- {text}", WIDTH - 4, subsequent_indent="  ", break_long_words=False)
@@ -183,7 +192,7 @@ class _Strategy:
         dims = [a for a in signature.arguments if a.is_dim and a.name in writer.plain]
         rank = ""
         if dims:
-            first = self.rule.dims_of == "input"
+            first = self.rule.reading.dims_of == "input"
             rank = writer.ndim(0) if first else writer.output_ndim(0)
         lines: list[str] = []
         broadcast = list(signature.tensors) if writer.broadcasts else []
@@ -201,7 +210,7 @@ class _Strategy:
                 lines.append(f"{a.name}_replicated = [Replicate()] if {a.variable} is not None else []")
         for a in signature.arguments:
             if a.kind == "plain" and a.name in writer.plain:
-                lines += _plain_declaration(a, rank, self.rule.no_dims)
+                lines += _plain_declaration(a, rank, self.rule.reading.no_dims)
         return lines
 
 
@@ -251,6 +260,8 @@ def _plain_declaration(a: Argument, rank: str, no_dims: str) -> list[str]:
         if len(flat) + 4 <= WIDTH:
             lines = [flat]
     if not a.is_dim:
+        if a.is_list and not a.is_optional:
+            lines = [f"{name} = tuple(cast({kind}, {a.value}))"]
         return lines
     if not a.is_list and not a.is_optional:
         return [*lines, f"{name} = normalize_dim({name}, {rank})"]

@@ -5,6 +5,7 @@ says, and the values of the unsharded operator. A further test holds the strateg
 neither can be changed alone.
 """
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -83,11 +84,11 @@ class _Case:
         op = self.op if self.op.startswith("aten.") else f"torch.ops.{self.op}"
         yield f"    Case(\n        {op},\n        {strategy},\n"
         flat = f"        lambda: call({', '.join(self.source)}),\n"
-        if len(flat) <= WIDTH + 1:
+        if len(flat) <= WIDTH + 1 and "\n" not in flat[:-1]:
             yield flat
         else:
             yield "        lambda: call(\n"
-            yield from (f"            {part},\n" for part in self.source)
+            yield from (textwrap.indent(f"{part},\n", " " * 12) for part in self.source)
             yield "        ),\n"
         yield "        [\n"
         for row in self.rows:
