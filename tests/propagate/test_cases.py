@@ -6,13 +6,14 @@ from shardwise import UsageError, propagate
 from shardwise.propagate import level_of, mismatches, program_of, read_cases
 
 
+@pytest.mark.parametrize("sweeps", [1, None], ids=["one sweep", "fixed point"])
 @pytest.mark.parametrize(("name", "count"), [("tests", 85), ("fuzz", 2400)])
-def test_public_cases_match(data, name, count):
+def test_public_cases_match(data, name, count, sweeps):
     cases = list(read_cases(data / "shardy" / f"{name}.jsonl.gz"))
     wrong = {
         (case["id"], case["level"]): lines
         for case in cases
-        if (lines := mismatches(case, propagate(program_of(case), level_of(case))))
+        if (lines := mismatches(case, propagate(program_of(case), level_of(case), sweeps=sweeps)))
     }
     assert len(cases) == count
     assert not wrong

@@ -60,6 +60,20 @@ def test_the_work_grows_with_the_depth_and_no_faster(end):
     assert len(sweeps) == 1
 
 
+def test_one_sweep_may_stop_before_the_fixed_point_and_says_so():
+    """Both places of a value in one operation ask for different axes: the last one gets its way first."""
+    program = Program(MESH)
+    program.input("x", (8, 8))
+    program.op("m k, k n -> m n", ["x", "x"], name="y", sharding="[{a}, {b}]")
+    once, fully = propagate(program, "basic", sweeps=1), propagate(program, "basic")
+    assert (str(once["x"]), once.complete) == ("[{?}, {b, ?}]", False)
+    assert once.summary.startswith("stopped before the fixed point")
+    assert (str(fully["x"]), fully.complete) == ("[{a, ?}, {b, ?}]", True)
+    assert propagate(program, "basic", sweeps=5).complete
+    with pytest.raises(UsageError, match="0 sweeps were asked for"):
+        propagate(program, sweeps=0)
+
+
 def test_closed_dims_block_and_open_dims_extend():
     assert found(chain(x="[{a}, {}]", y="[{}, {}]"))["y"] == "[{}, {}]"
     assert found(chain(x="[{a, b}, {}]", y="[{a, ?}, {?}]"))["y"] == "[{a, b, ?}, {?}]"

@@ -20,6 +20,10 @@ def propagate(
         typer.Option(help="basic, aggressive, op-priority or user-priority; else what the file says."),
     ] = None,
     case: Annotated[str | None, typer.Option(help="Only the program with this id.")] = None,
+    sweeps: Annotated[
+        int | None,
+        typer.Option(help="At most so many sweeps a stage; Shardy makes one. Else to the fixed point."),
+    ] = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="Tell each step: what moved where, and why.")
     ] = False,
@@ -37,7 +41,7 @@ def propagate(
         if case is not None and document.get("id") != case:
             continue
         given = document if level is None else {**document, "level": level}
-        outcome = run(program_of(document), level_of(given), debug=trace)
+        outcome = run(program_of(document), level_of(given), debug=trace, sweeps=sweeps)
         wrong = mismatches(document, outcome) if level is None else []
         documents.append(_document(document, outcome, wrong))
         if not as_json:
@@ -64,6 +68,7 @@ def _document(case: dict[str, Any], outcome: "Propagation", wrong: list[str]) ->
         "results": [sharding.to_json() for sharding in outcome.results],
         "sweeps": outcome.sweeps,
         "updates": outcome.updates,
+        "complete": outcome.complete,
         "mismatches": wrong,
     }
     if outcome.trace is not None:

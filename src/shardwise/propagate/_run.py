@@ -20,7 +20,9 @@ from ._trace import Trace
 
 @dataclass
 class Propagation:
-    """What a program's shardings became. `trace` is there if it was asked for."""
+    """What a program's shardings became. `complete`: the fixed point was reached, which only a limit on sweeps can
+    prevent. `trace` is there if it was asked for.
+    """
 
     program: Program
     level: Level
@@ -28,6 +30,7 @@ class Propagation:
     results: list[Sharding]
     sweeps: int
     updates: int
+    complete: bool
     trace: Trace | None = None
 
     def __getitem__(self, value: str) -> Sharding:
@@ -48,18 +51,25 @@ class Propagation:
 
     @property
     def summary(self) -> str:
-        return f"fixed point reached (updates: {self.updates}, sweeps: {self.sweeps})"
+        reached = "fixed point reached" if self.complete else "stopped before the fixed point"
+        return f"{reached} (updates: {self.updates}, sweeps: {self.sweeps})"
 
 
-def propagate(program: Program, level: Level = "user-priority", *, debug: bool = False) -> Propagation:
+def propagate(
+    program: Program, level: Level = "user-priority", *, debug: bool = False, sweeps: int | None = None
+) -> Propagation:
     """Spread the shardings of a program over all of its values, until nothing changes.
 
     `level` is `basic`, `aggressive`, `op-priority` or `user-priority`. With `debug` the result carries a
     trace that prints, step by step, which op moved which axis onto which dim and why, and what was refused.
+    `sweeps` limits how often a stage looks at every operation: Shardy does so once, which is all but always
+    enough (operations next to a change are looked at again within a sweep).
     """
     if level not in LEVELS:
         raise UsageError(f"unknown level {level!r}: use one of {', '.join(LEVELS)}")
-    run = _Run(program, level, debug)
+    if sweeps is not None and sweeps < 1:
+        raise UsageError(f"{sweeps} sweeps were asked for: at least one is needed")
+    run = _Run(program, level, debug, sweeps)
     run.all_rounds()
     return run.outcome()
 
@@ -76,8 +86,8 @@ class _Node:
 
 
 class _Run:
-    def __init__(self, program: Program, level: Level, debug: bool) -> None:
-        self.program, self.level = program, level
+    def __init__(self, program: Program, level: Level, debug: bool, most_sweeps: int | None) -> None:
+        self.program, self.level, self.most_sweeps = program, level, most_sweeps
         self.trace = Trace(program.mesh) if debug else None
         self.sweeps = self.updates = 0
         self._aggressive = level != "basic"
@@ -205,7 +215,8 @@ class _Run:
 
     def _to_fixed_point(self, stage: str) -> None:
         changed = True
-        while changed:
+        first = self.sweeps
+        while changed and self.sweeps - first != self.most_sweeps:
             changed = False
             self.sweeps += 1
             pending = list(range(len(self._nodes) - 1, -1, -1))
@@ -224,8 +235,8 @@ class _Run:
                             is_pending[neighbour] = True
                             pending.append(neighbour)
 
-    def _step(self, node: _Node, stage: str) -> list[int]:
-        """Pass one node; the values that changed, in order."""
+    def _found(self, node: _Node, stage: str) -> tuple[tuple[tuple[int, int], ...], Notes | None]:
+        """What a step of the node would change: positions among its values, and their new states."""
         current = self._current
         ways = node.directions[stage]
         key = (node.number, ways, *[current[value] for value in node.values])
@@ -236,7 +247,12 @@ class _Run:
             new = step(node.op, states, ways, self._aggressive, notes)
             found = tuple((i, self._number(state)) for i, state in enumerate(new) if state is not None), notes
             self._memo[key] = found
-        updates, notes = found
+        return found
+
+    def _step(self, node: _Node, stage: str) -> list[int]:
+        """Pass one node; the values that changed, in order."""
+        current = self._current
+        updates, notes = self._found(node, stage)
         if self.trace is not None and notes is not None:
             changes = {
                 i: (self._states[current[node.values[i]]], self._states[state]) for i, state in updates
@@ -264,6 +280,8 @@ class _Run:
         mesh = self.program.mesh
         final = [self._states[number].sharding(mesh) for number in self._current]
         names = list(self.program.values)
+        last = stages(self.level)[-1]
+        complete = self.most_sweeps is None or not any(self._found(node, last)[0] for node in self._nodes)
         return Propagation(
             self.program,
             self.level,
@@ -271,5 +289,6 @@ class _Run:
             final[len(names) :],
             self.sweeps,
             self.updates,
+            complete,
             self.trace,
         )
