@@ -1,12 +1,13 @@
 """Shardwise: how operators may be sharded, found by running them, and whole models sharded by it."""
 
-from .discover import Found, Policy, Verdict, adversarial, check, discover
+from .discover import Found, Policy, Verdict, adversarial, check, discover, synthesize
 from .errors import UsageError
 from .graph import Graph, capture
 from .layout import Sharding
 from .mesh import Cluster, Mesh
 from .placements import Row
 from .propagate import propagate
+from .rules import Rule
 from .solve import solve
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Mesh",
     "Policy",
     "Row",
+    "Rule",
     "Sharding",
     "UsageError",
     "Verdict",
@@ -25,4 +27,5 @@ __all__ = [
     "discover",
     "propagate",
     "solve",
+    "synthesize",
 ]

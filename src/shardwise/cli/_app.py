@@ -31,7 +31,16 @@ def main() -> None:
     for name in _COMMANDS:
         import_module(f"{__package__}.{name}")
     try:
-        app()
+        app(_with_bare_options(sys.argv[1:]))
     except UsageError as error:
         sys.stderr.write(f"shardwise: {error}\n")
         sys.exit(2)
+
+
+def _with_bare_options(arguments: list[str]) -> list[str]:
+    """`--sweep` may stand alone or take a value; alone it gets an empty one."""
+    following = [*arguments[1:], "-"]
+    return [
+        "--sweep=" if word == "--sweep" and "=" not in after else word
+        for word, after in zip(arguments, following, strict=True)
+    ]

@@ -1,6 +1,7 @@
 """`shardwise discover` and `shardwise check`: how an operator may be sharded, and whether one row holds."""
 
 import ast
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,12 @@ Keywords = Annotated[
     list[str] | None, typer.Option("--kw", help="A keyword argument, as dim=1. Repeat for more.")
 ]
 Partials = Annotated[bool, typer.Option("--product", help="Consider P(product) too.")]
+Sweeps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sweep", help="Vary ranks, shapes and arguments and find the rule; dim=0,1,-1 adds values."
+    ),
+]
 Narrow = Annotated[
     bool, typer.Option("--narrowing", help="Accept sums of pieces rounded to a narrower dtype.")
 ]
@@ -35,12 +42,30 @@ def discover_command(
     kw: Keywords = None,
     product: Partials = False,
     narrowing: Narrow = False,
+    sweep: Sweeps = None,
+    yaml: Annotated[Path | None, typer.Option(help="With --sweep: write the report here.")] = None,
+    emit_strategy: Annotated[
+        Path | None, typer.Option(help="With --sweep: write a DTensor strategy here.")
+    ] = None,
+    emit_tests: Annotated[
+        Path | None, typer.Option(help="With --sweep: write tests of the strategy here.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Find the rows that hold for a call, by experiment.
+    """Find the rows that hold for a call, or with --sweep the rule of the operator, by experiment.
 
     Example: shardwise discover torch.softmax --shape 4,6,8 --kw dim=1
+
+    Example: shardwise discover torch.linalg.cross --sweep --yaml cross.yaml
     """
+    if sweep is not None:
+        examples = [] if not shape and not arg else [_call(op, shape, arg, kw)[1:]]
+        _sweep(op, examples, sweep, yaml, emit_strategy, emit_tests, json)
+        return
+    if yaml or emit_strategy or emit_tests:
+        raise UsageError(
+            "--yaml, --emit-strategy and --emit-tests need --sweep: a rule comes from many calls"
+        )
     from ..discover import Policy
     from ..discover._isolated import discover_isolated
 
@@ -65,6 +90,104 @@ def discover_command(
         f"{len(found.rows)} rows beside the all-replicated one; "
         f"{found.combinations} claims tried in {found.experiments} experiments, {found.seconds:.2f} CPU seconds"
     )
+
+
+def _sweep(
+    op: str,
+    examples: list[Any],
+    sweep: list[str],
+    yaml: Path | None,
+    strategy: Path | None,
+    tests: Path | None,
+    json: bool,
+) -> None:
+    """Sweep, synthesize, report and emit, in a child process that may crash."""
+    import torch
+
+    from ..discover import report, resolve_op, studies, yaml_report
+    from ..discover._isolated import Crash, run_isolated
+
+    torch.set_num_threads(1)
+    values = dict(_swept(text) for text in sweep if text)
+    if tests is not None and strategy is None:
+        raise UsageError("--emit-tests needs --emit-strategy: the tests import the strategy")
+
+    def answer() -> dict[str, Any]:
+        found = studies(resolve_op(op), examples, values)
+        rules = [s.rule for s in found if s.rule is not None]
+        texts = {"yaml": yaml_report(found), "reports": [report(s) for s in found]}
+        if strategy is not None and rules:
+            from ..discover import emit_strategy, emit_tests
+
+            calls = [
+                (j.call.op, *j.call.arguments(j.call.tensors)) for s in found if s.rule for j in s.judged
+            ]
+            texts["strategy"] = emit_strategy(rules, calls)
+            if tests is not None:
+                texts["tests"] = emit_tests(rules, calls, strategy.stem)
+        return texts
+
+    texts = run_isolated(answer)
+    if isinstance(texts, Crash):
+        raise UsageError(
+            f"{op} ended the process with {texts} during the sweep: give other examples with --shape"
+        )
+    for path, text in ((yaml, texts["yaml"]), (strategy, texts.get("strategy")), (tests, texts.get("tests"))):
+        if path is not None and text is not None:
+            path.write_text(text)
+    if json:
+        print_json(texts["reports"])
+        return
+    console = Console()
+    for document in texts["reports"]:
+        _show_report(console, document)
+    for path, key in ((yaml, "yaml"), (strategy, "strategy"), (tests, "tests")):
+        if path is not None:
+            console.print(
+                f"wrote {path}" if texts.get(key) else f"no rule was found, so {path} was not written"
+            )
+
+
+def _show_report(console: Console, document: dict[str, Any]) -> None:
+    evidence = document["evidence"]
+    console.print(f"[bold]{document['overload']}[/bold]  {document['analysis']['category']}")
+    if "clauses" not in document:
+        console.print(
+            f"no few clauses yield its rows: {evidence['calls_that_disagree']} of {evidence['calls_held_out']} "
+            f"further calls disagree; --json and --yaml have the rows of each call"
+        )
+        return
+    table = Table("clause", "because")
+    rules = [*document["unconditional_rules"][1:], *document["conditional_rules"]]
+    reasons = {
+        (tuple(r["inputs"]), tuple(r["output"]), r.get("condition")): r["justification"] for r in rules
+    }
+    for clause in document["clauses"]:
+        table.add_row(clause, _reason(clause, reasons))
+    console.print(table)
+    console.print(
+        f"built from {evidence['calls_built_from']} calls, held against {evidence['calls_held_out']} others; "
+        f"{evidence['experiments']} experiments, {evidence['cpu_seconds']} CPU seconds"
+    )
+
+
+def _reason(text: str, reasons: dict[Any, str]) -> str:
+    from ..rules import Clause
+
+    clause = Clause.parse(text)
+    key = (
+        tuple(map(str, clause.inputs)),
+        tuple(map(str, clause.outputs)),
+        " and ".join(clause.when) if clause.when else None,
+    )
+    return reasons.get(key, "")
+
+
+def _swept(text: str) -> tuple[str, list[Any]]:
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise UsageError(f"--sweep {text!r} has no '=': write it as dim=0,1,-1")
+    return name, [_value(value) for value in values.split(",")]
 
 
 @app.command("check")

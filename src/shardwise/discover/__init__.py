@@ -5,12 +5,15 @@ from ._emit_strategy import emit_strategy
 from ._emit_tests import emit_tests
 from ._found import Counterexample, Found, Verdict
 from ._ops import op_name, resolve_op
+from ._report import report, yaml_report
+from ._study import Study, studies, synthesize
 from ._values import adversarial, generators
 
 __all__ = [
     "Counterexample",
     "Found",
     "Policy",
+    "Study",
     "Verdict",
     "adversarial",
     "check",
@@ -19,5 +22,9 @@ __all__ = [
     "emit_tests",
     "generators",
     "op_name",
+    "report",
     "resolve_op",
+    "studies",
+    "synthesize",
+    "yaml_report",
 ]

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement, Replicate
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..placements import Row
+from ..rules import Recorder
 from ._ops import op_name
 
 # Overloads that only move metadata or wrap constants: they do not make a function composite.
@@ -194,20 +194,6 @@ def _out_names(op: Callable[..., Any]) -> set[str]:
     return {a.name for a in schema.arguments if a.is_out}
 
 
-class _Recorder(TorchDispatchMode):
-    """Remembers every overload that reaches dispatch, with its arguments and results."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        self.calls.append((func, args, kwargs, result))
-        return result
-
-
 @dataclass(frozen=True)
 class Dispatched:
     """What a call becomes at dispatch.
@@ -243,7 +229,7 @@ def dispatched(call: Call) -> Dispatched:
     if isinstance(call.op, torch._ops.OpOverload):
         count = len(call.run(inputs))
         return Dispatched((call.name,), call, tuple(range(len(inputs))), tuple(range(count)))
-    recorder = _Recorder()
+    recorder = Recorder()
     with torch.no_grad(), recorder:
         outputs = flat_outputs(call.runner(inputs))
     calls = [
@@ -276,7 +262,7 @@ def recorded(call: Call) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]
         args, kwargs = call.arguments(inputs)
         yield call.name, tuple(args), kwargs
         return
-    recorder = _Recorder()
+    recorder = Recorder()
     with torch.no_grad(), recorder:
         call.runner(inputs)
     for func, inner, kwargs, _ in recorder.calls:

@@ -179,4 +179,5 @@ def _with_evidence(study: Study) -> Rule:
         "experiments": sum(j.found.experiments for j in study.judged),
         "generators": generators,
     }
-    return replace(study.rule, evidence=evidence)
+    front = study.op if study.op.startswith("torch.") and study.op != study.overload else None
+    return replace(study.rule, evidence=evidence, front=front)

@@ -6,6 +6,7 @@ from ._expression import Scope
 from ._factors import Factor, FactorRule, Kind, TensorFactors
 from ._from_rows import factors_of_call
 from ._language import Template, rule_for
+from ._recorder import Recorder
 from ._rule import Rule, overload
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "FactorRule",
     "Kind",
     "Reading",
+    "Recorder",
     "Rule",
     "Scope",
     "Template",

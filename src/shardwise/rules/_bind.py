@@ -116,15 +116,15 @@ def bind(
 def output_shapes(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Shape | None]:
     """Shapes of the call's outputs, from a run on meta tensors."""
 
-    def meta(value: Any) -> Any:
-        if is_tensor(value):
-            return torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
-        if isinstance(value, list | tuple):
-            return [meta(v) for v in value]
-        return value
-
-    result = op(*(meta(a) for a in args), **{k: meta(v) for k, v in kwargs.items() if k != "out"})
+    result = op(*(on_meta(a) for a in args), **{k: on_meta(v) for k, v in kwargs.items() if k != "out"})
     return [tuple(o.shape) if isinstance(o, Tensor) else None for o in _flat(result)]
+
+
+def on_meta(value: Any) -> Any:
+    """Tensors as meta tensors, alone or in lists; other values as they are."""
+    if is_tensor(value):
+        return torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
+    return [on_meta(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def _flat(result: Any) -> list[Any]:

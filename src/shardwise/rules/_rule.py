@@ -9,9 +9,10 @@ import yaml
 
 from ..errors import UsageError
 from ..placements import Row
-from ._bind import Reading, bind
+from ._bind import Reading, bind, named_arguments, on_meta
 from ._clause import Clause
 from ._expression import Shape
+from ._recorder import Recorder
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Rule:
     clauses: tuple[Clause, ...]
     reading: Reading = field(default_factory=Reading)
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    front: str | None = None
 
     @property
     def name(self) -> str:
@@ -38,8 +40,28 @@ class Rule:
         return overload(self.op)
 
     def rows(self, *args: Any, **kwargs: Any) -> list[Row]:
-        """The rows for a call of the operator; tensors may be meta tensors or anything with a shape and a dtype."""
+        """The rows for a call of the operator, or of the function (`front`) that it was found through; tensors may be
+        meta tensors or anything with a shape and a dtype."""
+        try:
+            named_arguments(self.function, args, kwargs)
+        except UsageError:
+            if self.front is None:
+                raise
+            args, kwargs = self._as_dispatched(args, kwargs)
         return self.rows_of(args, kwargs)
+
+    def _as_dispatched(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The arguments with which a call of the front reaches this overload."""
+        front: Any = torch
+        for part in (self.front or "").split(".")[1:]:
+            front = getattr(front, part)
+        recorder = Recorder()
+        with recorder:
+            front(*(on_meta(a) for a in args), **{k: on_meta(v) for k, v in kwargs.items()})
+        for func, reached, keywords, _ in recorder.calls:
+            if str(func) == self.op:
+                return reached, keywords
+        raise UsageError(f"{self.front} does not reach {self.op} with these arguments")
 
     def rows_of(
         self, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Shape | None] | None = None
@@ -58,6 +80,8 @@ class Rule:
         document["clauses"] = [
             {"rows": str(c), **({"reason": c.reason} if c.reason else {})} for c in self.clauses
         ]
+        if self.front is not None:
+            document["front"] = self.front
         if self.evidence:
             document["evidence"] = dict(self.evidence)
         return document
@@ -67,7 +91,7 @@ class Rule:
         try:
             clauses = tuple(Clause.parse(c["rows"], c.get("reason", "")) for c in document["clauses"])
             reading = Reading(**{name: document[name] for name in asdict(Reading()) if name in document})
-            return cls(document["op"], clauses, reading, document.get("evidence", {}))
+            return cls(document["op"], clauses, reading, document.get("evidence", {}), document.get("front"))
         except (KeyError, TypeError) as error:
             raise UsageError(
                 f"a rule needs 'op' and 'clauses', each with 'rows'; this one lacks {error}"
