@@ -92,6 +92,39 @@ def test_inputs_that_fit_need_nothing(simulated_ranks):
                 assert run(mode, torch.mm, [x, y])[1].collectives == []
 
 
+def test_a_network_trains_the_same(simulated_ranks):
+    """Forward and backward: a vocabulary-sharded embedding, norm, column- and row-parallel layers, attention."""
+    torch.manual_seed(0)
+    weights = {
+        "embedding": (torch.randn(12, 8), "S(0), S(1)"),
+        "gain": (torch.randn(8), "R, R"),
+        "up": (torch.randn(8, 16), "R, S(1)"),
+        "down": (torch.randn(16, 8), "R, S(0)"),
+    }
+    words = torch.randint(0, 12, (4, 6))
+
+    def loss(embedding, gain, up, down, words):
+        x = torch.nn.functional.embedding(words, embedding).clone()
+        x = x + torch.nn.functional.gelu(torch.nn.functional.layer_norm(x, (8,), gain) @ up) @ down
+        return (torch.softmax(x @ x.transpose(1, 2), -1) @ x).square().mean()
+
+    whole = [weight.clone().requires_grad_() for weight, _ in weights.values()]
+    expected = loss(*whole, words)
+    expected.backward()
+    with simulated_ranks(4) as mode, use_search():
+        device_mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        spread = [
+            placed(mode, device_mesh, Layout.parse(text, "dp=2,tp=2"), weight).requires_grad_()
+            for weight, text in weights.values()
+        ]
+        result = loss(*spread, placed(mode, device_mesh, Layout.parse("S(0), R", "dp=2,tp=2"), words))
+        result.backward()
+        found = [tensor.full_tensor() for tensor in (result, *(w.grad for w in spread))]
+        found = [x._local_tensors[0] if hasattr(x, "_local_tensors") else x for x in found]
+    for ours, theirs in zip(found, [expected, *(w.grad for w in whole)], strict=True):
+        torch.testing.assert_close(ours, theirs.detach(), rtol=1e-4, atol=1e-5)
+
+
 def test_operators_in_place_do_not_move_their_tensor(simulated_ranks):
     with simulated_ranks(4) as mode:
         device_mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
