@@ -30,6 +30,9 @@ SIZES: dict[tuple[int, str], tuple[int, ...]] = {
     (4, "uneven"): (7, 10, 11, 13, 14),
     (4, "empty"): (5, 6, 9),
 }
+# Tensors are not made larger than this: with many dims of one size, resizing would.
+LARGEST = 20_000
+
 _SIZE_WORDS = ("size", "shape")
 _NOT_SIZES = {"kernel_size", "split_size", "split_sizes", "block_size", "chunk_size"}
 _SIZE_NAMES = {"N", "C", "HxW", "num_weights", "num_embeddings"}
@@ -99,7 +102,8 @@ class Resizer:
         key = tuple(sorted(mapping.items()))
         if key not in self._accepted:
             candidates = (self._apply(mapping, args) for args in (False, True))
-            self._accepted[key] = next((sized for sized in candidates if self.runs(sized)), None)
+            small = (s for s in candidates if max(map(math.prod, s.shapes), default=1) <= LARGEST)
+            self._accepted[key] = next((sized for sized in small if self.runs(sized)), None)
         return self._accepted[key]
 
     def _apply(self, mapping: dict[int, int], with_arguments: bool) -> Sized:

@@ -31,6 +31,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "correction": (0, 1),
 }
 
+# More dims than this show nothing that fewer do not.
+MOST_DIMS = 5
+
 # Calls changed in one place are taken up to the first number, in two places up to the second, and so on.
 ENOUGH = (200, 150, 120, 100)
 
@@ -92,6 +95,7 @@ def _add(found: Sweep, call: Call, seen: set[Any]) -> bool:
         return False
     empty = any(t.numel() == 0 for t in (*judged.tensors, *outputs))
     pointless = bool(judged.tensors) and all(t.numel() == 1 for t in judged.tensors)
+    pointless = pointless or any(t.ndim > MOST_DIMS for t in judged.tensors)
     if (
         empty
         or pointless

@@ -145,7 +145,8 @@ def _best(
 
 
 def _is_right(observed: Observed, key: Key, only_even: bool) -> bool:
-    return key in observed.rows and (key in observed.only_even) == only_even
+    """A clause for even shards may yield rows that hold for more, but not the other way round."""
+    return key in observed.rows and (only_even or key not in observed.only_even)
 
 
 def _least(shards: Sequence[Shards], only_even: bool) -> Shards:

@@ -1,0 +1,126 @@
+import pytest
+import torch
+
+from shardwise import Rule, UsageError
+from shardwise.rules import Clause
+
+TEXTS = [
+    "S(d), S(d) -> S(d) when d != dim",
+    "S(d) -> S(d-before(d, dim)) when d not in dim and not keepdim",
+    "S(d) -> P(avg) when d in dim for even shards",
+    "[S(d)] -> S(d) when d != dim",
+    "S(d) -> [S(d-1)] when d > dim",
+    "P(sum), S(1), S(0) -> P(sum)",
+    "S(dims[d]) -> S(d)",
+    "R -> S(d) with local sizes",
+    "S(0), R -> S(0), -",
+    "S(d) -> P(max) when d in dim for nonempty shards",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_clauses_print_as_they_read(text):
+    assert str(Clause.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("S(d), S(d)", "has no '->'"),
+        ("Q(d) -> S(d)", "is not a term"),
+        ("[S(d) -> S(d)", "is not a term"),
+        ("P(mean) -> R", "unknown reduction 'mean'"),
+        ("S(d ->) -> R", "is not a term"),
+        ("S(d) -> S(d) when d !", "is not an expression"),
+        ("S(d) -> S(d) when open('x')", ""),
+        ("S(lambda: d) -> R", "which expressions in clauses may not"),
+        ("S(d) -> S(d) when d.real", "which expressions in clauses may not"),
+        ("S(d) -> S(d) for odd shards", "say even shards or nonempty shards"),
+    ],
+)
+def test_wrong_clauses_are_refused(text, message):
+    if text.endswith("open('x')"):  # it reads, but there is no such function in a clause
+        assert Rule("aten.relu.default", (Clause.parse(text),)).rows(torch.rand(4, 6)) == []
+        return
+    with pytest.raises(UsageError, match=message):
+        Clause.parse(text)
+
+
+def rows(op, clauses, *args, **document):
+    rule = Rule.from_document({"op": op, "clauses": [{"rows": c} for c in clauses], **document})
+    return [str(r) for r in rule.rows(*args)]
+
+
+def rand(*shape):
+    return torch.rand(shape)
+
+
+def test_a_variable_runs_over_the_dims_that_can_be_sharded():
+    assert rows("aten.relu.default", ["S(d) -> S(d)"], rand(4, 1, 8)) == ["S(0) -> S(0)", "S(2) -> S(2)"]
+
+
+@pytest.mark.parametrize("dim", [1, -2])
+def test_dims_are_counted_from_zero(dim):
+    found = rows("aten._softmax.default", ["S(d) -> S(d) when d != dim"], rand(4, 6, 8), dim, False)
+    assert found == ["S(0) -> S(0)", "S(2) -> S(2)"]
+
+
+def test_no_dims_mean_all_or_none():
+    clause = ["S(d) -> P(sum) when d in dim"]
+    assert rows("aten.sum.dim_IntList", clause, rand(4, 6), None) == ["S(0) -> P(sum)", "S(1) -> P(sum)"]
+    assert rows("aten.sum.dim_IntList", clause, rand(4, 6), None, no_dims="none") == []
+
+
+def test_operands_broadcast_from_the_right():
+    found = rows("aten.add.Tensor", ["S(d), S(d) -> S(d)"], rand(4, 6, 8), rand(6, 1), broadcast=True)
+    assert found == ["S(0), R -> S(0)", "S(1), S(0) -> S(1)", "S(2), R -> S(2)"]
+
+
+def test_absent_tensors_have_no_placement():
+    clause = ["S(1), S(1), P(sum) -> P(sum)"]
+    conv = (rand(2, 4, 6, 6), rand(8, 4, 3, 3))
+    rest = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    assert rows("aten.convolution.default", clause, *conv, None, *rest) == ["S(1), S(1) -> P(sum)"]
+    assert rows("aten.convolution.default", clause, *conv, rand(8), *rest) == ["S(1), S(1), P(sum) -> P(sum)"]
+
+
+def test_lists_of_tensors_are_placed_alike():
+    assert rows("aten.cat.default", ["[S(d)] -> S(d) when d != dim"], [rand(4, 6)] * 3, 1) == [
+        "S(0), S(0), S(0) -> S(0)"
+    ]
+    assert rows("aten.unbind.int", ["S(d) -> [S(d-1)] when d > dim"], rand(2, 6), 0) == ["S(1) -> S(0), S(0)"]
+
+
+def test_a_rule_round_trips_through_yaml():
+    text = """
+op: aten.unsqueeze.default
+dims_of: output
+clauses:
+- rows: S(d) -> S(d) when d < dim
+  reason: batch dim
+- rows: S(d-1) -> S(d) when d > dim
+evidence:
+  calls: 25
+"""
+    rule = Rule.from_yaml(text)
+    assert Rule.from_yaml(rule.to_yaml()) == rule
+    assert [str(r) for r in rule.rows(rand(4, 6), -1)] == ["S(0) -> S(0)", "S(1) -> S(1)"]
+    assert [str(r) for r in rule.rows(rand(4, 6), 0)] == ["S(0) -> S(1)", "S(1) -> S(2)"]
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"op": "aten.mm.default"}, "lacks 'clauses'"),
+        ({"clauses": []}, "lacks 'op'"),
+        ({"op": "aten.mm.default", "clauses": [{"reason": "none"}]}, "lacks 'rows'"),
+    ],
+)
+def test_a_rule_without_its_parts_is_refused(document, message):
+    with pytest.raises(UsageError, match=message):
+        Rule.from_document(document)
+
+
+def test_an_unknown_operator_is_named():
+    with pytest.raises(UsageError, match="no operator is registered as"):
+        Rule("aten.nothing.default", ()).rows(rand(4))
