@@ -54,9 +54,9 @@ class Expected:
             self.fraction = fraction
             self.tolerance = self.relative * size + fraction * size.max(initial=0)
 
-    def tighten(self) -> None:
-        """Allow one rounding of the output's own dtype and no more."""
-        self.relative, self.fraction = float(torch.finfo(self.dtype).eps), 0.0
+    def tighten(self, relative: float) -> None:
+        """Allow this relative error and no more."""
+        self.relative, self.fraction = relative, 0.0
         self.tolerance = self.relative * np.abs(self.array)
 
     def _is_degenerate(self) -> bool:

@@ -1,0 +1,330 @@
+"""How much of torch's OpInfo database DTensor runs, and how much of it without communication.
+
+    python benchmarks/coverage.py [--op 'linalg.*'] [--samples 12] [--jobs 2] [--list]
+
+Counted before and, where `shardwise.install` exists, after installing, in one run:
+
+- names with no strategy: OpInfos with a sample on which DTensor raises for want of a sharding strategy;
+- names that fail only in backward for want of a strategy: the forward of all samples runs, a backward does not;
+- of the valid rows with nothing but shards and replicas on the left, found by experiment for the overload calls
+  of every OpInfo, the share that DTensor executes without communication.
+
+Every run is on two simulated ranks, and its numbers are held against the unsharded operator; runs whose numbers
+differ are listed and count neither as run nor as silent. Random operators are run but not compared.
+"""
+
+import argparse
+import logging
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor
+from torch.distributed._local_tensor import LocalTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils import _pytree as pytree
+
+import shardwise as sw
+from shardwise.discover import Crash, opinfos, run_isolated, samples
+from shardwise.dtensor import overload_calls
+
+RANKS = 2
+NO_STRATEGY = "does not have a sharding strategy registered"
+Instance = tuple[int, str]
+
+
+@dataclass
+class Count:
+    """What one OpInfo showed. `valid` and `silent` are rows of its overload calls: (call, row)."""
+
+    name: str
+    forward: str = "not run"
+    backward: str = "not run"
+    missing: set[str] = field(default_factory=set)
+    valid: list[Instance] = field(default_factory=list)
+    silent: list[Instance] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    lost: str = ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--op", default="*", help="names of OpInfos, with *")
+    parser.add_argument("--samples", type=int, default=12, help="samples of an OpInfo that are run")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--list", action="store_true", help="name what is counted")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    infos = [info for info in opinfos() if fnmatch(info.name, options.op)]
+    before = passes(infos, options, "before", {})
+    rows = {c.name: c.valid for c in before}
+    table = Table("", "before", *(["after install()"] if hasattr(sw, "install") else []))
+    columns = [summary(before)]
+    if hasattr(sw, "install"):
+        sw.install()
+        after = passes(infos, options, "after", rows)
+        columns.append(summary(after))
+    for line in zip(*columns, strict=True):
+        table.add_row(line[0][0], *(value for _, value in line))
+    Console().print(table)
+    if options.list:
+        for title, counts in (("before", before), *([("after", after)] if len(columns) > 1 else [])):
+            listed(title, counts)
+
+
+def passes(infos: list, options: argparse.Namespace, title: str, rows: dict[str, list[Instance]]) -> list[Count]:
+    def one(info: Any) -> Count:
+        result = run_isolated(partial(count, info, options.samples, rows.get(info.formatted_name)), 300)
+        return Count(info.formatted_name, lost=str(result)) if isinstance(result, Crash) else result
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        done = pool.map(one, infos)
+        return list(track(done, title, total=len(infos), console=Console(file=sys.stderr)))
+
+
+def count(info: Any, limit: int, rows: list[Instance] | None) -> Count:
+    result = Count(info.formatted_name)
+    dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
+    calls = []
+    for (function, args, kwargs), _ in zip(samples(info), range(limit), strict=False):
+        run_function(result, function, args, kwargs, info.supports_autograd)
+        calls += overload_calls(function, args, kwargs)
+    for index, call in enumerate(telling(calls)):
+        known = None if rows is None else [row for i, row in rows if i == index]
+        for row in shard_only_rows(call, known):
+            result.valid.append((index, str(row)))
+            if runs_silently(result, call, row):
+                result.silent.append((index, str(row)))
+    return result
+
+
+# -- support
+
+
+def run_function(
+    result: Count, function: Callable[..., Any], args: list, kwargs: dict, differentiable: bool
+) -> None:
+    """Run one sample on replicated DTensors, forward and backward, and note what was missing."""
+    whole = run_whole(function, args, kwargs, differentiable)
+    if whole is None:
+        return
+    outcome = attempt(result, function, args, kwargs, whole, backward=False)
+    result.forward = worse(result.forward, outcome)
+    if differentiable and whole[1] is not None:
+        result.backward = worse(result.backward, attempt(result, function, args, kwargs, whole, backward=True))
+
+
+def attempt(
+    result: Count, function: Callable[..., Any], args: list, kwargs: dict, whole: tuple, backward: bool
+) -> str:
+    try:
+        with LocalTensorMode(RANKS):
+            mesh = init_device_mesh("cpu", (RANKS,))
+            make = partial(replicated, mesh=mesh, needs_grad=backward)
+            outputs, gradients = run(function, *pytree.tree_map(make, (args, kwargs)), backward)
+            got = [gathered(t) for t in [*outputs, *(gradients or [])]]
+    except Exception as error:
+        if NO_STRATEGY in str(error):
+            result.missing.add(str(error).split("Operator ")[1].split(" does")[0])
+            return "no strategy"
+        return "other error"
+    expected = [*whole[0], *((whole[1] or []) if backward else [])]
+    if whole[2] or all(agree(e, g) for e, g in zip(expected, got, strict=True)):
+        return "runs"
+    result.wrong.append(f"{'backward' if backward else 'forward'} of {function}")
+    return "wrong"
+
+
+def run_whole(function: Callable[..., Any], args: list, kwargs: dict, differentiable: bool) -> Any:
+    """(outputs, gradients or None, random) of the unsharded operator; None if it does not run."""
+    runs = []
+    for _ in range(2):
+        fresh = pytree.tree_map(partial(plain, needs_grad=differentiable), (args, kwargs))
+        try:
+            runs.append(run(function, *fresh, differentiable))
+        except Exception:
+            try:
+                runs.append(run(function, *pytree.tree_map(partial(plain, needs_grad=False), (args, kwargs)), False))
+            except Exception:
+                return None
+    (outputs, gradients), (again, _) = runs
+    random = not all(agree(a, b) for a, b in zip(outputs, again, strict=True))
+    return outputs, gradients, random
+
+
+def run(function: Callable[..., Any], args: list, kwargs: dict, backward: bool) -> tuple[list, list | None]:
+    result = function(*args, **kwargs)
+    outputs = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
+    if not backward:
+        return outputs, None
+    roots = [o for o in outputs if o.requires_grad]
+    inputs = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.requires_grad]
+    if not roots:
+        return outputs, None
+    gradients = torch.autograd.grad(roots, inputs, [torch.ones_like(r) for r in roots], allow_unused=True)
+    return outputs, [g for g in gradients if g is not None]
+
+
+ORDER = ("not run", "runs", "other error", "wrong", "no strategy")
+
+
+def worse(first: str, second: str) -> str:
+    return max(first, second, key=ORDER.index)
+
+
+# -- rows
+
+
+def telling(calls: list) -> list:
+    """One call of each overload and rank of its tensors."""
+    chosen: dict[Any, Any] = {}
+    for call in calls:
+        if any(size > 1 for t in call.tensors for size in t.shape):
+            chosen.setdefault((call.op, tuple(t.ndim for t in call.tensors)), call)
+    return list(chosen.values())
+
+
+def shard_only_rows(call: Any, known: list[str] | None) -> Iterator[sw.Row]:
+    if known is not None:
+        yield from (sw.Row.parse(text) for text in known)
+        return
+    try:
+        found = sw.discover(call.op, *call.args, **call.kwargs)
+    except sw.UsageError:
+        return
+    for row in found.rows:
+        if any(p.is_shard() for p in row.inputs) and not any(p.is_partial() for p in row.inputs):
+            yield row
+
+
+def runs_silently(result: Count, call: Any, row: sw.Row) -> bool:
+    """True if DTensor runs the call with inputs placed so, right and without a collective.
+
+    Sizes of sharded dims are those of the sample where they divide, else the next even ones."""
+    args, kwargs = even(call, row)
+    try:
+        right = [t for t in pytree.tree_leaves(call.op(*copied(args), **copied(kwargs))) if isinstance(t, Tensor)]
+    except Exception:
+        args, kwargs = call.args, call.kwargs
+        right = [t for t in pytree.tree_leaves(call.op(*copied(args), **copied(kwargs))) if isinstance(t, Tensor)]
+    placements = iter(row.inputs)
+    try:
+        with LocalTensorMode(RANKS):
+            mesh = init_device_mesh("cpu", (RANKS,))
+
+            def place(leaf: Any) -> Any:
+                return distribute_tensor(leaf.clone(), mesh, [next(placements)]) if isinstance(leaf, Tensor) else leaf
+
+            placed = pytree.tree_map(place, (list(args), dict(kwargs)))
+            with CommDebugMode() as communication:
+                outputs = call.op(*placed[0], **placed[1])
+            quiet = communication.get_total_counts() == 0
+            got = [gathered(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor)]
+    except Exception:
+        return False
+    if not all(agree(e, g) for e, g in zip(right, got, strict=True)):
+        result.wrong.append(f"{call.op} {row}")
+        return False
+    return quiet
+
+
+def even(call: Any, row: sw.Row) -> tuple[Any, Any]:
+    """The arguments with odd sizes of sharded dims, and all dims of that size, made even by repeating values."""
+    sizes = {
+        t.shape[p.dim] for t, p in zip(call.tensors, row.inputs, strict=True) if p.is_shard() and t.shape[p.dim] % RANKS
+    }
+
+    def grow(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        for dim, size in enumerate(leaf.shape):
+            if size in sizes:
+                leaf = torch.cat([leaf, leaf.narrow(dim, 0, 1)], dim)
+        return leaf
+
+    return pytree.tree_map(grow, (list(call.args), dict(call.kwargs)))
+
+
+# -- tensors
+
+
+def plain(leaf: Any, needs_grad: bool) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return leaf.detach().clone().requires_grad_(needs_grad and (leaf.is_floating_point() or leaf.is_complex()))
+
+
+def replicated(leaf: Any, mesh: Any, needs_grad: bool) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    tensor = distribute_tensor(leaf.detach().clone(), mesh, [Replicate()])
+    return tensor.requires_grad_(needs_grad and (leaf.is_floating_point() or leaf.is_complex()))
+
+
+def copied(tree: Any) -> Any:
+    return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def gathered(tensor: Any) -> list[Tensor]:
+    """The whole tensor as every rank sees it."""
+    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return list(whole._local_tensors.values()) if hasattr(whole, "_local_tensors") else [whole]
+
+
+def agree(expected: Tensor, got: Tensor | list[Tensor]) -> bool:
+    for value in got if isinstance(got, list) else [got]:
+        if value.shape != expected.shape or value.dtype != expected.dtype:
+            return False
+        if expected.is_sparse or not expected.numel():
+            continue
+        if not torch.allclose(expected.detach(), value.detach(), 1e-4, 1e-4, equal_nan=True):
+            return False
+    return True
+
+
+# -- results
+
+
+def summary(counts: list[Count]) -> list[tuple[str, str]]:
+    forward = [c for c in counts if c.forward == "no strategy"]
+    backward = [c for c in counts if c.forward != "no strategy" and c.backward == "no strategy"]
+    valid, silent = sum(len(c.valid) for c in counts), sum(len(c.silent) for c in counts)
+    return [
+        ("OpInfo names", f"{len(counts)}"),
+        ("  with no strategy", f"{len(forward)}"),
+        ("  failing only in backward for want of one", f"{len(backward)}"),
+        ("valid shard-only rows", f"{valid}"),
+        ("  executed without communication", f"{silent} ({100 * silent / max(valid, 1):.1f} %)"),
+        ("runs with wrong numbers", f"{sum(len(c.wrong) for c in counts)}"),
+        ("lost to a crash or time limit", f"{sum(bool(c.lost) for c in counts)}"),
+    ]
+
+
+def listed(title: str, counts: list[Count]) -> None:
+    print(f"\n{title}")
+    print("no strategy:", ", ".join(c.name for c in counts if c.forward == "no strategy"))
+    only = [c for c in counts if c.forward != "no strategy" and c.backward == "no strategy"]
+    print("only in backward:", ", ".join(f"{c.name} ({', '.join(sorted(c.missing))})" for c in only))
+    print("wrong:", ", ".join(f"{c.name}: {w}" for c in counts for w in dict.fromkeys(c.wrong)))
+    print("lost:", ", ".join(f"{c.name} ({c.lost})" for c in counts if c.lost))
+    print("other errors:", Counter(c.forward for c in counts), Counter(c.backward for c in counts))
+
+
+if __name__ == "__main__":
+    main()

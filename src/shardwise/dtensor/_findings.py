@@ -1,0 +1,78 @@
+"""What an audit found: wrong rules with their reproductions, missing rows with their price, unsupported calls."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A row that DTensor claims and that gives wrong numbers; `script` shows it and printed `output`."""
+
+    op: str
+    call: str
+    kind: str
+    row: str
+    script: str
+    output: str
+    when: str = ""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A row that holds and that DTensor lacks: it moves `bytes` a rank instead, on a typical shape."""
+
+    op: str
+    call: str
+    kind: str
+    row: str
+    shards: str
+    bytes: int
+    instead: str
+    partial: bool
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """A call on which DTensor raises: for want of a strategy, or with one whose local call fails."""
+
+    op: str
+    call: str
+    reason: str
+    no_strategy: bool
+    rows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The findings for one version of torch. `not_judged` are calls that experiments cannot decide (random,
+    crashed, and so on), `cleared` claims that experiments did not confirm but that DTensor computed right."""
+
+    torch: str
+    wrong: tuple[Wrong, ...]
+    missing: tuple[Missing, ...]
+    unsupported: tuple[Unsupported, ...]
+    overloads: tuple[tuple[str, str], ...]
+    not_judged: tuple[tuple[str, str, str], ...]
+    cleared: tuple[tuple[str, str, str], ...]
+    calls: int
+    claimed: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "torch": self.torch,
+            "calls": self.calls,
+            "claimed": self.claimed,
+            "overloads": [{"op": op, "registration": kind} for op, kind in self.overloads],
+            "wrong": [asdict(w) for w in self.wrong],
+            "missing": [asdict(m) for m in self.missing],
+            "unsupported": [{**asdict(u), "rows": list(u.rows)} for u in self.unsupported],
+            "not_judged": [{"op": o, "call": c, "verdict": v} for o, c, v in self.not_judged],
+            "cleared": [{"op": o, "call": c, "row": r} for o, c, r in self.cleared],
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"torch {self.torch}: {len(self.overloads)} overloads, {self.calls} calls, "
+            f"{self.claimed} claimed rows; {len(self.wrong)} wrong, {len(self.missing)} missing, "
+            f"{len(self.unsupported)} unsupported"
+        )

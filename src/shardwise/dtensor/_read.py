@@ -1,0 +1,208 @@
+"""What DTensor claims about a call: asked, not parsed.
+
+Every kind of registration (single-dim strategies, op strategies, rules, the decomposition fallback) ends in one
+answer: given inputs placed so, DTensor runs the call as they are, or moves some of them first. Asking for every
+placement of the inputs on a 1-D mesh reads the claimed rows off those answers, whatever their registration.
+"""
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.distributed.tensor._op_schema import OpSchema
+from torch.distributed.tensor.placement_types import Placement, Replicate
+from torch.utils import _pytree as pytree
+
+from ..placements import Row, is_partial, is_replicate, is_shard, partial, shard
+
+Kind = Literal["single-dim strategy", "op strategy", "rule", "decomposition", "none"]
+
+# Partials of one kind at a time; beyond this many placements of the inputs, at most two that are not replicated.
+_MANY = 300
+_MANY_DECOMPOSED = 80  # every answer of the decomposition fallback traces the decomposition many times
+_PARTIALS = ("sum", "avg", "max", "min")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What DTensor does with inputs placed as asked: `inputs` after it has moved them, and its outputs."""
+
+    asked: tuple[Placement, ...]
+    inputs: tuple[Placement, ...]
+    outputs: tuple[Placement | None, ...]
+
+    @property
+    def row(self) -> Row:
+        """The row that it runs, on the inputs as it moved them."""
+        return Row(self.inputs, self.outputs)
+
+    @property
+    def moves(self) -> tuple[tuple[int, Placement, Placement], ...]:
+        """(input, from, to) of every input that has to be communicated; from R every move is free."""
+        return tuple(
+            (i, before, after)
+            for i, (before, after) in enumerate(zip(self.asked, self.inputs, strict=True))
+            if before != after and not is_replicate(before)
+        )
+
+
+class Unsupported(Exception):
+    """DTensor raised for want of a strategy, or could not propagate through the one it has."""
+
+    def __init__(self, message: str, missing: bool) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
+def registration(op: torch._ops.OpOverload) -> Kind:
+    """How DTensor knows an overload, in the order in which it looks."""
+    propagator = _propagator()
+    if op in propagator.op_single_dim_strategy_funcs:
+        return "single-dim strategy"
+    if op in propagator.op_strategy_funcs:
+        return "op strategy"
+    if propagator.decomp_strategy.has_decomp(op):
+        return "decomposition"
+    return "rule" if op in propagator.op_to_rules else "none"
+
+
+def read(
+    op: torch._ops.OpOverload,
+    args: Sequence[Any],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    ranks: int = 2,
+    also: Sequence[tuple[Placement, ...]] = (),
+) -> list[Row]:
+    """The rows that DTensor claims for a call of an overload, beside the all-replicated one.
+
+    Tensors may be on any device, the meta device included. `also` are placements of the inputs to ask about
+    beside the usual ones. Raises `Unsupported` where DTensor has no answer even for replicated inputs.
+
+    >>> [str(row) for row in read(torch.ops.aten.t.default, [torch.rand(4, 6)])][:2]
+    ['S(0) -> S(1)', 'S(1) -> S(0)']
+    """
+    return list(dict.fromkeys(a.row for a in answers(op, args, kwargs or {}, ranks, also) if a.row.inputs == a.asked))
+
+
+def answers(
+    op: torch._ops.OpOverload,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    ranks: int = 2,
+    also: Sequence[tuple[Placement, ...]] = (),
+) -> Iterator[Answer]:
+    """DTensor's answers for placements of the inputs; those that it cannot propagate are left out."""
+    tensors = [leaf for leaf in pytree.tree_leaves((list(args), kwargs)) if isinstance(leaf, Tensor)]
+    ask(op, args, kwargs, (Replicate(),) * len(tensors), ranks)
+    limit = _MANY_DECOMPOSED if registration(op) == "decomposition" else _MANY
+    for inputs in dict.fromkeys([*also, *placements(tensors, limit)]):
+        try:
+            yield ask(op, args, kwargs, inputs, ranks)
+        except Unsupported:
+            continue
+
+
+def ask(
+    op: torch._ops.OpOverload,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    inputs: Sequence[Placement],
+    ranks: int = 2,
+) -> Answer:
+    """What DTensor does with a call whose tensors are placed so, on a 1-D mesh of this many ranks."""
+    mesh = _mesh(ranks)
+    waiting = iter(inputs)
+
+    def spec(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        meta = TensorMeta(leaf.shape, leaf.stride(), leaf.dtype)
+        return DTensorSpec(mesh, (next(waiting),), tensor_meta=meta)
+
+    spec_args, spec_kwargs = pytree.tree_map(spec, (list(args), kwargs))
+    propagator = _propagator()
+    info = propagator.op_to_schema_info.get(op) or propagator.op_to_schema_info_for_single_dim_strategy.get(op)
+    schema = OpSchema(op, tuple(spec_args), spec_kwargs, schema_info=info)
+    try:
+        sharding = propagator.propagate_op_sharding_non_cached(schema)
+    except Exception as error:
+        missing = isinstance(error, NotImplementedError) and "sharding strategy" in str(error)
+        raise Unsupported(_first_line(error), missing) from error
+    after = tuple(inputs)
+    if sharding.needs_redistribute and sharding.redistribute_schema is not None:
+        moved = _specs(sharding.redistribute_schema.args_schema)
+        kept = len(_specs(spec_kwargs))
+        after = (*(s.placements[0] for s in moved), *after[len(after) - kept :])
+    outputs = pytree.tree_leaves(
+        sharding.output_spec, is_leaf=lambda s: s is None or isinstance(s, DTensorSpec)
+    )
+    return Answer(
+        tuple(inputs), after, tuple(s.placements[0] if isinstance(s, DTensorSpec) else None for s in outputs)
+    )
+
+
+def placements(tensors: Sequence[Tensor], limit: int = _MANY) -> Iterator[tuple[Placement, ...]]:
+    """Placements of the inputs to ask about: all with one kind of partial, or where that is too many, at most
+    two inputs that are not replicated, and all alike. Dims of size 1 are not sharded."""
+    shards = [[shard(d) for d, size in enumerate(t.shape) if size > 1] for t in tensors]
+    replicated: tuple[Placement, ...] = (Replicate(),) * len(tensors)
+    kinds = [_partials(t.dtype) for t in tensors]
+    for reduction in (None, *_PARTIALS):
+        options: list[list[Placement]] = [
+            [Replicate(), *cuts, *([partial(reduction)] if reduction in allowed else [])]
+            for cuts, allowed in zip(shards, kinds, strict=True)
+        ]
+        total = 1
+        for option in options:
+            total *= len(option)
+        if total <= limit:
+            chosen: Iterator[tuple[Placement, ...]] = itertools.product(*options)
+        else:
+            chosen = _sparse(options)
+        for inputs in chosen:
+            if inputs != replicated and (reduction is None or any(is_partial(p) for p in inputs)):
+                yield inputs
+
+
+def _sparse(options: Sequence[list[Placement]]) -> Iterator[tuple[Placement, ...]]:
+    for placement in dict.fromkeys(p for option in options for p in option):
+        yield tuple(placement if placement in option else Replicate() for option in options)
+    for first, second in itertools.combinations(range(len(options)), 2):
+        for pair in itertools.product(options[first], options[second]):
+            inputs: list[Placement] = [Replicate()] * len(options)
+            inputs[first], inputs[second] = pair
+            yield tuple(inputs)
+
+
+def _partials(dtype: torch.dtype) -> tuple[str, ...]:
+    if dtype == torch.bool:
+        return ()
+    if dtype.is_complex:
+        return ("sum", "avg")
+    return _PARTIALS if dtype.is_floating_point else ("sum", "max", "min")
+
+
+def _specs(tree: Any) -> list[DTensorSpec]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, DTensorSpec)]
+
+
+@functools.cache
+def _mesh(ranks: int) -> DeviceMesh:
+    return DeviceMesh("cpu", list(range(ranks)), _init_backend=False, _rank=0)
+
+
+def _propagator() -> Any:
+    return DTensor._op_dispatcher.sharding_propagator
+
+
+def _first_line(error: Exception) -> str:
+    line = (str(error).strip() or "no message").splitlines()[0]
+    return line if isinstance(error, NotImplementedError) else f"{type(error).__name__}: {line}"
