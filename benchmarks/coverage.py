@@ -88,7 +88,9 @@ def main() -> None:
             listed(title, counts)
 
 
-def passes(infos: list, options: argparse.Namespace, title: str, rows: dict[str, list[Instance]]) -> list[Count]:
+def passes(
+    infos: list, options: argparse.Namespace, title: str, rows: dict[str, list[Instance]]
+) -> list[Count]:
     def one(info: Any) -> Count:
         result = run_isolated(partial(count, info, options.samples, rows.get(info.formatted_name)), 300)
         return Count(info.formatted_name, lost=str(result)) if isinstance(result, Crash) else result
@@ -127,7 +129,9 @@ def run_function(
     outcome = attempt(result, function, args, kwargs, whole, backward=False)
     result.forward = worse(result.forward, outcome)
     if differentiable and whole[1] is not None:
-        result.backward = worse(result.backward, attempt(result, function, args, kwargs, whole, backward=True))
+        result.backward = worse(
+            result.backward, attempt(result, function, args, kwargs, whole, backward=True)
+        )
 
 
 def attempt(
@@ -160,7 +164,9 @@ def run_whole(function: Callable[..., Any], args: list, kwargs: dict, differenti
             runs.append(run(function, *fresh, differentiable))
         except Exception:
             try:
-                runs.append(run(function, *pytree.tree_map(partial(plain, needs_grad=False), (args, kwargs)), False))
+                runs.append(
+                    run(function, *pytree.tree_map(partial(plain, needs_grad=False), (args, kwargs)), False)
+                )
             except Exception:
                 return None
     (outputs, gradients), (again, _) = runs
@@ -219,17 +225,25 @@ def runs_silently(result: Count, call: Any, row: sw.Row) -> bool:
     Sizes of sharded dims are those of the sample where they divide, else the next even ones."""
     args, kwargs = even(call, row)
     try:
-        right = [t for t in pytree.tree_leaves(call.op(*copied(args), **copied(kwargs))) if isinstance(t, Tensor)]
+        right = [
+            t for t in pytree.tree_leaves(call.op(*copied(args), **copied(kwargs))) if isinstance(t, Tensor)
+        ]
     except Exception:
         args, kwargs = call.args, call.kwargs
-        right = [t for t in pytree.tree_leaves(call.op(*copied(args), **copied(kwargs))) if isinstance(t, Tensor)]
+        right = [
+            t for t in pytree.tree_leaves(call.op(*copied(args), **copied(kwargs))) if isinstance(t, Tensor)
+        ]
     placements = iter(row.inputs)
     try:
         with LocalTensorMode(RANKS):
             mesh = init_device_mesh("cpu", (RANKS,))
 
             def place(leaf: Any) -> Any:
-                return distribute_tensor(leaf.clone(), mesh, [next(placements)]) if isinstance(leaf, Tensor) else leaf
+                return (
+                    distribute_tensor(leaf.clone(), mesh, [next(placements)])
+                    if isinstance(leaf, Tensor)
+                    else leaf
+                )
 
             placed = pytree.tree_map(place, (list(args), dict(kwargs)))
             with CommDebugMode() as communication:
@@ -247,7 +261,9 @@ def runs_silently(result: Count, call: Any, row: sw.Row) -> bool:
 def even(call: Any, row: sw.Row) -> tuple[Any, Any]:
     """The arguments with odd sizes of sharded dims, and all dims of that size, made even by repeating values."""
     sizes = {
-        t.shape[p.dim] for t, p in zip(call.tensors, row.inputs, strict=True) if p.is_shard() and t.shape[p.dim] % RANKS
+        t.shape[p.dim]
+        for t, p in zip(call.tensors, row.inputs, strict=True)
+        if p.is_shard() and t.shape[p.dim] % RANKS
     }
 
     def grow(leaf: Any) -> Any:
@@ -267,7 +283,9 @@ def even(call: Any, row: sw.Row) -> tuple[Any, Any]:
 def plain(leaf: Any, needs_grad: bool) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf
-    return leaf.detach().clone().requires_grad_(needs_grad and (leaf.is_floating_point() or leaf.is_complex()))
+    return (
+        leaf.detach().clone().requires_grad_(needs_grad and (leaf.is_floating_point() or leaf.is_complex()))
+    )
 
 
 def replicated(leaf: Any, mesh: Any, needs_grad: bool) -> Any:

@@ -1,6 +1,7 @@
 """Shardwise: how operators may be sharded, found by running them, and whole models sharded by it."""
 
 from .discover import Found, Policy, Verdict, adversarial, check, discover, synthesize
+from .dtensor import audit
 from .errors import UsageError
 from .graph import Graph, capture
 from .layout import Sharding
@@ -22,6 +23,7 @@ __all__ = [
     "UsageError",
     "Verdict",
     "adversarial",
+    "audit",
     "capture",
     "check",
     "discover",

@@ -1,21 +1,47 @@
 """The bridge to DTensor: the one room that touches PyTorch's private DTensor modules."""
 
+from ._audit import audit, audit_call
+from ._calls import OverloadCall, overload_calls, telling_calls
+from ._findings import Audit, Missing, Unsupported, Wrong
 from ._hooks import use_search
+from ._pages import html, markdown
+from ._read import Answer, Unanswered, answers, ask, read, registration
 from ._record import Recorded, record_collectives
 from ._redistribute import layout_of, redistribute, run_plan
 from ._register import RuleLike, register, registered, unregister
+from ._reproduce import Reproduction, execute, reproduce
 from ._steps import run_step
 
 __all__ = [
+    "Answer",
+    "Audit",
+    "Missing",
+    "OverloadCall",
     "Recorded",
+    "Reproduction",
     "RuleLike",
+    "Unanswered",
+    "Unsupported",
+    "Wrong",
+    "answers",
+    "ask",
+    "audit",
+    "audit_call",
+    "execute",
+    "html",
     "layout_of",
+    "markdown",
+    "overload_calls",
+    "read",
     "record_collectives",
     "redistribute",
     "register",
     "registered",
+    "registration",
+    "reproduce",
     "run_plan",
     "run_step",
+    "telling_calls",
     "unregister",
     "use_search",
 ]

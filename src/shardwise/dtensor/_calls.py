@@ -7,6 +7,7 @@ arguments, and for each overload a few telling calls are kept: those that show m
 
 import fnmatch
 import math
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..discover import opinfos, samples
+from ..errors import UsageError
 
 # Samples of one OpInfo that are run, and elements in a tensor beyond which a call is left out.
 _SAMPLES = 60
@@ -44,7 +46,7 @@ class OverloadCall:
 
 
 def telling_calls(
-    pattern: str = "*", limit: int = 8, progress: Callable[[int, int], None] | None = None
+    pattern: str = "*", limit: int = 4, progress: Callable[[int, int], None] | None = None
 ) -> dict[torch._ops.OpOverload, list[OverloadCall]]:
     """Up to `limit` calls of every overload that matches, or that an OpInfo reaches whose name matches.
 
@@ -52,14 +54,18 @@ def telling_calls(
     """
     infos = [i for i in opinfos() if _matches(pattern, (i.name, i.aten_name))]
     by_name = not infos
+    if by_name and not _names_an_overload(pattern):
+        raise UsageError(f"no operator matches {pattern!r}: use an OpInfo or overload name, as in aten.mm*")
     infos = infos or [i for i in opinfos() if _may_reach(pattern, i)] or list(opinfos())
     found: dict[torch._ops.OpOverload, list[OverloadCall]] = defaultdict(list)
-    for done, info in enumerate(infos):
-        for call in calls_of(info):
-            if not by_name or _matches(pattern, overload_names(call.op)):
-                found[call.op].append(call)
-        if progress is not None:
-            progress(done + 1, len(infos))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # samples try what is deprecated, too
+        for done, info in enumerate(infos):
+            for call in calls_of(info):
+                if not by_name or _matches(pattern, overload_names(call.op)):
+                    found[call.op].append(call)
+            if progress is not None:
+                progress(done + 1, len(infos))
     return {op: most_telling(calls, limit) for op, calls in sorted(found.items(), key=lambda f: str(f[0]))}
 
 
@@ -77,14 +83,14 @@ def calls_of(info: Any) -> Iterator[OverloadCall]:
         return  # a few OpInfos need libraries or devices that are not here
     seen: set[str] = set()
     for (function, args, kwargs), _ in chosen:
-        for call in record(function, args, kwargs, info.formatted_name):
+        for call in overload_calls(function, args, kwargs, info.formatted_name):
             text = str(call)
             if text not in seen and _fits(call):
                 seen.add(text)
                 yield call
 
 
-def record(
+def overload_calls(
     function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], source: str = ""
 ) -> list[OverloadCall]:
     """The overloads that a call reaches, and those its backward reaches."""
@@ -110,7 +116,7 @@ def most_telling(calls: Iterable[OverloadCall], limit: int) -> list[OverloadCall
         new = [(call, shown) for call, shown in waiting if shown - seen] or waiting[: not chosen]
         if not new:
             break
-        best = max(new, key=lambda item: (_telling(item[0]), len(item[1] - seen)))
+        best = max(new, key=lambda item: (_telling(item[0]), sum(map(_weight, item[1] - seen))))
         chosen.append(best[0])
         seen |= best[1]
         waiting.remove(best)
@@ -132,6 +138,11 @@ def features(call: OverloadCall) -> set[Any]:
         else:
             shown.add((place, repr(leaf)))
     return shown
+
+
+def _weight(feature: tuple[str, Any]) -> int:
+    """An infinity among the arguments is a case of its own to most operators that take one."""
+    return 3 if feature[1] in ("inf", "-inf") else 1
 
 
 def _telling(call: OverloadCall) -> tuple[bool, bool]:
@@ -159,9 +170,16 @@ class _Recorder(TorchDispatchMode):
 def _fits(call: OverloadCall) -> bool:
     """Calls that something can be said about: dense tensors of moderate size with something in them."""
     tensors = call.tensors
-    return bool(tensors) and any(t.numel() > 1 for t in tensors) and all(
-        t.layout == torch.strided and not t.is_quantized and t.device.type == "cpu" and 0 < t.numel() <= _ELEMENTS
-        for t in tensors
+    return (
+        bool(tensors)
+        and any(t.numel() > 1 for t in tensors)
+        and all(
+            t.layout == torch.strided
+            and not t.is_quantized
+            and t.device.type == "cpu"
+            and 0 < t.numel() <= _ELEMENTS
+            for t in tensors
+        )
     )
 
 
@@ -180,6 +198,11 @@ def _copy(value: Any) -> Any:
 
 def _matches(pattern: str, names: Iterable[str]) -> bool:
     return any(fnmatch.fnmatch(name, pattern) for name in names if name)
+
+
+def _names_an_overload(pattern: str) -> bool:
+    names = (name.replace("::", ".") for name in torch._C._dispatch_get_all_op_names())
+    return any(_matches(pattern, (name, f"{name}.default", name.split(".", 1)[1])) for name in names)
 
 
 def _may_reach(pattern: str, info: Any) -> bool:

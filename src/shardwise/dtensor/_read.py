@@ -20,7 +20,7 @@ from torch.distributed.tensor._op_schema import OpSchema
 from torch.distributed.tensor.placement_types import Placement, Replicate
 from torch.utils import _pytree as pytree
 
-from ..placements import Row, is_partial, is_replicate, is_shard, partial, shard
+from ..placements import Row, is_partial, is_replicate, partial, shard
 
 Kind = Literal["single-dim strategy", "op strategy", "rule", "decomposition", "none"]
 
@@ -53,7 +53,7 @@ class Answer:
         )
 
 
-class Unsupported(Exception):
+class Unanswered(Exception):
     """DTensor raised for want of a strategy, or could not propagate through the one it has."""
 
     def __init__(self, message: str, missing: bool) -> None:
@@ -84,12 +84,14 @@ def read(
     """The rows that DTensor claims for a call of an overload, beside the all-replicated one.
 
     Tensors may be on any device, the meta device included. `also` are placements of the inputs to ask about
-    beside the usual ones. Raises `Unsupported` where DTensor has no answer even for replicated inputs.
+    beside the usual ones. Raises `Unanswered` where DTensor has no answer even for replicated inputs.
 
     >>> [str(row) for row in read(torch.ops.aten.t.default, [torch.rand(4, 6)])][:2]
     ['S(0) -> S(1)', 'S(1) -> S(0)']
     """
-    return list(dict.fromkeys(a.row for a in answers(op, args, kwargs or {}, ranks, also) if a.row.inputs == a.asked))
+    return list(
+        dict.fromkeys(a.row for a in answers(op, args, kwargs or {}, ranks, also) if a.row.inputs == a.asked)
+    )
 
 
 def answers(
@@ -106,7 +108,7 @@ def answers(
     for inputs in dict.fromkeys([*also, *placements(tensors, limit)]):
         try:
             yield ask(op, args, kwargs, inputs, ranks)
-        except Unsupported:
+        except Unanswered:
             continue
 
 
@@ -129,13 +131,15 @@ def ask(
 
     spec_args, spec_kwargs = pytree.tree_map(spec, (list(args), kwargs))
     propagator = _propagator()
-    info = propagator.op_to_schema_info.get(op) or propagator.op_to_schema_info_for_single_dim_strategy.get(op)
+    info = propagator.op_to_schema_info.get(op) or propagator.op_to_schema_info_for_single_dim_strategy.get(
+        op
+    )
     schema = OpSchema(op, tuple(spec_args), spec_kwargs, schema_info=info)
     try:
         sharding = propagator.propagate_op_sharding_non_cached(schema)
     except Exception as error:
         missing = isinstance(error, NotImplementedError) and "sharding strategy" in str(error)
-        raise Unsupported(_first_line(error), missing) from error
+        raise Unanswered(_first_line(error), missing) from error
     after = tuple(inputs)
     if sharding.needs_redistribute and sharding.redistribute_schema is not None:
         moved = _specs(sharding.redistribute_schema.args_schema)

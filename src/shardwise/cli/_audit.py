@@ -1,0 +1,98 @@
+"""`shardwise audit`: DTensor's own rules held against experiment."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ._app import Json, app, print_json
+
+
+@app.command("audit")
+def audit_command(
+    op: Annotated[
+        str, typer.Option("--op", help="An OpInfo or overload name, with *: linalg.*, aten.any.dim.")
+    ] = "*",
+    html: Annotated[Path | None, typer.Option("--html", help="Write one HTML file.")] = None,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write one Markdown file.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes at a time.")] = 1,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Calls of an overload.")] = 4,
+    json: Json = False,
+) -> None:
+    """Compare DTensor's rules with experiment: wrong, missing and unsupported.
+
+    A wrong rule comes with a script that has been run and in which DTensor computes the wrong number.
+
+    Example: shardwise audit --op linalg.vector_norm
+    """
+    from ..dtensor import audit
+    from ..dtensor import html as as_html
+    from ..dtensor import markdown as as_markdown
+
+    with _Progress(quiet=json) as progress:
+        found = audit(op, jobs=jobs, samples=samples, progress=progress)
+    command = "shardwise audit" + (f" --op '{op}'" if op != "*" else "")
+    for file, write in ((html, as_html), (markdown, as_markdown)):
+        if file is not None:
+            file.write_text(write(found, f"{command} --{write.__name__} {file}"))
+    if json:
+        print_json(found.to_json())
+    else:
+        _print(found)
+
+
+class _Progress:
+    """A bar on the terminal for each stage; nothing where there is no terminal or it would be in the way."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=console, disable=quiet or not console.is_terminal)
+        self.stages: dict[str, Any] = {}
+
+    def __enter__(self) -> "_Progress":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if stage not in self.stages:
+            self.stages[stage] = self.bar.add_task(stage, total=total)
+        self.bar.update(self.stages[stage], completed=done)
+
+
+def _print(found: Any) -> None:
+    console = Console()
+    console.print(str(found))
+    if found.wrong:
+        table = _table("wrong", "row", "registered as", "printed by its script")
+        for w in found.wrong:
+            table.add_row(w.op, w.row + (f"\n{w.when}" if w.when else ""), w.kind, w.output.strip())
+        console.print(table)
+        console.print(f"\nThe script for {found.wrong[0].op} {found.wrong[0].row}:\n", highlight=False)
+        console.print(found.wrong[0].script, markup=False, highlight=False, soft_wrap=True)
+    if found.missing:
+        table = _table("missing", "row", "MB", "DTensor instead")
+        for m in found.missing[:20]:
+            table.add_row(m.op, m.row, f"{m.bytes / 1e6:.3g}", m.instead)
+        console.print(table)
+        if len(found.missing) > 20:
+            console.print(f"and {len(found.missing) - 20} more: --json, --html or --markdown have all")
+    if found.unsupported:
+        table = _table("unsupported", "why")
+        for u in found.unsupported:
+            table.add_row(u.op, u.reason)
+        console.print(table)
+
+
+def _table(*head: str) -> Table:
+    table = Table()
+    for title in head:
+        table.add_column(title, overflow="fold")
+    return table

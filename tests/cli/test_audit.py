@@ -1,0 +1,25 @@
+import json
+import subprocess
+import sys
+
+COMMAND = [sys.executable, "-c", "from shardwise.cli import main; main()"]
+
+
+def run(*arguments):
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=200)
+
+
+def test_audit_prints_one_json_document_and_writes_pages(tmp_path):
+    page, text = tmp_path / "audit.html", tmp_path / "audit.md"
+    result = run("audit", "--op", "aten.any.default", "--json", "--html", str(page), "--markdown", str(text))
+    document = json.loads(result.stdout)
+    assert result.stderr == ""
+    assert [(w["op"], w["row"]) for w in document["wrong"]] == [("aten.any.default", "P(sum) -> P(sum)")]
+    assert page.read_text().startswith("<!doctype html>")
+    assert "P(sum) -> P(sum)" in text.read_text()
+
+
+def test_an_unknown_operator_is_one_sentence():
+    result = run("audit", "--op", "aten.no_such_operator")
+    assert result.returncode == 2
+    assert result.stderr.startswith("shardwise: no operator matches")
