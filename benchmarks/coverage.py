@@ -6,18 +6,20 @@ Counted before and, where `shardwise.install` exists, after installing, in one r
 
 - names with no strategy: OpInfos with a sample on which DTensor raises for want of a sharding strategy;
 - names that fail only in backward for want of a strategy: the forward of all samples runs, a backward does not;
-- of the valid rows with nothing but shards and replicas on the left, found by experiment for the overload calls
-  of every OpInfo, the share that DTensor executes without communication.
+- of the valid rows with nothing but shards and replicas on the left, found by experiment for up to two calls of
+  every overload that the samples reach, the share that DTensor executes without communication.
 
 Every run is on two simulated ranks, and its numbers are held against the unsharded operator; runs whose numbers
 differ are listed and count neither as run nor as silent. Random operators are run but not compared.
 """
 
+import sys
+
+sys.path.pop(0)  # numba would take this file for the package of the same name
+
 import argparse
 import logging
-import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -40,24 +42,35 @@ from torch.utils import _pytree as pytree
 
 import shardwise as sw
 from shardwise.discover import Crash, opinfos, run_isolated, samples
-from shardwise.dtensor import overload_calls
+from shardwise.dtensor import telling_calls
 
 RANKS = 2
+LIMIT = 120
 NO_STRATEGY = "does not have a sharding strategy registered"
 Instance = tuple[int, str]
 
 
 @dataclass
-class Count:
-    """What one OpInfo showed. `valid` and `silent` are rows of its overload calls: (call, row)."""
+class Name:
+    """How far an OpInfo's samples ran, forward and backward; `missing` are overloads without a strategy."""
 
     name: str
     forward: str = "not run"
     backward: str = "not run"
     missing: set[str] = field(default_factory=set)
+    errors: set[str] = field(default_factory=set)
+    wrong: set[str] = field(default_factory=set)
+    lost: str = ""
+
+
+@dataclass
+class Rows:
+    """Of the valid rows of an overload's calls, as (call, row), those that ran without communication."""
+
+    op: str
     valid: list[Instance] = field(default_factory=list)
     silent: list[Instance] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
+    wrong: set[str] = field(default_factory=set)
     lost: str = ""
 
 
@@ -72,44 +85,60 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     infos = [info for info in opinfos() if fnmatch(info.name, options.op)]
-    before = passes(infos, options, "before", {})
-    rows = {c.name: c.valid for c in before}
-    table = Table("", "before", *(["after install()"] if hasattr(sw, "install") else []))
-    columns = [summary(before)]
+    calls = list(telling_calls(options.op, 2).values())
+    names, rows = [counted_names(infos, options)], [counted_rows(calls, options, {})]
+    titles = ["before"]
     if hasattr(sw, "install"):
         sw.install()
-        after = passes(infos, options, "after", rows)
-        columns.append(summary(after))
-    for line in zip(*columns, strict=True):
+        titles.append("after install()")
+        names.append(counted_names(infos, options))
+        rows.append(counted_rows(calls, options, {r.op: r.valid for r in rows[0]}))
+    table = Table("", *titles)
+    for line in zip(*(summary(n, r) for n, r in zip(names, rows, strict=True)), strict=True):
         table.add_row(line[0][0], *(value for _, value in line))
     Console().print(table)
     if options.list:
-        for title, counts in (("before", before), *([("after", after)] if len(columns) > 1 else [])):
-            listed(title, counts)
+        for title, n, r in zip(titles, names, rows, strict=True):
+            listed(title, n, r)
 
 
-def passes(
-    infos: list, options: argparse.Namespace, title: str, rows: dict[str, list[Instance]]
-) -> list[Count]:
-    def one(info: Any) -> Count:
-        result = run_isolated(partial(count, info, options.samples, rows.get(info.formatted_name)), 300)
-        return Count(info.formatted_name, lost=str(result)) if isinstance(result, Crash) else result
+def counted_names(infos: list, options: argparse.Namespace) -> list[Name]:
+    def one(info: Any) -> Name:
+        result = run_isolated(partial(count_name, info, options.samples), LIMIT)
+        return Name(info.formatted_name, lost=str(result)) if isinstance(result, Crash) else result
 
-    with ThreadPoolExecutor(options.jobs) as pool:
-        done = pool.map(one, infos)
-        return list(track(done, title, total=len(infos), console=Console(file=sys.stderr)))
+    return in_parallel("names", one, infos, options.jobs)
 
 
-def count(info: Any, limit: int, rows: list[Instance] | None) -> Count:
-    result = Count(info.formatted_name)
+def counted_rows(calls: list, options: argparse.Namespace, known: dict[str, list[Instance]]) -> list[Rows]:
+    def one(of_op: list) -> Rows:
+        op = str(of_op[0].op)
+        result = run_isolated(partial(count_rows, of_op, known.get(op)), LIMIT)
+        return Rows(op, known.get(op, []), lost=str(result)) if isinstance(result, Crash) else result
+
+    return in_parallel("rows", one, calls, options.jobs)
+
+
+def in_parallel(title: str, function: Callable[[Any], Any], items: list, jobs: int) -> list:
+    with ThreadPoolExecutor(jobs) as pool:
+        done = pool.map(function, items)
+        return list(track(done, title, total=len(items), console=Console(file=sys.stderr)))
+
+
+def count_name(info: Any, limit: int) -> Name:
+    result = Name(info.formatted_name)
     dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
-    calls = []
     for (function, args, kwargs), _ in zip(samples(info), range(limit), strict=False):
         run_function(result, function, args, kwargs, info.supports_autograd)
-        calls += overload_calls(function, args, kwargs)
-    for index, call in enumerate(telling(calls)):
-        known = None if rows is None else [row for i, row in rows if i == index]
-        for row in shard_only_rows(call, known):
+    return result
+
+
+def count_rows(calls: list, known: list[Instance] | None) -> Rows:
+    result = Rows(str(calls[0].op))
+    dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
+    for index, call in enumerate(calls):
+        rows = None if known is None else [row for i, row in known if i == index]
+        for row in shard_only_rows(call, rows):
             result.valid.append((index, str(row)))
             if runs_silently(result, call, row):
                 result.silent.append((index, str(row)))
@@ -120,7 +149,7 @@ def count(info: Any, limit: int, rows: list[Instance] | None) -> Count:
 
 
 def run_function(
-    result: Count, function: Callable[..., Any], args: list, kwargs: dict, differentiable: bool
+    result: Name, function: Callable[..., Any], args: list, kwargs: dict, differentiable: bool
 ) -> None:
     """Run one sample on replicated DTensors, forward and backward, and note what was missing."""
     whole = run_whole(function, args, kwargs, differentiable)
@@ -135,7 +164,7 @@ def run_function(
 
 
 def attempt(
-    result: Count, function: Callable[..., Any], args: list, kwargs: dict, whole: tuple, backward: bool
+    result: Name, function: Callable[..., Any], args: list, kwargs: dict, whole: tuple, backward: bool
 ) -> str:
     try:
         with LocalTensorMode(RANKS):
@@ -147,11 +176,12 @@ def attempt(
         if NO_STRATEGY in str(error):
             result.missing.add(str(error).split("Operator ")[1].split(" does")[0])
             return "no strategy"
+        result.errors.add((str(error).strip() or type(error).__name__).splitlines()[0])
         return "other error"
     expected = [*whole[0], *((whole[1] or []) if backward else [])]
     if whole[2] or all(agree(e, g) for e, g in zip(expected, got, strict=True)):
         return "runs"
-    result.wrong.append(f"{'backward' if backward else 'forward'} of {function}")
+    result.wrong.add(f"{'backward' if backward else 'forward'} of {function}")
     return "wrong"
 
 
@@ -197,15 +227,6 @@ def worse(first: str, second: str) -> str:
 # -- rows
 
 
-def telling(calls: list) -> list:
-    """One call of each overload and rank of its tensors."""
-    chosen: dict[Any, Any] = {}
-    for call in calls:
-        if any(size > 1 for t in call.tensors for size in t.shape):
-            chosen.setdefault((call.op, tuple(t.ndim for t in call.tensors)), call)
-    return list(chosen.values())
-
-
 def shard_only_rows(call: Any, known: list[str] | None) -> Iterator[sw.Row]:
     if known is not None:
         yield from (sw.Row.parse(text) for text in known)
@@ -219,7 +240,7 @@ def shard_only_rows(call: Any, known: list[str] | None) -> Iterator[sw.Row]:
             yield row
 
 
-def runs_silently(result: Count, call: Any, row: sw.Row) -> bool:
+def runs_silently(result: Rows, call: Any, row: sw.Row) -> bool:
     """True if DTensor runs the call with inputs placed so, right and without a collective.
 
     Sizes of sharded dims are those of the sample where they divide, else the next even ones."""
@@ -253,7 +274,7 @@ def runs_silently(result: Count, call: Any, row: sw.Row) -> bool:
     except Exception:
         return False
     if not all(agree(e, g) for e, g in zip(right, got, strict=True)):
-        result.wrong.append(f"{call.op} {row}")
+        result.wrong.add(f"{call.op} {row}")
         return False
     return quiet
 
@@ -319,29 +340,38 @@ def agree(expected: Tensor, got: Tensor | list[Tensor]) -> bool:
 # -- results
 
 
-def summary(counts: list[Count]) -> list[tuple[str, str]]:
-    forward = [c for c in counts if c.forward == "no strategy"]
-    backward = [c for c in counts if c.forward != "no strategy" and c.backward == "no strategy"]
-    valid, silent = sum(len(c.valid) for c in counts), sum(len(c.silent) for c in counts)
+def summary(names: list[Name], rows: list[Rows]) -> list[tuple[str, str]]:
+    valid, silent = sum(len(r.valid) for r in rows), sum(len(r.silent) for r in rows)
     return [
-        ("OpInfo names", f"{len(counts)}"),
-        ("  with no strategy", f"{len(forward)}"),
-        ("  failing only in backward for want of one", f"{len(backward)}"),
+        ("OpInfo names", f"{len(names)}"),
+        ("  with no strategy", f"{sum(n.forward == 'no strategy' for n in names)}"),
+        ("  failing only in backward for want of one", f"{len(only_backward(names))}"),
+        ("  with wrong numbers", f"{sum(bool(n.wrong) for n in names)}"),
         ("valid shard-only rows", f"{valid}"),
         ("  executed without communication", f"{silent} ({100 * silent / max(valid, 1):.1f} %)"),
-        ("runs with wrong numbers", f"{sum(len(c.wrong) for c in counts)}"),
-        ("lost to a crash or time limit", f"{sum(bool(c.lost) for c in counts)}"),
+        ("  with wrong numbers", f"{sum(len(r.wrong) for r in rows)}"),
+        ("lost to a crash or time limit", f"{sum(bool(c.lost) for c in (*names, *rows))}"),
     ]
 
 
-def listed(title: str, counts: list[Count]) -> None:
+def only_backward(names: list[Name]) -> list[Name]:
+    return [n for n in names if n.forward != "no strategy" and n.backward == "no strategy"]
+
+
+def listed(title: str, names: list[Name], rows: list[Rows]) -> None:
     print(f"\n{title}")
-    print("no strategy:", ", ".join(c.name for c in counts if c.forward == "no strategy"))
-    only = [c for c in counts if c.forward != "no strategy" and c.backward == "no strategy"]
-    print("only in backward:", ", ".join(f"{c.name} ({', '.join(sorted(c.missing))})" for c in only))
-    print("wrong:", ", ".join(f"{c.name}: {w}" for c in counts for w in dict.fromkeys(c.wrong)))
-    print("lost:", ", ".join(f"{c.name} ({c.lost})" for c in counts if c.lost))
-    print("other errors:", Counter(c.forward for c in counts), Counter(c.backward for c in counts))
+    print("no strategy:", ", ".join(n.name for n in names if n.forward == "no strategy"))
+    for n in only_backward(names):
+        print(f"only in backward: {n.name} ({', '.join(sorted(n.missing))})")
+    for n in names:
+        for problem in (*sorted(n.wrong), *sorted(n.errors), *([n.lost] if n.lost else [])):
+            print(f"{n.name}: {problem}")
+    for r in rows:
+        for problem in (*sorted(r.wrong), *([r.lost] if r.lost else [])):
+            print(f"{r.op}: {problem}")
+        lacking = [row for row in r.valid if row not in r.silent]
+        if lacking:
+            print(f"{r.op} communicates or raises for {', '.join(row for _, row in lacking)}")
 
 
 if __name__ == "__main__":
