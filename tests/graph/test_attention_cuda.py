@@ -33,7 +33,7 @@ def test_values_gradients_and_kernel(groups, keys, causal, dtype, flash):
 
     expected, expected_lse = attention(*exact, *rest)
     expected_grads = attention_backward(expected, *exact, expected, expected_lse, *rest)
-    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype != torch.float32 else {"rtol": 1e-3, "atol": 1e-3}
+    tolerance = {"rtol": 4e-2, "atol": 4e-2} if dtype != torch.float32 else {"rtol": 1e-3, "atol": 1e-3}
     torch.testing.assert_close(logsumexp.cpu().double(), expected_lse, **tolerance)
     for found, wanted in zip((output, *grads), (expected, *expected_grads), strict=True):
         torch.testing.assert_close(found.cpu().double(), wanted, **tolerance)

@@ -218,6 +218,28 @@ def test_modules_that_a_function_reaches_are_its_parameters():
         torch.testing.assert_close(ran.gradients[f"{name}.second.bias"], net.second.bias.grad)
 
 
+def outer(x):
+    return sum(inner(row) for row in x)
+
+
+def inner(row):
+    return GLOBAL(row).sum() + (outer(row) if row.dim() > 1 else 0)
+
+
+GLOBAL = nn.Linear(6, 2)
+
+
+def test_modules_are_found_through_functions_of_the_same_file_and_code_written_inside():
+    graph = capture(outer, (torch.randn(2, 6),))
+    assert targets(graph, "parameter") == ["GLOBAL.weight", "GLOBAL.bias"]
+    assert None not in graph.gradients.values()
+
+
+def test_a_compiled_module_is_captured_as_the_module_it_was_made_from():
+    net = Net()
+    assert capture(torch.compile(net), (torch.randn(3, 6),)) == capture(net, (torch.randn(3, 6),))
+
+
 # --- what models do inside --------------------------------------------------------------------------------------
 
 
@@ -291,6 +313,37 @@ def test_a_view_made_twice_is_one_node_and_views_that_change_nothing_are_none():
     graph = capture(program, (x, torch.randn(2, 5), torch.randn(2, 5)))
     forward = [n.op for n in graph.nodes if n.phase == "forward" and ("view" in n.op or "expand" in n.op)]
     assert forward == ["aten.view.default"]
+
+
+class Cache:
+    """A result of a class that torch knows nothing of."""
+
+    def __init__(self, keys):
+        self.keys, self.limit, self.owner = [keys], 3, self
+
+
+def test_results_of_any_class_are_the_tensors_in_them():
+    graph = capture(lambda x: {"loss": x.sum(), "cache": Cache(x * 2)}, (torch.randn(3, requires_grad=True),))
+    assert [o.target for o in graph.outputs if o.role == "user_output"] == ["loss", "cache.keys.0"]
+
+
+def test_layers_skipped_at_random_at_rate_zero_are_never_skipped():
+    class Skipping(nn.Module):
+        def __init__(self, rate):
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+            self.rate = rate
+
+        def forward(self, x):
+            for layer in self.layers:
+                if self.training and torch.rand([]) < self.rate:
+                    continue
+                x = layer(x)
+            return x
+
+    assert capture(Skipping(0.0), (torch.randn(3, 4),)).ops["aten.addmm.default"] == 2
+    with pytest.raises(UsageError, match="depends on the values of a tensor"):
+        capture(Skipping(0.1), (torch.randn(3, 4),))
 
 
 # --- the graph ----------------------------------------------------------------------------------------------------

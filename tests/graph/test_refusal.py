@@ -86,6 +86,17 @@ def test_nothing_to_train():
         capture(lambda x: x + 1, (torch.randn(3),))
 
 
+def test_a_parameter_that_is_no_argument_is_not_dropped_silently():
+    weight = torch.randn(3, requires_grad=True)
+    with pytest.raises(UsageError, match=r"tensor of shape \[3\] that requires a gradient"):
+        capture(lambda x: (x * weight).sum(), (torch.randn(3, requires_grad=True),))
+
+
+def test_where_torch_itself_reads_a_value_its_own_line_is_named():
+    with pytest.raises(UsageError, match=r"batchnorm.py:\d+: its course depends"):
+        capture(nn.BatchNorm1d(3, momentum=None), (torch.randn(2, 3),))
+
+
 def test_an_unknown_loss():
     with pytest.raises(UsageError, match="no output 'los' to start backward from: use one of loss, y"):
         capture(lambda x: {"loss": x.sum(), "y": x + 1}, (torch.randn(3, requires_grad=True),), loss="los")

@@ -1,12 +1,14 @@
 """Whatever can be called, as a module: its parameters must be the graph's, not constants inside it.
 
-A function may reach modules through its closure, its globals, its defaults, `functools.partial` or by being a
-method; they become children of the module that stands for it, under the names by which the function knows them.
+A function may reach modules through its closure, its globals, its defaults, `functools.partial`, by being a method,
+or through other functions of its file; they become children of the module that stands for it, under the names by
+which the function knows them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from inspect import unwrap
+from types import CodeType
 from typing import Any
 
 from torch import nn
@@ -22,14 +24,14 @@ class Function(nn.Module):
         super().__init__()
         self.forward = function
         _register_stack_trace_anchor(unwrap(function))  # else torch keeps the lines of `forward`s alone
-        for name, module in _modules_of(function):
+        for name, module in _modules_of(function, set()):
             if module not in self._modules.values():
                 self.add_module(_free_name(self, name), module)
 
 
 def as_module(target: Any) -> nn.Module:
     if isinstance(target, nn.Module):
-        return target
+        return getattr(target, "_orig_mod", target)  # what `torch.compile` was given
     if not callable(target):
         raise UsageError(f"cannot capture {target!r}: give an nn.Module or a function")
     return Function(target)
@@ -37,41 +39,59 @@ def as_module(target: Any) -> nn.Module:
 
 def name_of(target: Any) -> str:
     if isinstance(target, nn.Module):
-        return type(target).__name__
+        return type(as_module(target)).__name__
     if isinstance(target, partial):
         return name_of(target.func)
     return getattr(target, "__qualname__", type(target).__name__).replace("<locals>.", "")
 
 
-def _modules_of(function: Any) -> Iterator[tuple[str, nn.Module]]:
+def _modules_of(function: Any, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
+    if id(function) in seen:
+        return
+    seen.add(id(function))
     if isinstance(function, partial):
         yield from _among(enumerate(function.args))
         yield from _among(function.keywords.items())
-        yield from _modules_of(function.func)
+        yield from _modules_of(function.func, seen)
         return
     function = unwrap(function)
     yield from _among([("self", getattr(function, "__self__", None))])
-    code = getattr(function, "__code__", None)
-    if code is None:
+    if not hasattr(function, "__code__"):
         return
-    used = [(name, function.__globals__.get(name)) for name in code.co_names]
-    closed = [
-        (name, cell.cell_contents)
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
-        if cell != type(cell)()
-    ]
-    yield from _among([*closed, *used, *enumerate(function.__defaults__ or ())])
-    for _, value in (*closed, *used):
-        if callable(value) and not isinstance(value, nn.Module) and value is not function:
-            inner = getattr(value, "__module__", None) == getattr(function, "__module__", "")
-            if inner and hasattr(value, "__code__"):
-                yield from _modules_of(value)
+    reached = [*_closed_over(function), *_globals(function)]
+    yield from _among([*reached, *enumerate(function.__defaults__ or ())])
+    for _, value in reached:
+        if getattr(value, "__module__", None) == function.__module__ and hasattr(value, "__code__"):
+            yield from _modules_of(value, seen)
 
 
-def _among(values: Any) -> Iterator[tuple[str, nn.Module]]:
+def _closed_over(function: Any) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+
+
+def _globals(function: Any) -> Iterator[tuple[str, Any]]:
+    for code in _codes(function.__code__):
+        for name in code.co_names:
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function and of those written inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _among(values: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, nn.Module]]:
     for name, value in values:
         if isinstance(value, nn.Module):
-            yield str(name), value
+            yield str(name), as_module(value)
 
 
 def _free_name(module: nn.Module, name: str) -> str:

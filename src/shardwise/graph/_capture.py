@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export._tree_utils import reorder_kwargs
 from torch.utils import _pytree as pytree
@@ -27,6 +26,7 @@ from ._masks import simplify_attention
 from ._policy import decompositions
 from ._read import read_inputs, read_nodes, read_outputs, tidy
 from ._refusal import refusal, value_read_at
+from ._results import opened_results
 
 
 def capture(
@@ -44,18 +44,23 @@ def capture(
     eval mode. `loss` names the outputs that backward starts from: by default the output called `loss`, else every
     output that is one number, else all of them.
     """
+    # Brings in torch's whole compiler, a second that `import shardwise` need not take.
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
     name, module = name_of(model), as_module(model)
     ties = _ties(module)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake_args, fake_kwargs = fake_arguments(mode, (tuple(args), dict(kwargs or {})), training)
     with torch.set_grad_enabled(training), on_any_device():
         try:
-            with fake_state(mode, module, training):
+            with fake_state(mode, module, training), opened_results(module):
                 exported = torch.export.export(module, fake_args, fake_kwargs, strict=False)
         except UsageError:
             raise
         except Exception as error:
             raise refusal(name, error) from error
+        if training:
+            _refuse_hidden_parameters(name, exported)
         in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
         called = exported.module(check_guards=False)
         outputs = _leaf_names(out_spec)
@@ -63,16 +68,16 @@ def capture(
         simplify_attention(called, fused_attention)
         if training:
             _start_backward_from(called, outputs, loss)
-        fake_kwargs = reorder_kwargs(fake_kwargs, in_spec)
+        names, arguments = _arguments(module, fake_args, reorder_kwargs(fake_kwargs, in_spec))
+        _flatten(called)
         try:
             with ExitStack() as stack:
                 joint = aot_export_joint_with_descriptors(
-                    stack, called, fake_args, fake_kwargs, decompositions=decompositions()
+                    stack, called, tuple(arguments), decompositions=decompositions()
                 ).graph_module
         except Exception as error:
             raise refusal(name, error, value_read_at(called)) from error
     tidy(joint)
-    names, arguments = _arguments(module, fake_args, fake_kwargs)
     trainable = {
         key
         for key, value in (*_state(module), *zip(names, arguments, strict=True))
@@ -95,6 +100,15 @@ def capture(
             f"{', '.join(outputs)}; capture it with training=False"
         )
     return graph
+
+
+def _refuse_hidden_parameters(name: str, exported: torch.export.ExportedProgram) -> None:
+    for constant in exported.constants.values():
+        if isinstance(constant, torch.Tensor) and constant.requires_grad:
+            raise UsageError(
+                f"{name} uses a tensor of shape {list(constant.shape)} that requires a gradient and is neither an "
+                "argument nor a registered parameter: give it as an argument or register it"
+            )
 
 
 def _ties(module: nn.Module) -> dict[str, str]:
@@ -149,6 +163,13 @@ def _start_backward_from(
                 for name, value in values.items()
             ),
         )
+    module.recompile()
+
+
+def _flatten(module: fx.GraphModule) -> None:
+    """Let the module take and give flat lists: results may be of classes that only the first tracer knows."""
+    module._forward_pre_hooks.clear()
+    module.graph.set_codegen(fx.graph.CodeGen())
     module.recompile()
 
 

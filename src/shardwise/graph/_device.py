@@ -8,6 +8,8 @@ from io import StringIO
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 
 @contextmanager
@@ -28,11 +30,36 @@ def on_any_device() -> Iterator[None]:
     torch._C._set_mkldnn_enabled(False)
     torch.autocast.__init__ = init
     try:
-        with _quiet():
+        with _quiet(), _Draws():
             yield
     finally:
         torch.autocast.__init__ = plain_init
         torch._C._set_mkldnn_enabled(library)
+
+
+class _Draws(TorchFunctionMode):
+    """A number drawn from [0, 1) is never less than one that is not positive.
+
+    Models that may skip layers at random ask so for every layer, also where the rate is 0, and would otherwise
+    seem to depend on the draw.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = WeakIdKeyDictionary()
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function in _LESS and args[0] in self.drawn and isinstance(args[1], int | float) and args[1] <= 0:
+            return False
+        result = function(*args, **(kwargs or {}))
+        if function is torch.rand and result.dim() == 0:
+            self.drawn[result] = True
+        return result
+
+
+_LESS = (torch.Tensor.__lt__, torch.Tensor.lt, torch.lt)
 
 
 @contextmanager

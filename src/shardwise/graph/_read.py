@@ -125,9 +125,9 @@ def read_nodes(module: fx.GraphModule) -> tuple[Node, ...]:
     return tuple(_node(node) for node in module.graph.nodes if _is_call(node))
 
 
-def info(tensor: Tensor) -> TensorInfo:
+def info(tensor: Tensor, source: str = "") -> TensorInfo:
     if any(not isinstance(size, int) for size in tensor.shape):
-        raise UsageError(f"has a tensor of unknown shape {list(tensor.shape)}")
+        raise UsageError(f"makes a tensor whose shape depends on values{f' at {source}' if source else ''}")
     shape = tuple(tensor.shape)
     return TensorInfo(shape, tensor.dtype, None if tensor.is_contiguous() else tuple(tensor.stride()))
 
@@ -146,7 +146,7 @@ def _node(node: fx.Node) -> Node:
         )
     value = node.meta["val"]
     made = value if isinstance(value, tuple | list) else (value,)
-    outputs = tuple(info(tensor) if isinstance(tensor, Tensor) else None for tensor in made)
+    outputs = tuple(info(tensor, source) if isinstance(tensor, Tensor) else None for tensor in made)
     args, kwargs = _arguments(node.args, _ref), _arguments(node.kwargs, _ref)
     flops, moved = cost(op, _arguments(node.args, _info_of), _arguments(node.kwargs, _info_of), outputs)
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}

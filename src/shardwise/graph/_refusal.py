@@ -15,10 +15,8 @@ from torch import fx
 
 from ..errors import UsageError
 
-_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
-_NOT_THE_MODEL = tuple(
-    str(folder) + "/" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1], _LIBRARY)
-)
+_TORCH = f"{Path(torch.__file__).parent}/"
+_NOT_THE_MODEL = ("<", _TORCH, f"{Path(__file__).parents[1]}/", f"{sysconfig.get_paths()['stdlib']}/")
 
 # What torch says, and what it means for the program.
 _MEANINGS = (
@@ -61,9 +59,9 @@ def source_line(trace: str | None) -> str:
 
 
 def is_users(file: str) -> bool:
-    if "/site-packages/" in file or "/dist-packages/" in file:
-        return not file.startswith(_NOT_THE_MODEL[0])
-    return not file.startswith(("<", *_NOT_THE_MODEL))
+    """Whether a file is part of the program being captured: not of torch, Shardwise or Python itself."""
+    packages = "/site-packages/" in file or "/dist-packages/" in file
+    return not file.startswith(_TORCH if packages else _NOT_THE_MODEL)
 
 
 def _reason(error: Exception) -> tuple[str, str]:
@@ -90,4 +88,8 @@ def _line_of(error: BaseException) -> str:
     for link in chain:
         if line := source_line(str(link)):
             return line
-    return ""
+    frames = [frame for link in chain for frame in traceback.extract_tb(link.__traceback__)]
+    inside = [
+        frame for frame in frames if f"{_TORCH}nn/modules/" in frame.filename and frame.name == "forward"
+    ]
+    return f"{inside[-1].filename}:{inside[-1].lineno}" if inside else ""

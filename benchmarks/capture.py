@@ -1,0 +1,50 @@
+"""What capture costs at real dimensions: CPU seconds, nodes and memory as Llama 3 8B grows layer by layer.
+
+    python benchmarks/capture.py             forward and backward, batch 2, sequence 8192; about a minute
+    python benchmarks/capture.py --large     also Llama 3 70B, 80 layers
+
+Weights are on the meta device. Memory is the growth of the process over what it held before the first capture.
+"""
+
+import resource
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from shardwise import capture
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+import models
+
+
+def peak_megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    model, args, kwargs = models.build_mlp()
+    capture(model, args, kwargs)  # imports
+    before = peak_megabytes()
+    cases = [("8B", models.llama_8b, layers) for layers in (1, 2, 4, 8, 16, 32)]
+    if "--large" in sys.argv:
+        cases.append(("70B", models.llama_70b, 80))
+    print(f"{'model':>5} {'layers':>6} {'weights':>9} {'nodes':>6} {'CPU s':>6} {'ms/node':>7} {'memory':>8}")
+    for name, build, layers in cases:
+        model, args, kwargs = build(layers=layers)
+        start = time.process_time()
+        graph = capture(model, args, kwargs)
+        seconds = time.process_time() - start
+        weights = sum(p.tensor.bytes for p in graph.with_role("parameter"))
+        nodes = len(graph.nodes)
+        print(
+            f"{name:>5} {layers:>6} {weights / 1e9:>6.1f} GB {nodes:>6} {seconds:>6.1f} "
+            f"{1000 * seconds / nodes:>7.2f} {peak_megabytes() - before:>5.0f} MB",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
