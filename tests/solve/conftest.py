@@ -60,6 +60,38 @@ def brute_force(problem: Problem) -> int | None:
     return best
 
 
+def layered_problem(count: int, *, seed: int = 0, limit: float = 0.5) -> Problem:
+    """A stack of layers like a model's: equalities, resharding tables, a hub, memory that binds."""
+    r = random.Random(seed)
+    costs, usages, intervals, edges, tables = [[3, 0, 1, 2]], [[8, 4, 2, 1]], [[0, 2 * count]], [], []
+    for n in range(1, count):
+        k = r.choice([2, 3, 4, 6])
+        costs.append([r.randint(0, 60) for _ in range(k)])
+        usages.append([r.randint(1, 40) for _ in range(k)])
+        intervals.append([n, n + r.randint(1, 12)])
+        for other in {n - 1, max(0, n - r.randint(2, 9)), 0} if n % 5 == 0 else {n - 1, max(0, n - 4)}:
+            edges.append([other, n])
+            tables.append(
+                [FORBIDDEN if r.random() < 0.1 else r.randint(0, 90) for _ in range(len(costs[other]) * k)]
+            )
+    low = Problem.build(costs=costs, usages=usages, intervals=intervals)
+    least = evaluate(low, [u.index(min(u)) for u in usages]).peak
+    most = evaluate(low, [u.index(max(u)) for u in usages]).peak
+    return Problem.build(
+        costs=costs,
+        usages=usages,
+        intervals=intervals,
+        edges=edges,
+        tables=tables,
+        usage_limit=int(least + limit * (most - least)),
+    )
+
+
+@pytest.fixture
+def layers():
+    return layered_problem
+
+
 @pytest.fixture
 def make_problem():
     return random_problem

@@ -42,43 +42,16 @@ def test_what_is_lacking_is_the_smallest_feasible_limit(make_problem, by_brute_f
     assert seen > 20
 
 
-def _layers(count: int, *, seed: int = 0, limit: float = 0.5) -> Problem:
-    """A stack of layers like a model's: equalities, resharding tables, a hub, memory that binds."""
-    r = random.Random(seed)
-    costs, usages, intervals, edges, tables = [[3, 0, 1, 2]], [[8, 4, 2, 1]], [[0, 2 * count]], [], []
-    for n in range(1, count):
-        k = r.choice([2, 3, 4, 6])
-        costs.append([r.randint(0, 60) for _ in range(k)])
-        usages.append([r.randint(1, 40) for _ in range(k)])
-        intervals.append([n, n + r.randint(1, 12)])
-        for other in {n - 1, max(0, n - r.randint(2, 9)), 0} if n % 5 == 0 else {n - 1, max(0, n - 4)}:
-            edges.append([other, n])
-            tables.append(
-                [FORBIDDEN if r.random() < 0.1 else r.randint(0, 90) for _ in range(len(costs[other]) * k)]
-            )
-    low = Problem.build(costs=costs, usages=usages, intervals=intervals)
-    least = evaluate(low, [u.index(min(u)) for u in usages]).peak
-    most = evaluate(low, [u.index(max(u)) for u in usages]).peak
-    return Problem.build(
-        costs=costs,
-        usages=usages,
-        intervals=intervals,
-        edges=edges,
-        tables=tables,
-        usage_limit=int(least + limit * (most - least)),
-    )
-
-
-def test_a_run_of_given_rounds_can_be_repeated():
-    problem = _layers(60)
+def test_a_run_of_given_rounds_can_be_repeated(layers):
+    problem = layers(60)
     first, second = (sw.solve(problem, max_iterations=6, seed=3) for _ in range(2))
     assert first.choices == second.choices
     assert (first.cost, first.bound, first.status) == (second.cost, second.bound, second.status)
 
 
-def test_the_log_improves_and_the_bound_holds():
+def test_the_log_improves_and_the_bound_holds(layers):
     lines = []
-    problem = _layers(60, seed=1)
+    problem = layers(60, seed=1)
     solution = sw.solve(problem, max_iterations=12, progress=lines.append)
     assert tuple(lines) == solution.log
     costs = [line.cost for line in lines if line.cost is not None]
@@ -89,8 +62,8 @@ def test_the_log_improves_and_the_bound_holds():
     assert solution.gap == (solution.cost - solution.bound) / solution.cost < 0.05
 
 
-def test_one_worker_and_several_find_solutions_that_fit():
-    problem = _layers(50, seed=2, limit=0.3)
+def test_one_worker_and_several_find_solutions_that_fit(layers):
+    problem = layers(50, seed=2, limit=0.3)
     for workers in (1, 3):
         solution = sw.solve(problem, max_iterations=8, workers=workers)
         assert evaluate(problem, solution.choices).feasible

@@ -5,7 +5,6 @@ worker sees depends on the seed alone and never on which thread was faster.
 """
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -49,7 +48,6 @@ class Exchange:
         self._lock = threading.Lock()
         self._barrier = threading.Barrier(workers) if in_step and workers > 1 else None
         self._closed = closed
-        self.failures: list[BaseException] = []
 
     def tell(self, worker: int, view: View) -> None:
         with self._lock:
@@ -94,6 +92,7 @@ class Exchange:
     def halted(self) -> bool:
         return bool(self.stop[0])
 
-    def wait(self, until: float) -> None:
-        self.changed.wait(max(0.0, until - time.monotonic()))
+    def wait(self, seconds: float) -> None:
+        """Until something changed or the time is up."""
+        self.changed.wait(seconds)
         self.changed.clear()

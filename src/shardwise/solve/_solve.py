@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,8 @@ from ._solution import Progress, Solution
 if TYPE_CHECKING:
     from ._reduce import Reduction
 
-_LEAST_ROUNDS = 8
+_LEAST_ROUNDS = 8  # of a small problem, whatever the time
+_FEW_NODES = 40  # of a kernel, up to which one worker is enough
 
 
 def solve(
@@ -86,95 +88,90 @@ class _Run:
         self.exchange: Exchange | None = None
         self.log: list[Progress] = []
         self.explain = True
+        self.settled = True  # whether the deadline counts
 
     def solve(self) -> Solution:
-        from ._reduce import reduce
-
-        self.reduction = reduce(self.problem)
+        self._aside([self._reduce])
+        assert self.reduction is not None
         kernel = self.reduction.kernel
         if kernel is None:
             return self._infeasible()
         if kernel.nodes == 0:
             return self._finish(View(np.zeros(0, np.int64), 0.0, 0.0, proven=True))
-        workers = 1 if kernel.nodes < 40 else self.workers
+        workers = 1 if kernel.nodes < _FEW_NODES else self.workers
         self.exchange = Exchange(workers, self.most_rounds is not None, self._closed)
-        if workers == 1:
-            self._work(0, 1)
-        else:
-            self._in_threads(workers)
+        self._aside([partial(self._work, number, workers) for number in range(workers)])
         view = self.exchange.view()
         if view.proven and view.choice is None:
             return self._infeasible()
         return self._finish(view)
 
     def interrupted(self) -> Solution:
-        """What Ctrl-C leaves: the best so far, after a short wait for the workers to notice."""
-        if self.exchange is None:
-            return self._finish(View())
-        self.exchange.halt()
-        return self._finish(self.exchange.view())
+        """What Ctrl-C leaves: the best so far."""
+        return self._finish(View() if self.exchange is None else self.exchange.view())
 
-    def _in_threads(self, workers: int) -> None:
-        assert self.exchange is not None
-        threads = [
-            threading.Thread(target=self._work, args=(i, workers), daemon=True) for i in range(workers)
-        ]
+    def _aside(self, jobs: list[Callable[[], None]]) -> None:
+        """Run the jobs in threads. This one stays free for the clock, the log and Ctrl-C."""
+        failures: list[Exception] = []
+
+        def run(job: Callable[[], None]) -> None:
+            try:
+                job()
+            except Exception as error:
+                failures.append(error)
+                self._halt()
+
+        threads = [threading.Thread(target=run, args=(job,), daemon=True) for job in jobs]
         for thread in threads:
             thread.start()
         try:
             while any(thread.is_alive() for thread in threads):
-                if time.monotonic() >= self.deadline:
-                    self.exchange.halt()
-                self.exchange.wait(
-                    min(self.deadline, time.monotonic() + 0.2) if not self.exchange.halted else 0
-                )
+                if self.exchange is None:
+                    threads[0].join(0.2)
+                    continue
+                self.exchange.wait(min(0.2, self._left()) if self._left() > 0 else 0.05)
                 self._note()
+                if self._left() <= 0 and self.settled:
+                    self.exchange.halt()
                 if self.exchange.halted:
                     break
         finally:
-            self.exchange.halt()
+            self._halt()
             patience = time.monotonic() + 1.0
             for thread in threads:
                 thread.join(max(0.0, patience - time.monotonic()))
-        for failure in self.exchange.failures:
+        for failure in failures:
             raise failure
+
+    def _halt(self) -> None:
+        if self.exchange is not None:
+            self.exchange.halt()
+
+    def _reduce(self) -> None:
+        from ._reduce import reduce
+
+        self.reduction = reduce(self.problem)
 
     def _work(self, number: int, workers: int) -> None:
         assert self.exchange is not None and self.reduction is not None
         from ._worker import Worker
 
-        exchange = self.exchange
+        exchange, in_step = self.exchange, self.most_rounds is not None
+        worker = Worker(self.reduction, number, workers, self.seed, exchange.stop, self._left, in_step)
+        # A small problem gets an answer even if the time went into compiling, on the first call ever.
+        self.settled = not worker.small
+        rounds = 0
         try:
-            worker = Worker(
-                self.reduction,
-                number,
-                workers,
-                self.seed,
-                exchange.stop,
-                self._left,
-                self.most_rounds is not None,
-            )
-            rounds = 0
-            # A small problem gets an answer even if the time went into compiling, on the first call ever.
-            least = _LEAST_ROUNDS if worker.small else 0
-            while not exchange.halted and (self.most_rounds is None or rounds < self.most_rounds):
+            while self.most_rounds is None or rounds < self.most_rounds:
                 view = exchange.meet()
                 if exchange.halted:
-                    break
+                    return
                 exchange.tell(number, worker.round(view))
                 rounds += 1
-                if workers == 1:
-                    self._note()
-                    if self._left() <= 0 and rounds >= least:
-                        exchange.halt()
+                self.settled = self.settled or rounds >= _LEAST_ROUNDS
             exchange.meet()
         except threading.BrokenBarrierError:
             pass  # another worker ended the run
-        except Exception as error:
-            if workers == 1:
-                raise
-            exchange.failures.append(error)
-            exchange.halt()
         finally:
             exchange.leave()
 
