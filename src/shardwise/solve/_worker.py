@@ -23,6 +23,8 @@ from ._walk import walk
 
 _MOST_PROVEN = 250_000  # variables of the largest program that is tried
 _SMALL = 5_000  # variables of a program that is tried at once
+_FIRST_WORK = 400_000_000  # table entries that the first passes may look at
+_MOST_RESTARTS = 40  # of the ascent after it stalled
 _PATIENCE = 8  # cycles of the walk without a new best before it starts from the common best
 
 
@@ -54,7 +56,6 @@ class Worker:
         self.best, self.best_cost = self.x.copy(), np.inf
         self.prices = np.zeros(points)
         self.rounds = 0
-        self.walks = 0
         self.cycle = 0
         self.high = 1.0
         self.stale = 0
@@ -79,13 +80,9 @@ class Worker:
                 return self._ascend(view)
             if self._worth_proving(view):
                 return self._prove(view)
-            if turn == 0 and self.in_reach(view):
+            if turn == 0 and self.dual.restarts < _MOST_RESTARTS:
                 return self._ascend(view)
         return self._walk(view)
-
-    def in_reach(self, view: View) -> bool:
-        """Whether more ascent may still pay: not when the gap is closed or the ascent ended."""
-        return self.dual is not None and self.dual.restarts < 40
 
     def _first(self) -> View:
         """Message passing without prices: a bound, and a start for everything else."""
@@ -93,7 +90,7 @@ class Worker:
         offset = message_offsets(a)
         messages = np.zeros(offset[-1])
         bound, best, found = -np.inf, np.inf, self.x
-        for i in range(100):
+        for i in range(max(20, min(100, _FIRST_WORK // max(1, len(a.tables))))):
             sweep(a, a.cost, a.tables, messages, offset, self.x, True)
             now = sweep(a, a.cost, a.tables, messages, offset, self.x, False)
             cost = cost_of(a, self.x)

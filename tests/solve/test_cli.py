@@ -1,0 +1,97 @@
+"""`shardwise solve`: files in, checked solutions out."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from shardwise import UsageError
+from shardwise.cli import (
+    _solve,  # noqa: F401 (adds the command to the app)
+    app,
+)
+from shardwise.solve import Problem, evaluate, read_problem
+
+
+@pytest.fixture
+def problem_file(tmp_path):
+    problem = Problem.build(
+        costs=[[0, 5], [0, 4], [0, 3]],
+        usages=[[5, 0], [4, 0], [3, 0]],
+        intervals=[[0, 2], [0, 2], [1, 3]],
+        edges=[[0, 1]],
+        tables=[[1, 0, 0, 1]],
+        usage_limit=7,
+    )
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(problem.to_json()))
+    return path
+
+
+def _invoke(*arguments):
+    return CliRunner().invoke(app, ["solve", *map(str, arguments)])
+
+
+def test_the_solution_is_a_list_of_integers(problem_file, tmp_path):
+    out = tmp_path / "solution.json"
+    result = _invoke(problem_file, "--time-limit", 60, "--out", out)
+    assert result.exit_code == 0
+    choices = json.loads(out.read_text())
+    assert evaluate(read_problem(problem_file), choices).feasible
+    assert f"written to {out}" in result.stdout
+
+
+def test_json_is_one_document_and_nothing_else(problem_file):
+    result = _invoke(problem_file, "--json")
+    document = json.loads(result.stdout)
+    assert document["status"] == "optimal"
+    assert (
+        document["cost"]
+        == document["bound"]
+        == evaluate(read_problem(problem_file), document["choices"]).cost
+    )
+
+
+def test_infeasible_says_what_is_lacking_and_writes_nothing(problem_file, tmp_path):
+    document = json.loads(problem_file.read_text())
+    document["problem"]["nodes"]["usages"] = [[9, 8], [4, 0], [3, 0]]
+    problem_file.write_text(json.dumps(document))
+    out = tmp_path / "solution.json"
+    result = _invoke(problem_file, "--out", out)
+    assert result.exit_code == 1
+    assert "the smallest feasible limit is 8, binding in [0, 1)" in result.stdout
+    assert not out.exists()
+
+
+def test_nothing_is_written_when_the_check_fails(problem_file, tmp_path, monkeypatch):
+    import importlib
+
+    room = importlib.import_module("shardwise.solve")
+    real = room.evaluate
+    monkeypatch.setattr(room, "evaluate", lambda problem, choices: real(problem, [0] * len(choices)))
+    out = tmp_path / "solution.json"
+    result = _invoke(problem_file, "--out", out)
+    assert result.exit_code != 0 and "nothing was written" in str(result.exception)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--time-limit", "0"], "--time-limit is 0"),
+        (["--out", "no/such/folder/s.json"], "there is no folder"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(problem_file, arguments, message):
+    result = _invoke(problem_file, *arguments)
+    assert isinstance(result.exception, UsageError) and message in str(result.exception)
+
+
+def test_a_broken_file_names_the_place_of_the_fault(problem_file):
+    document = json.loads(problem_file.read_text())
+    document["problem"]["edges"]["costs"] = [[1, 2, 3]]
+    problem_file.write_text(json.dumps(document))
+    result = _invoke(problem_file)
+    assert isinstance(result.exception, UsageError) and "edges.costs[0] has 3 entries" in str(
+        result.exception
+    )
