@@ -50,6 +50,11 @@ def atoms(
     for i, j in itertools.combinations(range(min(inputs, 3)), 2):
         found += [f"size({i}, d) == size({j}, d)", f"ndim({i}) == ndim({j})"]
         found += [f"size({i}, -1) == size({j}, -1)"]
+    for i in range(min(inputs, 3)):
+        found += [f"size({i}, d) == 1"]
+    for name in lists:
+        # Windows: the last dims have one number each, after two for batch and channel.
+        found += [f"{name}[d-2] == {value}" for value in (0, 1)]
     for name in single:
         found += [f"size(0, {name}) == 1", f"size(0, {name}) != 1"]
     return list(dict.fromkeys(found))

@@ -195,7 +195,10 @@ def _other_shapes(call: Call) -> Iterator[Call]:
             if tensor.ndim > 0 and len(tensor):
                 yield changed({i: tensor[0].clone()})
             for dim in range(tensor.ndim):
-                yield changed({i: tensor.narrow(dim, 0, 1).clone()})
+                if (
+                    len(tensors) < 4
+                ):  # operands of more are masks and the like, which do nothing when they are alike
+                    yield changed({i: tensor.narrow(dim, 0, 1).clone()})
                 if tensor.shape[dim] > 2:
                     yield changed({i: _shorter(tensor, dim)})
 
