@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import _reduce_ops as ops
+from ._work import Work, items_of
 
 BIG = 1e15
 """Stands for a forbidden pair in the search: far above any sum of costs, yet sums of it stay exact enough."""
@@ -52,7 +52,7 @@ class Kernel(NamedTuple):
 
     @classmethod
     def of(
-        cls, w: ops.Work, tables: np.ndarray, usages: np.ndarray, capacity: np.ndarray, points: np.ndarray
+        cls, w: Work, tables: np.ndarray, usages: np.ndarray, capacity: np.ndarray, points: np.ndarray
     ) -> "Kernel":
         node = np.flatnonzero(w.node["alive"])
         number = np.full(len(w.node), -1, np.int64)
@@ -68,7 +68,7 @@ class Kernel(NamedTuple):
         np.minimum(pool, BIG, out=pool)
         half = np.argsort(ends.reshape(-1), kind="stable")
         flat = ends.reshape(-1)
-        items = ops.items_of(w, usages, node)
+        items = items_of(w, usages, node)
         arrays = Arrays(
             k=k,
             start=start,

@@ -9,20 +9,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import _reduce_ops as ops
+from . import _work as work
 from ._kernel import Kernel
 from ._points import binding, maximal_points, ranges
 from ._problem import FORBIDDEN, Problem
+from ._reduce_ops import reduce_to_fixpoint
 
 _COUNTED = {
-    "single-choice or isolated nodes fixed": ops.FIXED,
-    "forbidden choices": ops.FORBIDDEN_CHOICES,
-    "parallel edges merged": ops.PARALLEL,
-    "separable edges dropped": ops.SEPARABLE,
-    "nodes merged into one that determines them": ops.MERGED,
-    "nodes of degree 1 folded": ops.FOLDED,
-    "nodes of degree 2 eliminated": ops.ELIMINATED,
-    "dominated choices": ops.DOMINATED,
+    "single-choice or isolated nodes fixed": work.FIXED,
+    "forbidden choices": work.FORBIDDEN_CHOICES,
+    "parallel edges merged": work.PARALLEL,
+    "separable edges dropped": work.SEPARABLE,
+    "nodes merged into one that determines them": work.MERGED,
+    "nodes of degree 1 folded": work.FOLDED,
+    "nodes of degree 2 eliminated": work.ELIMINATED,
+    "dominated choices": work.DOMINATED,
 }
 
 
@@ -39,7 +40,7 @@ class Reduction:
     counts: dict[str, int]
     stuck: int | None
     overflow: int | None
-    _work: ops.Work
+    _work: work.Work
     _log: np.ndarray
 
     def expand(self, kernel_choice: np.ndarray) -> np.ndarray:
@@ -48,7 +49,7 @@ class Reduction:
         choice = np.full(self.problem.nodes, -1, np.int64)
         nodes = self.kernel.node
         choice[nodes] = self._work.orig[self._work.node["start"][nodes] + kernel_choice]
-        ops.undo(self._work.records, self._work.counts[ops.RECORDS], self._log, choice)
+        work.undo(self._work.records, self._work.counts[work.RECORDS], self._log, choice)
         return choice
 
     def allowed(self, keep: np.ndarray) -> np.ndarray:
@@ -77,10 +78,10 @@ class Reduction:
 
 STAGES = {
     "forbidden and single choices": 0,
-    "separable edges": ops.STEP_SEPARATE,
-    "merging what is determined": ops.STEP_MERGE,
-    "elimination of low degree": ops.STEP_ELIMINATE,
-    "dominated choices": ops.STEP_DOMINATE,
+    "separable edges": work.STEP_SEPARATE,
+    "merging what is determined": work.STEP_MERGE,
+    "elimination of low degree": work.STEP_ELIMINATE,
+    "dominated choices": work.STEP_DOMINATE,
 }
 """The steps in the order in which `watch` sees their effect; each stage keeps those before it."""
 
@@ -107,7 +108,7 @@ def reduce(
     w.item["lo"], w.item["hi"] = ranges(points, problem.intervals)
     w = w._replace(base=np.zeros(len(points) + 1, np.int64))
     usages = problem.usages.copy()
-    ops.begin(w, tables, usages)
+    work.begin(w, tables, usages)
     state = _State(problem, w, tables, usages, np.empty(4 * problem.nodes + 1024, np.int32), points)
     if watch is None:
         return state.reduce(_ALL_STEPS, most_eliminated) or state.end()
@@ -119,14 +120,14 @@ def reduce(
         if ended is not None:
             return ended
         watch(name, state.kernel())
-        ops.queue_all(state.w)
+        work.queue_all(state.w)
     return state.end()
 
 
 class _State:
     """The working problem between compiled runs: pools move, points are renumbered."""
 
-    def __init__(self, problem: Problem, w: ops.Work, tables, usages, log, points) -> None:
+    def __init__(self, problem: Problem, w: work.Work, tables, usages, log, points) -> None:
         self.problem, self.w, self.points = problem, w, points
         self.tables, self.usages, self.log = tables, usages, log
 
@@ -139,7 +140,7 @@ class _State:
         if len(capacity) and capacity.min() < 0:
             return int(self.points[np.argmin(capacity)])
         most = np.zeros(len(self.w.item["lo"]), np.int64)
-        ops.largest_usages(self.w, self.usages, most)
+        work.largest_usages(self.w, self.usages, most)
         used = most > 0
         keep = binding(self.w.item["lo"][used], self.w.item["hi"][used], most[used], capacity)
         number = np.concatenate([[0], np.cumsum(keep)])
@@ -148,7 +149,7 @@ class _State:
         load = (self.problem.usage_limit - capacity)[keep]
         self.points = self.points[keep]
         self.w = self.w._replace(base=np.diff(load, prepend=0, append=0))
-        ops.settle_all(self.w, self.usages)
+        work.settle_all(self.w, self.usages)
         return None
 
     def reduce(self, steps: int, most_eliminated: int) -> Reduction | None:
@@ -157,7 +158,7 @@ class _State:
             overflow = self.bind()
             if overflow is not None:
                 return self.end(overflow=overflow)
-            self.tables, self.usages, self.log, stuck = ops.reduce_to_fixpoint(
+            self.tables, self.usages, self.log, stuck = reduce_to_fixpoint(
                 self.w, self.tables, self.usages, self.log, steps, most_eliminated
             )
             if stuck >= 0:
@@ -171,7 +172,7 @@ class _State:
         if len(capacity) and capacity.min() < 0:
             return True
         most = np.zeros(len(self.w.item["lo"]), np.int64)
-        ops.largest_usages(self.w, self.usages, most)
+        work.largest_usages(self.w, self.usages, most)
         used = most > 0
         return not binding(self.w.item["lo"][used], self.w.item["hi"][used], most[used], capacity).all()
 
@@ -184,7 +185,7 @@ class _State:
         return Reduction(self.problem, kernel, counts, stuck, overflow, self.w, self.log)
 
 
-def _work(problem: Problem) -> tuple[ops.Work, np.ndarray]:
+def _work(problem: Problem) -> tuple[work.Work, np.ndarray]:
     n, m = problem.nodes, len(problem.edges)
     k = np.diff(problem.choice_start)
     tables = np.empty(len(problem.tables) + 1024, np.float64)
@@ -192,20 +193,20 @@ def _work(problem: Problem) -> tuple[ops.Work, np.ndarray]:
     tables[: len(problem.tables)][problem.tables >= FORBIDDEN] = np.inf
     cost = problem.costs.astype(np.float64)
     cost[problem.costs >= FORBIDDEN] = np.inf
-    counts = np.zeros(ops.COUNTS, np.int64)
-    counts[ops.TABLES_USED] = len(problem.tables)
-    counts[ops.USAGES_USED] = len(problem.usages)
+    counts = np.zeros(work.COUNTS, np.int64)
+    counts[work.TABLES_USED] = len(problem.tables)
+    counts[work.USAGES_USED] = len(problem.usages)
     size = max(n, m, 1)
-    node = np.zeros(n, ops.NODE)
+    node = np.zeros(n, work.NODE)
     node["k"], node["start"], node["item"], node["alive"] = k, problem.choice_start[:-1], np.arange(n), True
     node["head"] = node["mark"] = -1
-    half = np.full(2 * m, -1, np.int64).repeat(3).view(ops.HALF)
+    half = np.full(2 * m, -1, np.int64).repeat(3).view(work.HALF)
     half["end"] = problem.edges.reshape(-1)
-    edge = np.zeros(m, ops.EDGE)
+    edge = np.zeros(m, work.EDGE)
     edge["offset"], edge["alive"] = problem.table_start[:-1], True
-    item = np.zeros(n, ops.ITEM)
+    item = np.zeros(n, work.ITEM)
     item["offset"], item["next"] = problem.choice_start[:-1], -1
-    w = ops.Work(
+    w = work.Work(
         node=node,
         cost=cost,
         orig=(np.arange(len(cost)) - np.repeat(problem.choice_start[:-1], k)).astype(np.int32),
