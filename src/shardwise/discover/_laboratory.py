@@ -17,7 +17,7 @@ from ._experiment import Experiment
 from ._found import Counterexample
 from ._judge import Expected
 from ._partials import WAYS
-from ._sizes import Resizer, Sized, example_sizes
+from ._sizes import Resizer, Sized, example_sizes, size_leaves
 from ._values import HIGH, LOW, Generator, generators, normal
 
 RANKS = (2, 3, 4)
@@ -205,6 +205,8 @@ class Laboratory:
         """For even, uneven and empty shards, the call at sizes that give such; as it is where none are."""
         cases = ("even", "uneven", "empty") if ranks > 2 and self.empty else ("even", "uneven", "uneven")
         found = [list(self.resizer.sizings(ranks, case)) for case in cases]
+        if not size_leaves(self.call):  # where arguments name sizes, dims of one size could not be told apart
+            found[0] += self.resizer.sizings(ranks, "single")
         return [options for options in found if options] or [[example_sizes(self.call)]]
 
     def _one(self, generator: Generator, sized: Sized, ranks: int, way: str) -> Iterator[Experiment]:

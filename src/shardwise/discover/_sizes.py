@@ -18,9 +18,13 @@ from ._call import Call
 
 Shape = tuple[int, ...]
 
-# Sizes that give even, uneven and empty pieces, by number of ranks, for the classes from small to large.
+# Sizes that give even, uneven and empty pieces, by number of ranks, for the classes from small to large; even pieces
+# also of one element each (`squeeze` drops such a dim).
 # Two ranks have an empty piece only of a dim of size 1, which says nothing about sharding.
 SIZES: dict[tuple[int, str], tuple[int, ...]] = {
+    (2, "single"): (2,),
+    (3, "single"): (3,),
+    (4, "single"): (4,),
     (2, "even"): (4, 6, 8, 10, 12),
     (2, "uneven"): (5, 7, 9, 11, 13),
     (3, "even"): (3, 6, 9, 12, 15),

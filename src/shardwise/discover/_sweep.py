@@ -190,14 +190,13 @@ def _other_shapes(call: Call) -> Iterator[Call]:
         yield changed(shorter)
     yield changed({i: t.transpose(0, -1).contiguous() for i, t in enumerate(tensors) if t.ndim > 1})
     if len(tensors) > 1:
+        broadcast = _broadcast(tensors)
         for i, tensor in enumerate(tensors):
             yield changed({i: _longer(tensor)})
             if tensor.ndim > 0 and len(tensor):
                 yield changed({i: tensor[0].clone()})
             for dim in range(tensor.ndim):
-                if (
-                    len(tensors) < 4
-                ):  # operands of more are masks and the like, which do nothing when they are alike
+                if broadcast:
                     yield changed({i: tensor.narrow(dim, 0, 1).clone()})
                 if tensor.shape[dim] > 2:
                     yield changed({i: _shorter(tensor, dim)})
@@ -210,3 +209,12 @@ def _longer(tensor: Tensor) -> Tensor:
 
 def _shorter(tensor: Tensor, dim: int) -> Tensor:
     return tensor.narrow(dim, 0, tensor.shape[dim] - 1).clone()
+
+
+def _broadcast(tensors: Sequence[Tensor]) -> bool:
+    """True if the tensors broadcast to each other; for others a dim of size 1 is an accident, not an operand."""
+    try:
+        torch.broadcast_shapes(*(t.shape for t in tensors))
+    except RuntimeError:
+        return False
+    return True
