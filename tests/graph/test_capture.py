@@ -140,6 +140,61 @@ def test_mutated_buffers_are_outputs():
         torch.testing.assert_close(value, getattr(net, name))
 
 
+class Counts(nn.Module):
+    """Uses a buffer in the loss and changes it, in place or by setting it, before or after."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("count", torch.ones(()))
+        self.how = how
+
+    def forward(self, x):
+        if self.how == "in place before":
+            self.count += 1
+        loss = (x * self.weight).sum() * self.count
+        if self.how == "set after":
+            self.count = self.count * 2 + loss.detach()
+        return loss
+
+
+@pytest.mark.parametrize("how", ["in place before", "set after"])
+def test_a_buffer_may_be_used_in_the_loss_and_changed(how):
+    net, x = Counts(how), torch.randn(2, 3)
+    ran = run(capture(net, (x,)), net, (x,))
+    assert net.count == 1
+    loss = net(x)
+    loss.backward()
+    torch.testing.assert_close(ran.outputs, {"output": loss.detach()})
+    torch.testing.assert_close(ran.gradients["weight"], net.weight.grad)
+    torch.testing.assert_close(ran.mutations, {"count": net.count})
+
+
+def test_attributes_that_the_program_sets_do_not_stay():
+    class Remembers(nn.Linear):
+        def forward(self, x):
+            self.last = super().forward(x)
+            return self.last.sum()
+
+    net = Remembers(3, 3)
+    with pytest.warns(UserWarning, match=r"self\.last"):
+        capture(net, (torch.randn(2, 3),))
+    assert not hasattr(net, "last")
+
+
+def test_an_argument_with_the_name_of_a_parameter_keeps_its_own_gradient():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, weight):
+            return (weight * self.weight * 2).sum()
+
+    graph = capture(Scaled(), (torch.ones(3, requires_grad=True),))
+    assert list(graph.gradients) == ["weight", "args.weight"]
+
+
 @pytest.mark.parametrize("constant", [True, False], ids=["values", "meta"])
 def test_tensors_that_a_model_holds_without_registering_them(constant):
     class Holds(nn.Module):
@@ -194,6 +249,29 @@ def test_the_gradient_is_that_of_the_chosen_output():
     x = torch.randn(3, requires_grad=True)
     graph = capture(two, (x,), loss="1")
     torch.testing.assert_close(run(graph, two, (x,)).gradients["x"], torch.ones(3))
+
+
+def two_views(x):
+    y = x.exp()
+    return y, y.view(-1)
+
+
+def pieces(x):
+    return x.exp().split([1, 2])
+
+
+def itself(x):
+    return x, x.exp()
+
+
+@pytest.mark.parametrize("program", [two_views, pieces, itself])
+def test_every_output_has_its_own_tangent_also_where_two_show_the_same_memory(program):
+    x = torch.randn(3, 2, requires_grad=True)
+    graph = capture(program, (x,))
+    tangents = {entry.target: torch.randn(entry.tensor.shape) for entry in graph.with_role("tangent")}
+    assert list(tangents) == ["0", "1"]
+    torch.autograd.backward(program(x), list(tangents.values()))
+    torch.testing.assert_close(run(graph, program, (x,), tangents=tangents).gradients["x"], x.grad)
 
 
 # --- functions --------------------------------------------------------------------------------------------------

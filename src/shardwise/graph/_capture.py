@@ -11,7 +11,7 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export._tree_utils import reorder_kwargs
 from torch.utils import _pytree as pytree
@@ -20,6 +20,7 @@ from ..errors import UsageError
 from ._attention import fused_attention
 from ._callable import as_module, name_of
 from ._device import on_any_device
+from ._exported import flatten, keep_one_of_tied, start_backward_from, take_out_copies
 from ._fake import fake_arguments, fake_state
 from ._graph import Graph, Live
 from ._masks import simplify_attention
@@ -64,12 +65,13 @@ def capture(
         in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
         called = exported.module(check_guards=False)
         outputs = _leaf_names(out_spec)
-        _keep_one_of_tied(called, ties)
+        keep_one_of_tied(called, ties)
+        changed = take_out_copies(called)
         simplify_attention(called, fused_attention)
         if training:
-            _start_backward_from(called, outputs, loss)
+            start_backward_from(called, outputs, loss)
         names, arguments = _arguments(module, fake_args, reorder_kwargs(fake_kwargs, in_spec))
-        _flatten(called)
+        flatten(called)
         try:
             with ExitStack() as stack:
                 joint = aot_export_joint_with_descriptors(
@@ -89,7 +91,7 @@ def capture(
             training,
             read_inputs(joint, names, outputs, ties, trainable),
             read_nodes(joint),
-            read_outputs(joint, names, outputs),
+            read_outputs(joint, names, outputs, changed),
             Live(joint, in_spec, out_spec),
         )
     except UsageError as error:
@@ -127,57 +129,6 @@ def _state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_buffers(remove_duplicate=False)
 
 
-def _keep_one_of_tied(module: fx.GraphModule, ties: dict[str, str]) -> None:
-    for node in module.graph.find_nodes(op="get_attr"):
-        node.target = ties.get(node.target, node.target)
-    for other in ties:
-        parent, _, name = other.rpartition(".")
-        owner = module.get_submodule(parent)
-        owner._parameters.pop(name, None)
-        owner._buffers.pop(name, None)
-    module.recompile()
-
-
-def _start_backward_from(
-    module: fx.GraphModule, names: Sequence[str], loss: str | Sequence[str] | None
-) -> None:
-    """Detach the outputs that backward does not start from, so that no tangent is asked for them."""
-    node = module.graph.output_node()
-    values = dict(zip(names, node.args[0], strict=True))
-    if loss is None:
-        numbers = [name for name, value in values.items() if _is_number(value)]
-        chosen = ["loss"] if "loss" in numbers else numbers or list(values)
-    else:
-        chosen = [loss] if isinstance(loss, str) else list(loss)
-        for name in chosen:
-            if name not in values:
-                raise UsageError(
-                    f"there is no output {name!r} to start backward from: use one of {', '.join(names)}"
-                )
-    with module.graph.inserting_before(node):
-        node.args = (
-            tuple(
-                value
-                if name in chosen or not isinstance(value, fx.Node)
-                else module.graph.call_function(torch.ops.aten.detach.default, (value,))
-                for name, value in values.items()
-            ),
-        )
-    module.recompile()
-
-
-def _flatten(module: fx.GraphModule) -> None:
-    """Let the module take and give flat lists: results may be of classes that only the first tracer knows."""
-    module._forward_pre_hooks.clear()
-    module.graph.set_codegen(fx.graph.CodeGen())
-    module.recompile()
-
-
-def _is_number(value: Any) -> bool:
-    tensor = value.meta.get("val") if isinstance(value, fx.Node) else None
-    return isinstance(tensor, torch.Tensor) and tensor.dim() == 0 and tensor.is_floating_point()
-
-
 def _arguments(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[str], list[Any]]:
     """Names and values of the tensors and numbers that the module is given: `x`, `batch.labels`, `args.0`."""
     try:
@@ -189,7 +140,9 @@ def _arguments(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -
     positional += [f"{rest}.{i}" for i in range(len(args) - len(positional))]
     given = [*zip(positional, args, strict=False), *kwargs.items()]
     leaves = [(name, *leaf) for name, value in given for leaf in pytree.tree_flatten_with_path(value)[0]]
-    return [_dotted(path, name) for name, path, _ in leaves], [leaf for _, _, leaf in leaves]
+    taken = dict(_state(module))
+    names = [_dotted(path, name) for name, path, _ in leaves]
+    return [f"args.{name}" if name in taken else name for name in names], [leaf for *_, leaf in leaves]
 
 
 def _leaf_names(spec: pytree.TreeSpec) -> list[str]:

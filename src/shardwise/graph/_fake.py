@@ -64,16 +64,17 @@ def fake_state(mode: FakeTensorMode, module: nn.Module, training: bool) -> Itera
                 own.update({name: replace(tensor) for name, tensor in own.items() if tensor is not None})
         yield
     finally:
-        for child, (plain, parameters, buffers) in before:
+        for child, (plain, *registered) in before:
+            # Also what the program itself set: it would be fake.
+            child.__dict__.clear()
             child.__dict__.update(plain)
-            for own, held in ((child._parameters, parameters), (child._buffers, buffers)):
+            for own, held in zip((child._parameters, child._buffers), registered, strict=True):
                 own.clear()
                 own.update(held)
 
 
 def _held(module: nn.Module) -> tuple[dict[str, Any], ...]:
-    plain = {"training": module.training, **_unregistered(module)}
-    return plain, dict(module._parameters), dict(module._buffers)
+    return dict(module.__dict__), dict(module._parameters), dict(module._buffers)
 
 
 def _unregistered(module: nn.Module) -> dict[str, Tensor]:

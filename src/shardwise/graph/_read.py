@@ -100,7 +100,10 @@ def read_inputs(
     return tuple(found)
 
 
-def read_outputs(module: fx.GraphModule, names: Sequence[str], outputs: Sequence[str]) -> tuple[Output, ...]:
+def read_outputs(
+    module: fx.GraphModule, names: Sequence[str], outputs: Sequence[str], changed: Sequence[str]
+) -> tuple[Output, ...]:
+    """Beside the user's outputs the program gives the new values of the buffers that are named in `changed`."""
     node = module.graph.output_node()
     found = []
     for value, given in zip(node.args[0], node.meta["desc"], strict=True):
@@ -108,6 +111,8 @@ def read_outputs(module: fx.GraphModule, names: Sequence[str], outputs: Sequence
         match given:
             case None:  # in the place of a gradient, for an input that has none
                 continue
+            case desc.PlainAOTOutput(idx=idx) if idx >= len(outputs):
+                found.append(Output("mutation", changed[idx - len(outputs)], ref))
             case desc.PlainAOTOutput(idx=idx):
                 found.append(Output("user_output", outputs[idx], ref))
             case desc.GradAOTOutput(grad_of=base):
