@@ -152,10 +152,9 @@ def _show_report(console: Console, document: dict[str, Any]) -> None:
     evidence = document["evidence"]
     console.print(f"[bold]{document['overload']}[/bold]  {document['analysis']['category']}")
     if "clauses" not in document:
-        console.print(
-            f"no few clauses yield its rows: {evidence['calls_that_disagree']} of {evidence['calls_held_out']} "
-            f"further calls disagree; --json and --yaml have the rows of each call"
-        )
+        held, wrong = evidence["calls_held_out"], evidence["calls_that_disagree"]
+        why = f": {wrong} of {held} further calls disagree" if held else f" of {len(document['rows'])} calls"
+        console.print(f"no few clauses yield the rows{why}; --json and --yaml have the rows of each call")
         return
     table = Table("clause", "because")
     rules = [*document["unconditional_rules"][1:], *document["conditional_rules"]]

@@ -32,14 +32,10 @@ def partials_of(dtype: torch.dtype, partials: Sequence[str]) -> list[Placement]:
     return [partial(p) for p in partials]
 
 
-def input_placements(tensor: Tensor, partials: Sequence[str]) -> list[Placement]:
+def placements_of(shape: Sequence[int], dtype: torch.dtype, partials: Sequence[str]) -> list[Placement]:
     """R, a shard of every dim that has something to shard, and partials."""
-    shards = [shard(d) for d, size in enumerate(tensor.shape) if size > 1]
-    return [Replicate(), *shards, *partials_of(tensor.dtype, partials)]
-
-
-def output_placements(shape: Sequence[int], dtype: torch.dtype, partials: Sequence[str]) -> list[Placement]:
-    return [Replicate(), *(shard(d) for d in range(len(shape))), *partials_of(dtype, partials)]
+    shards = [shard(d) for d, size in enumerate(shape) if size > 1]
+    return [Replicate(), *shards, *partials_of(dtype, partials)]
 
 
 def combinations(call: Call, partials: Sequence[str]) -> Iterator[tuple[Placement, ...]]:
@@ -70,7 +66,7 @@ def _groups(call: Call) -> list[tuple[int, ...]]:
 
 
 def _common(group: tuple[int, ...], tensors: Sequence[Tensor], partials: Sequence[str]) -> list[Placement]:
-    options = [input_placements(tensors[i], partials) for i in group]
+    options = [placements_of(tensors[i].shape, tensors[i].dtype, partials) for i in group]
     return [p for p in options[0] if all(p in other for other in options[1:])]
 
 

@@ -19,7 +19,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 from ..errors import UsageError
 from ..placements import Row, is_partial, is_replicate, is_shard, placement_text
 from ._call import Call, Dispatched, dispatched
-from ._candidates import combinations, output_placements, partials_of
+from ._candidates import combinations, partials_of, placements_of
 from ._found import Found, Verdict, refutation
 from ._judge import Expected
 from ._laboratory import RANKS, Laboratory, Unjudgeable
@@ -202,7 +202,7 @@ def _output_options(
         if not isinstance(expected, Expected):
             options.append(None)
             continue
-        placements = output_placements(expected.shape, expected.dtype, policy.partials)
+        placements = placements_of(laboratory.output_shapes[i], expected.dtype, policy.partials)
         if laboratory.ignores_values[i]:
             placements = [p for p in placements if not is_partial(p)]
         options.append(placements)

@@ -56,7 +56,7 @@ class Laboratory:
         self.ranges = self._index_ranges()
         self._refuse_random()
         outputs = self.call.run([t.clone() for t in self.call.tensors])
-        self.output_count = len(outputs)
+        self.output_shapes = [tuple(o.shape) if isinstance(o, Tensor) else () for o in outputs]
         self.changes_nothing = changes_nothing(self.call.tensors, outputs)
         self.resizer = Resizer(self.call, self._runs)
         self.experiments = list(self._build(ranks))
@@ -115,7 +115,7 @@ class Laboratory:
             outputs = sized.call.run([t.clone() for t in inputs])
         except Exception:
             return False
-        if len(outputs) != self.output_count or not all(
+        if len(outputs) != len(self.output_shapes) or not all(
             not isinstance(o, Tensor) or o.numel() for o in outputs
         ):
             return False
