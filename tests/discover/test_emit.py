@@ -191,6 +191,77 @@ NAMES = (
 )
 
 
+aten = torch.ops.aten
+
+
+def other_kinds() -> Emitted:
+    """Rules whose operators have other kinds of arguments and outputs: several dims or none, dims of the output,
+    operands that broadcast, optional and keyword tensors, lists with gaps, several outputs, outputs that are
+    missing, outputs written in place and to `out=` tensors."""
+    torch.manual_seed(0)
+    randn = torch.randn
+    rules = [
+        _rule(
+            "aten.sum.dim_IntList",
+            "S(d) -> S(d-before(d, dim)) when not keepdim and d not in dim",
+            "S(d) -> S(d) when keepdim",
+            "S(d) -> P(sum) when d in dim",
+            "P(sum) -> P(sum)",
+        ),
+        _rule("aten.permute.default", "S(dims[d]) -> S(d)", "P(avg) -> P(avg)", no_dims="none"),
+        _rule(
+            "aten.unsqueeze.default",
+            "S(d) -> S(d) when d < dim",
+            "S(d) -> S(d+1) when d >= dim",
+            dims_of="output",
+        ),
+        _rule("aten.lerp.Tensor", "S(d), S(d), S(d) -> S(d)", "P(sum), P(sum), R -> P(sum)", broadcast=True),
+        _rule(
+            "aten.native_layer_norm.default",
+            "S(d), R, R -> S(d), S(d), S(d) when d < ndim(0)-len(normalized_shape)",
+        ),
+        _rule(
+            "aten.native_layer_norm_backward.default",
+            "S(0), S(0), S(0), S(0), R, R -> S(0), P(sum), P(sum) when ndim(1) > len(normalized_shape)",
+        ),
+        _rule("aten.index.Tensor", "P(sum), [R] -> P(sum)", "P(max), [R] -> P(max)"),
+        _rule("aten.renorm_.default", "S(dim) -> S(dim)"),
+        _rule("aten.renorm.out", "S(dim) -> S(dim)"),
+        _rule("aten.sort.values", "S(d) -> S(d), S(d) when d != dim"),
+        _rule("aten.aminmax.default", "S(d) -> P(min), P(max) when d in dim for nonempty shards"),
+        _rule("aten.squeeze.default", "S(d) -> S(d-ones(0, d))"),
+        _rule("aten.count_nonzero.dim_IntList", "S(d) -> P(sum) when d in dim"),
+    ]
+    x, index = randn(4, 6, 5), torch.randint(0, 4, (3,))
+    normal = torch.ops.aten.native_layer_norm.default(x, [5], None, None, 1e-5)
+    calls = [
+        _call(aten.sum.dim_IntList, x, [1]),
+        _call(aten.sum.dim_IntList, x, [-1, 0], True),
+        _call(aten.sum.dim_IntList, x, None),
+        _call(aten.permute.default, x, [1, -1, 0]),
+        _call(aten.unsqueeze.default, x, -1),
+        _call(aten.unsqueeze.default, x, 1),
+        _call(aten.lerp.Tensor, x, randn(6, 1), randn(4, 1, 5)),
+        _call(aten.lerp.Tensor, x, randn(4, 6, 5), randn(())),
+        _call(aten.native_layer_norm.default, x, [5], randn(5), None, 1e-5),
+        _call(aten.native_layer_norm.default, x, [6, 5], None, None, 1e-5),
+        _call(
+            aten.native_layer_norm_backward.default,
+            *(randn(4, 6, 5), x, [5], normal[1], normal[2], randn(5), None, [True, True, False]),
+        ),
+        _call(aten.index.Tensor, x, [None, index]),
+        _call(aten.index.Tensor, x, [index]),
+        _call(aten.renorm_.default, x, 2, 1, 1.0),
+        _call(aten.renorm.out, x, 2, -2, 1.0, out=torch.empty(0)),
+        _call(aten.sort.values, x, 1, True, values=torch.empty(0), indices=torch.empty(0, dtype=torch.int64)),
+        _call(aten.aminmax.default, x, dim=-1, keepdim=True),
+        _call(aten.aminmax.default, x),
+        _call(aten.squeeze.default, randn(4, 1, 6, 1)),
+        _call(aten.count_nonzero.dim_IntList, torch.randint(0, 2, (4, 6)), [0, 1]),
+    ]
+    return Emitted(rules, calls, ("", ""))
+
+
 class Registered:
     """What an emitted module registers, kept from DTensor."""
 
@@ -211,7 +282,9 @@ class Registered:
 
     def rows(self, rule: Rule, args: Any, kwargs: Any) -> set[str]:
         """Rows that shard no dim of size 1, as DTensor would hold them."""
-        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        outs = [a.name for a in rule.function._schema.arguments if a.is_out]
+        inputs = (args, {k: v for k, v in kwargs.items() if k not in outs})
+        tensors = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor)]
         metas = tree_map_only(
             torch.Tensor, lambda t: TensorMeta(t.shape, t.stride(), t.dtype), (tuple(args), kwargs)
         )
@@ -236,9 +309,9 @@ def stated(rule: Rule, args: Any, kwargs: Any) -> set[str]:
     return {f"{list(r.inputs)} -> {list(r.outputs)}" for r in rows}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "other kinds"])
 def test_emitted_strategy_yields_the_rows_of_the_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = emitted(name)
+    case = other_kinds() if name == "other kinds" else emitted(name)
     registered = Registered(emit_strategy(case.rules, case.calls), monkeypatch)
     for rule in case.rules:
         calls = overload_calls(case.calls)[rule.op]
@@ -247,9 +320,9 @@ def test_emitted_strategy_yields_the_rows_of_the_rule(name: str, monkeypatch: py
             assert registered.rows(rule, args, kwargs) == stated(rule, args, kwargs)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "other kinds"])
 def test_emitted_source_is_formatted_and_stands_alone(name: str, tmp_path: Path) -> None:
-    case = emitted(name)
+    case = other_kinds() if name == "other kinds" else emitted(name)
     (tmp_path / "strategy.py").write_text(emit_strategy(case.rules, case.calls))
     (tmp_path / "test_strategy.py").write_text(emit_tests(case.rules, case.calls, "strategy"))
     for path in tmp_path.iterdir():
@@ -337,3 +410,10 @@ def test_emitted_tests_pass_and_catch_a_wrong_row(name: str, tmp_path: Path) -> 
     add_to_tests(tmp_path / "test_strategy.py", case.wrong)
     both = run(tmp_path, "-k", "not RowsTest")
     assert both.returncode == 1 and "1 failed, 1 deselected" in both.stdout, both.stdout
+
+
+@pytest.mark.long
+def test_emitted_tests_pass_for_other_kinds_of_arguments(tmp_path: Path) -> None:
+    written(other_kinds(), tmp_path)
+    result = run(tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr

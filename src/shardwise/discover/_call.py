@@ -255,19 +255,19 @@ def dispatched(call: Call) -> Dispatched:
     return Dispatched(overloads, example, order, tuple(r for r in returned if r is not None))
 
 
-def recorded(call: Call) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+def recorded(call: Call) -> Iterator[tuple[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any]]]:
     """Every overload that the call reaches, with the arguments it reaches it with."""
     inputs = [t.clone() for t in call.tensors]
     if isinstance(call.op, torch._ops.OpOverload):
         args, kwargs = call.arguments(inputs)
-        yield call.name, tuple(args), kwargs
+        yield call.op, tuple(args), kwargs
         return
     recorder = Recorder()
     with torch.no_grad(), recorder:
         call.runner(inputs)
     for func, inner, kwargs, _ in recorder.calls:
         if str(func) not in _BOOKKEEPING:
-            yield str(func), inner, kwargs
+            yield func, inner, kwargs
 
 
 def _position(item: Any, items: Sequence[Any]) -> int | None:

@@ -28,8 +28,20 @@ def overload_calls(calls: Sequence[Example]) -> dict[str, list[Arguments]]:
     for example in calls:
         call = example if isinstance(example, Call) else Call.of(*example)
         for overload, args, kwargs in recorded(call):
-            found.setdefault(overload, []).append((args, kwargs))
+            found.setdefault(str(overload), []).append(_as_dispatched(overload, args, kwargs))
     return found
+
+
+def _as_dispatched(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
+    """The arguments as the dispatcher hands them on: positional ones by position, trailing defaults left out."""
+    schema = overload._schema.arguments
+    positional = [a for a in schema if not a.kwarg_only]
+    given = {**dict(zip((a.name for a in positional), args, strict=False)), **kwargs}
+    last = max((i for i, a in enumerate(positional) if a.name in given), default=-1)
+    return (
+        [given.get(a.name, a.default_value) for a in positional[: last + 1]],
+        {a.name: given[a.name] for a in schema if a.kwarg_only and a.name in given},
+    )
 
 
 def call_source(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:

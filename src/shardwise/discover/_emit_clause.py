@@ -68,17 +68,22 @@ class Writer:
             *self._inputs(clause, reduction),
             *self._outs(clause, reduction),
         ]
-        if (
-            not self.broadcasts
-            and not any(t.kind == "S" for t in clause.inputs)
-            and "_broadcast_sharding" in str(row)
-        ):
-            put(f"row = [{', '.join(row)}]")
+        counted = next((p for p in row if "sum(" in p), None)
+        if counted is not None:
+            put(f"out_dim = {counted.removeprefix('_ShardingPlaceholder(').removesuffix(')')}")
+            row = ["_ShardingPlaceholder(out_dim)" if p == counted else p for p in row]
+        if any(t.kind == "B" for t in clause.inputs) and not self._is_cut(clause):
+            # Where every operand broadcasts, the output cannot be sharded.
+            lines += broken(f"{'    ' * indent}row = [", row, "]")
             put(f"if any(isinstance(p, _ShardingPlaceholder) for p in row[{len(clause.outputs)}:]):")
             put("    strategies.append(row)")
             return lines
         lines += appended(row, 4 * indent)
         return lines
+
+    def _is_cut(self, clause: Clause) -> bool:
+        """True if some input is sharded whenever the output is."""
+        return self.broadcasts or any(t.kind == "S" for t in clause.inputs)
 
     def _broadcasting(self, clause: Clause) -> Clause:
         """The clause with its operands' own dims: a term of kind B stands for an operand that may broadcast to the
@@ -306,7 +311,11 @@ class _Translation(ast.NodeTransformer):
             self.writer.helpers.add("_size")
             return ast.Name(f"_size({self.writer.shape(int(given[0]))}, {given[1]})")
         if name == "ones":
-            return ast.Name(f"sum(size == 1 for size in {self.writer.shape(int(given[0]))}[:{given[1]}])")
+            shape = self.writer.shape(int(given[0]))
+            if len(given) == 2:
+                return ast.Name(f"sum(size == 1 for size in {shape}[:{given[1]}])")
+            dims = self._several(node.args[2:], given[2:])
+            return ast.Name(f"sum(i < {given[1]} and {shape}[i] == 1 for i in {dims})")
         if name == "before":
             return ast.Name(f"sum(i < {given[0]} for i in {self._several(node.args[1:], given[1:])})")
         return ast.Name(f"{name}({', '.join(given)})")
@@ -366,10 +375,14 @@ def appended(row: Sequence[str], indent: int) -> list[str]:
     flat = f"{pad}strategies.append([{', '.join(row)}])"
     if len(flat) + 4 <= WIDTH:
         return [flat]
-    return [
-        f"{pad}strategies.append(",
-        f"{pad}    [",
-        *(f"{pad}        {placement}," for placement in row),
-        f"{pad}    ]",
-        f"{pad})",
-    ]
+    inner = [f"{pad}    [", *(f"{pad}        {placement}," for placement in row), f"{pad}    ]"]
+    return [f"{pad}strategies.append(", *inner, f"{pad})"]
+
+
+def broken(start: str, items: Sequence[str], end: str) -> list[str]:
+    """A list on one line where it fits, else an item per line."""
+    flat = f"{start}{', '.join(items)}{end}"
+    if len(flat) + 4 <= WIDTH:
+        return [flat]
+    pad = " " * (len(start) - len(start.lstrip()))
+    return [start, *(f"{pad}    {item}," for item in items), f"{pad}{end}"]

@@ -209,8 +209,7 @@ def _probes(rule: Rule, signature: Signature, calls: Sequence[Arguments]) -> lis
     if calls:
         arguments = named_arguments(rule.function, *calls[0])
         given |= {a.name: arguments[a.name] for a in signature.arguments if a.kind == "plain"}
-        first = [arguments[a.name] for a in tensors]
-        choices = [tuple(v[0].dtype if isinstance(v, list | tuple) else v.dtype for v in first)]
+        choices = [tuple(_first(arguments[a.name]).dtype for a in tensors)]
     else:
         choices = list(itertools.product(_DTYPES, repeat=min(len(tensors), 3)))
 
@@ -237,6 +236,11 @@ def _probes(rule: Rule, signature: Signature, calls: Sequence[Arguments]) -> lis
         ]
         return [p for p in probes if _runs(rule, *p)]
     return []
+
+
+def _first(value: Any) -> Any:
+    """A tensor, or the first of a list, which may have gaps."""
+    return next(v for v in value if v is not None) if isinstance(value, list | tuple) else value
 
 
 def _split(signature: Signature, given: dict[str, Any]) -> Arguments:

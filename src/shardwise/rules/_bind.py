@@ -115,8 +115,9 @@ def bind(
 
 def output_shapes(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Shape | None]:
     """Shapes of the call's outputs, from a run on meta tensors."""
-
-    result = op(*(on_meta(a) for a in args), **{k: on_meta(v) for k, v in kwargs.items() if k != "out"})
+    wants_out = isinstance(op, torch._ops.OpOverload)
+    given = {k: on_meta(v) for k, v in kwargs.items() if k != "out" or wants_out}
+    result = op(*(on_meta(a) for a in args), **given)
     return [tuple(o.shape) if isinstance(o, Tensor) else None for o in _flat(result)]
 
 
