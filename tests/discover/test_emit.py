@@ -108,7 +108,7 @@ def emitted(name: str) -> Emitted:
         return Emitted(
             [_rule("aten.renorm.default", "S(dim) -> S(dim)")],
             calls,
-            ('[Partial("sum")]', '[Partial("sum")]'),
+            ("[Shard(0)]", "[Shard(0)]"),
         )
     if name == "unfold":
         rule = _rule(
@@ -204,7 +204,7 @@ def other_kinds() -> Emitted:
         _rule(
             "aten.sum.dim_IntList",
             "S(d) -> S(d-before(d, dim)) when not keepdim and d not in dim",
-            "S(d) -> S(d) when keepdim",
+            "S(d) -> S(d) when keepdim and d not in dim",
             "S(d) -> P(sum) when d in dim",
             "P(sum) -> P(sum)",
         ),
