@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from shardwise.graph import TensorInfo, capture, cost
 
@@ -56,3 +57,14 @@ def test_attention_counts_the_pairs_that_are_attended_to(queries, keys, causal, 
     args = (outputs[0], query, key, value, *outputs, *rest)
     backward, _ = cost(torch.ops.shardwise.attention_backward.default, args, {}, (query, key, value))
     assert backward == 2 * 8 * pairs * (3 * 8 + 2 * 5)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "unet", "recommender"])
+def test_products_and_convolutions_are_those_that_run(models, name):
+    model, args, kwargs = models.ZOO[name]()
+    graph = capture(model, args, kwargs)
+    counted = sum(node.flops for node in graph.nodes if node.overload.overloadpacket in flop_registry)
+    with FlopCounterMode(display=False) as counter:
+        result = model(*args, **kwargs)
+        (result["loss"] if isinstance(result, dict) else result).backward()
+    assert counted == counter.get_total_flops()

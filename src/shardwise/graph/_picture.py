@@ -51,7 +51,7 @@ def summary(graph: Graph) -> str:
 
 
 def table(graph: Graph, module: str = "", phase: Phase | None = None) -> str:
-    targets = {i.name: i.target for i in graph.inputs}
+    targets = {i.name: f"grad({i.target})" if i.role == "tangent" else i.target for i in graph.inputs}
 
     def shown(name: str, output: int) -> str:
         return targets.get(name, name) + (f".{output}" if output else "")
