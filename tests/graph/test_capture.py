@@ -449,4 +449,4 @@ def test_the_summary_and_the_table():
     table = graph.table(module="second", phase="forward").splitlines()
     assert [line.split()[0] for line in table] == ["node", "t_1", "addmm_1"]
     assert "second.bias, relu, t_1" in table[2]
-    assert "grad(output)" in graph.table(module="second", phase="backward")
+    assert "grad(output)" in graph.table(phase="backward")
