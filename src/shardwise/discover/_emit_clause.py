@@ -7,6 +7,7 @@ module declares nothing else.
 
 import ast
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -232,8 +233,7 @@ class Writer:
         if f"{argument.name}_ndim" in placed:
             self.ndims.add(argument.name)
         if argument.kind == "optional":
-            self.helpers.add("_if_given")
-            return f"*_if_given({variable}, {placed})"
+            return f"*([{placed}] if {variable} is not None else [])"
         return placed
 
     def _placed(self, term: Term, variable: str, ndim: str, reduction: str | None) -> str:
@@ -369,13 +369,16 @@ def same_but_for_reduction(first: Clause, second: Clause) -> bool:
     return shape(first) is not None and shape(first) == shape(second)
 
 
+_OPTIONAL = re.compile(r"\*\(\[(?P<placed>.*)\] if (?P<given>.* is not None) else \[\]\)")
+
+
 def appended(row: Sequence[str], indent: int) -> list[str]:
     """`strategies.append([...])`, with a trailing comma where it takes several lines, as the formatter would."""
     pad = " " * indent
     flat = f"{pad}strategies.append([{', '.join(row)}])"
     if len(flat) + 4 <= WIDTH:
         return [flat]
-    inner = [f"{pad}    [", *(f"{pad}        {placement}," for placement in row), f"{pad}    ]"]
+    inner = [f"{pad}    [", *(line for item in row for line in _item(f"{pad}        ", item)), f"{pad}    ]"]
     return [f"{pad}strategies.append(", *inner, f"{pad})"]
 
 
@@ -385,4 +388,13 @@ def broken(start: str, items: Sequence[str], end: str) -> list[str]:
     if len(flat) + 4 <= WIDTH:
         return [flat]
     pad = " " * (len(start) - len(start.lstrip()))
-    return [start, *(f"{pad}    {item}," for item in items), f"{pad}{end}"]
+    return [start, *(line for item in items for line in _item(f"{pad}    ", item)), f"{pad}{end}"]
+
+
+def _item(pad: str, item: str) -> list[str]:
+    """An item of a list on its own line; an optional tensor's, if it is long, on several."""
+    optional = _OPTIONAL.fullmatch(item)
+    if optional is None or len(pad) + len(item) + 5 <= WIDTH:
+        return [f"{pad}{item},"]
+    lines = [f"[{optional['placed']}]", f"if {optional['given']}", "else []"]
+    return [f"{pad}*(", *(f"{pad}    {line}" for line in lines), f"{pad}),"]

@@ -27,13 +27,6 @@ _HELPERS = {
         return Replicate()
     return _ShardingPlaceholder(aligned)
 ''',
-    "_if_given": '''def _if_given(
-    meta: TensorMeta | None,
-    placement: Placement | _ShardingPlaceholder,
-) -> list[Placement | _ShardingPlaceholder]:
-    """The placement of an optional tensor, none if the call leaves it out."""
-    return [] if meta is None else [placement]
-''',
     "_is_shardable": '''def _is_shardable(meta: TensorMeta, dim: int) -> bool:
     """Whether the tensor has such a dim, and it is not broadcast."""
     return dim < len(meta.shape) and meta.shape[dim] != 1
