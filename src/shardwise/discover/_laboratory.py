@@ -4,6 +4,7 @@ Setting up finds out by running the whole call what it takes: float64 where it c
 integers are indices, sizes that may change. It also names the calls that experiments cannot judge.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -109,9 +110,8 @@ class Laboratory:
     def _runs(self, sized: Sized) -> bool:
         """True if the call runs at these sizes and gives something to compare: a slice up to 5 of a dim that has
         become 4 would tell nothing about slicing."""
-        fit = [g for g in generators(self.names) if g.only] or [Generator("normal", normal, "")]
         try:
-            inputs = self.inputs(sized, fit[0])
+            inputs = self.inputs(sized, self._accepted)
             outputs = sized.call.run([t.clone() for t in inputs])
         except Exception:
             return False
@@ -120,6 +120,20 @@ class Laboratory:
         ):
             return False
         return self.changes_nothing or not changes_nothing(inputs, outputs)
+
+    @functools.cached_property
+    def _accepted(self) -> Generator:
+        """A generator whose values the call takes: some take none that are negative, some none beyond one."""
+        fitting = generators(self.names)
+        usual = [] if any(g.only for g in fitting) else [Generator("normal", normal, "")]
+        example = example_sizes(self.call)
+        for generator in [*usual, *fitting]:
+            try:
+                self.call.run(self.inputs(example, generator))
+            except Exception:
+                continue
+            return generator
+        return fitting[0]
 
     def _index_ranges(self) -> list[IndexRange]:
         """For each integer input, the range in which the call accepts its values, found by trying."""

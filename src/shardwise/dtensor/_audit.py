@@ -18,6 +18,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ..discover import (
     Call,
+    Counterexample,
     Crash,
     Found,
     Laboratory,
@@ -109,51 +110,65 @@ def _isolated(calls: Sequence[OverloadCall]) -> list[CallFindings]:
     outcome = run_isolated(partial(_quietly, calls), _TIMEOUT)
     if not isinstance(outcome, Crash):
         return outcome
+    if outcome == "timeout":
+        return [_verdict(call, "timeout") for call in calls]
     if len(calls) > 1:
         return [findings for call in calls for findings in _isolated([call])]
-    verdict = "timeout" if outcome == "timeout" else f"crashed ({outcome})"
-    return [CallFindings(str(calls[0].op), str(calls[0]), registration(calls[0].op), verdict)]
+    # Pieces that do not fit together crash some kernels; those that DTensor claims do fit.
+    claims = run_isolated(partial(_quietly, calls, claims_only=True), _TIMEOUT)
+    return [_verdict(calls[0], f"crashed ({outcome})")] if isinstance(claims, Crash) else claims
 
 
-def _quietly(calls: Sequence[OverloadCall]) -> list[CallFindings]:
-    """`audit_call` of each, without what crashing kernels and deprecated arguments print on stderr."""
+def _verdict(call: OverloadCall, verdict: str) -> CallFindings:
+    return CallFindings(str(call.op), str(call), registration(call.op), verdict)
+
+
+def _quietly(calls: Sequence[OverloadCall], claims_only: bool = False) -> list[CallFindings]:
+    """`audit_call` of each, without what crashing kernels and deprecated arguments print on stderr. An error of
+    one call (a dtype that numpy lacks, say) is its verdict."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    return [audit_call(call) for call in calls]
+    findings = []
+    for call in calls:
+        try:
+            findings.append(audit_call(call, claims_only=claims_only))
+        except Exception as error:
+            findings.append(_verdict(call, f"cannot run: {type(error).__name__}: {error}"))
+    return findings
 
 
-def audit_call(call: OverloadCall) -> CallFindings:
-    """The findings of one call, in this process."""
-    findings = CallFindings(str(call.op), str(call), registration(call.op), "")
+def audit_call(call: OverloadCall, *, claims_only: bool = False) -> CallFindings:
+    """The findings of one call, in this process. `claims_only` tries no row but those that DTensor claims."""
+    findings = _verdict(call, "claims only" if claims_only else "")
     template = Call.of(call.op, call.args, call.kwargs)
+    laboratory, found = None, None
     try:
         laboratory = Laboratory(template, (template.name,))
-        found = discover(call.op, *call.args, policy=_policy(call), **call.kwargs)
-        findings.verdict = found.verdict
+        if not claims_only:
+            found = discover(call.op, *call.args, policy=_policy(call), **call.kwargs)
+            findings.verdict = found.verdict
     except Unjudgeable as why:
         findings.verdict = why.verdict
-        found = None
     except UsageError as why:
         findings.verdict = f"cannot run: {why}"
         return findings
-    sizings = [example_sizes(template)] if found is None else _sizings(laboratory)
+    sizings = _sizings(laboratory) if laboratory is not None else [example_sizes(template)]
     args, kwargs = _meta_arguments(sizings[0])
+    valid = found.rows if found is not None else []
     try:
-        asked = [row.inputs for row in found.rows] if found is not None else []
-        answered = list(answers(call.op, args, kwargs, _RANKS, asked))
+        answered = list(answers(call.op, args, kwargs, _RANKS, [row.inputs for row in valid]))
     except Unanswered as why:
-        rows = tuple(str(row) for row in found.rows) if found is not None else ()
+        rows = tuple(str(row) for row in valid)
         findings.unsupported.append(Unsupported(findings.op, findings.call, str(why), why.missing, rows))
         return findings
     claimed = [answer.row for answer in answered if answer.inputs == answer.asked]
-    findings.claimed = len(claimed)
-    if found is None:
-        return findings
-    findings.valid = len(found.rows)
-    for row in claimed:
-        _judge_claim(findings, laboratory, found, call, row, sizings)
+    claimed = [row for row in claimed if not row.is_replicated]
+    findings.claimed, findings.valid = len(claimed), len(valid)
+    if laboratory is not None:
+        for row in claimed:
+            _judge_claim(findings, laboratory, found, call, row, sizings)
     refuted = {w.row for w in findings.wrong}
     by_inputs = {answer.asked: answer for answer in answered}
-    for row in found.rows:
+    for row in valid:
         answer = by_inputs.get(row.inputs)
         moves = answer.moves if answer is not None else _gathered(row.inputs)
         if moves and str(row) not in refuted:
@@ -174,23 +189,24 @@ def _policy(call: OverloadCall) -> Policy:
 def _judge_claim(
     findings: CallFindings,
     laboratory: Laboratory,
-    found: Found,
+    found: Found | None,
     call: OverloadCall,
     row: Row,
     sizings: Sequence[Sized],
 ) -> None:
     """Suspect a claim that experiments do not confirm for the sizes at hand, and try to convict it."""
-    held = _held_for(found, row) if row.inputs in found.trials else _checked(call, row)
+    if found is not None and row.inputs in found.trials:
+        held, refuted = _held_for(found, row), found.counterexample(row)
+    else:
+        held, refuted = _checked(call, row)
     if held in ("any", "nonempty"):
         return
+    sizings = [s for s in sizings if _claims(call.op, s, row)]
     if held == "even":
         # Right for equal shards: wrong only where DTensor claims it for others as well.
-        sizings = [s for s in sizings if _cut(s, row) == "uneven" and _claims(call.op, s, row)]
-    else:
-        sizings = [s for s in sizings if _claims(call.op, s, row)]
+        sizings = [s for s in sizings if _cut(s, row) == "uneven"]
     if not sizings:
         return
-    refuted = found.counterexample(row) if held is None else None
     if refuted is None:
         sizings = sizings[:2]  # not refuted, only not confirmed: a few runs of DTensor itself decide
     outcome = reproduce(laboratory, row, sizings, refuted)
@@ -207,7 +223,7 @@ def _judge_claim(
             )
         )
     elif isinstance(outcome, Raised):
-        reason = f"claims {row}, but the local call raises: {outcome.reason}"
+        reason = f"claims {row}, but running it raises: {outcome.reason}"
         findings.unsupported.append(Unsupported(findings.op, findings.call, reason, False, (str(row),)))
     else:
         findings.cleared.append(str(row))
@@ -223,18 +239,24 @@ def _held_for(found: Found, row: Row) -> str | None:
         if claims is None or placement is None:
             continue
         claim = claims.get(placement)
-        if claim is None or claim.shards is None:
+        if claim is None:
             return None
-        worst = min(worst, claim.shards, key=generality.__getitem__)
+        shards = claim.shards
+        if shards is None and claim.alive and "uneven" in claim.failed:
+            shards = "even"  # not met with even shards, but failed with none
+        if shards is None:
+            return None
+        worst = min(worst, shards, key=generality.__getitem__)
     return worst
 
 
-def _checked(call: OverloadCall, row: Row) -> str | None:
-    """The same for a row that discovery did not try."""
+def _checked(call: OverloadCall, row: Row) -> tuple[str | None, Counterexample | None]:
+    """The same for a row that discovery did not try, and what refuted it."""
     try:
-        return check(call.op, row, *call.args, **call.kwargs).shards
+        verdict = check(call.op, row, *call.args, **call.kwargs)
     except UsageError:
-        return None  # it names a placement that no experiment has, such as a masked partial
+        return None, None  # it names a placement that no experiment has, such as a masked partial
+    return verdict.shards, verdict.counterexample
 
 
 def _claims(op: torch._ops.OpOverload, sized: Sized, row: Row) -> bool:

@@ -206,12 +206,14 @@ def _names_an_overload(pattern: str) -> bool:
 
 
 def _may_reach(pattern: str, info: Any) -> bool:
-    """True if an OpInfo is named like the packet that an overload pattern names."""
+    """True if an OpInfo is named like the overloads of a pattern: a shortcut past running all samples."""
     parts = pattern.split(".")
     packet = parts[1] if len(parts) > 1 and parts[0] in ("aten", "prims") else parts[0]
-    return _matches(packet, (info.name, info.aten_name)) or bool(
-        packet.strip("*") and packet.strip("*_") == str(info.aten_name)
+    stem = packet.strip("*_").removesuffix("_backward")
+    names = (
+        str(name).removeprefix("nn.functional.").replace(".", "_") for name in (info.name, info.aten_name)
     )
+    return bool(stem) and any(name.startswith(stem) for name in names)
 
 
 def _shown(value: Any) -> str:

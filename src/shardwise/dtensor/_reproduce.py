@@ -35,6 +35,7 @@ _FLOATS = (
     "torch.randn({0}, dtype={1})",
     "torch.rand({0}, dtype={1}) + 0.5",
     "torch.zeros({0}, dtype={1})",
+    "torch.rand({0}, dtype={1})",
     "-torch.rand({0}, dtype={1}) - 0.5",
 )
 _NOISE = {True: "torch.randn_like({0})", False: "torch.randint_like({0}, 1, 5)"}
