@@ -111,6 +111,12 @@ def test_telling_calls_show_every_value_of_an_argument_that_matters():
     assert {inf, -inf} <= {c.args[1] for c in norms[:2]}
 
 
+def test_overloads_are_found_by_any_of_their_names():
+    for pattern in ("aten.tanh_backward.default", "aten.tanh_backward", "tanh_backward"):
+        assert [str(op) for op in telling_calls(pattern)] == ["aten.tanh_backward.default"]
+    assert "aten.tanh_backward.default" in map(str, telling_calls("tanh"))
+
+
 # -- findings
 
 
@@ -138,6 +144,23 @@ def test_solving_with_replicated_batches_is_wrong():
 def test_a_mean_of_uneven_shards_through_a_decomposition_is_wrong_for_uneven_shards_only():
     findings = audit_call(call(aten.huber_loss.default, torch.rand(5), torch.rand(5)))
     assert [(w.row, w.when) for w in findings.wrong] == [("S(0), S(0) -> P(avg)", "uneven shards")]
+
+
+def test_a_mean_loss_whose_gradient_counts_local_elements_is_wrong_for_all_shards():
+    values = torch.rand(6, 4)
+    findings = audit_call(
+        call(aten.binary_cross_entropy_backward.default, torch.rand(()), values, values, None)
+    )
+    assert ("R, S(0), S(0) -> S(0)", "") in [(w.row, w.when) for w in findings.wrong]
+
+
+def test_where_discovery_crashes_the_claims_alone_are_tried():
+    pooled = call(aten._adaptive_avg_pool2d_backward.default, torch.rand(8, 5, 7), torch.rand(8, 8, 8))
+    findings = audit_call(pooled, claims_only=True)
+    assert findings.verdict == "claims only"
+    assert "S(1), S(1) -> S(1)" in [w.row for w in findings.wrong]  # dim 1 is pooled over
+    assert "S(0), S(0) -> S(0)" not in [w.row for w in findings.wrong]
+    assert findings.missing == []
 
 
 @pytest.mark.parametrize(

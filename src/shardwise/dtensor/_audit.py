@@ -348,7 +348,8 @@ def moved_bytes(shape: Sequence[int], itemsize: int, before: Placement, after: P
 
 def _merge(calls: Sequence[CallFindings]) -> Audit:
     """One list of each finding, every row of an overload told once."""
-    wrong = _first(w for c in calls for w in c.wrong)
+    shortest = sorted((w for c in calls for w in c.wrong), key=lambda w: len(w.script))
+    wrong = sorted(_first(iter(shortest)), key=lambda w: (w.op, w.row))
     refuted = {(w.op, w.row) for w in wrong}
     missing = _first(m for c in calls for m in c.missing if (m.op, m.row) not in refuted)
     unsupported: dict[tuple[str, str], Unsupported] = {}

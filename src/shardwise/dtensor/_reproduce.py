@@ -32,10 +32,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 # Values to try, as code; `{0}` is the shape and `{1}` the dtype.
 _FLOATS = (
-    "torch.randn({0}, dtype={1})",
-    "torch.rand({0}, dtype={1}) + 0.5",
-    "torch.zeros({0}, dtype={1})",
     "torch.rand({0}, dtype={1})",
+    "torch.randn({0}, dtype={1})",
+    "torch.zeros({0}, dtype={1})",
+    "torch.randint(-2, 3, {0}).to({1})",
+    "torch.rand({0}, dtype={1}) + 0.5",
     "-torch.rand({0}, dtype={1}) - 0.5",
 )
 _NOISE = {True: "torch.randn_like({0})", False: "torch.randint_like({0}, 1, 5)"}
