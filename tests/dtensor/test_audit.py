@@ -224,7 +224,11 @@ def test_a_crash_costs_one_call_of_one_operator(monkeypatch):
     import shardwise.dtensor._audit as room
 
     honest = room.audit_call
-    monkeypatch.setattr(room, "audit_call", lambda c: os.abort() if c.op is aten.any.dims else honest(c))
+
+    def crashing(c, **options):
+        return os.abort() if c.op is aten.any.dims else honest(c, **options)
+
+    monkeypatch.setattr(room, "audit_call", crashing)
     found = audit("aten.any.dim*", samples=1)
     assert {(op, verdict) for op, _, verdict in found.not_judged} == {("aten.any.dims", "crashed (SIGABRT)")}
     assert {w.op for w in found.wrong} == {"aten.any.dim"}
