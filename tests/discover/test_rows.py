@@ -335,3 +335,21 @@ def test_wrong_use_is_one_sentence(call, message):
     with pytest.raises(sw.UsageError, match=message) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+def test_kernels_that_treat_nan_by_position_still_shard():
+    """The vectorised part of this kernel lets NaN through where the rest of it does not."""
+    found = sw.discover(torch.ops.aten.hardswish_backward.default, torch.rand(10, 10), torch.rand(10, 10))
+    assert {"S(0), S(0) -> S(0)", "S(1), S(1) -> S(1)"} <= {str(row) for row in found.rows}
+
+
+def test_calls_that_take_values_between_zero_and_one_only_are_resized():
+    found = sw.discover(torch.ops.aten.binary_cross_entropy.default, torch.rand(5, 5), torch.rand(5, 5))
+    assert {("S(0), S(0) -> P(avg)", "even")} <= {(str(row), row.shards) for row in found.rows}
+
+
+def test_the_last_digit_counts_where_it_is_all_an_operator_changes():
+    found = sw.discover(torch.nextafter, torch.rand(4, 6), torch.rand(4, 6))
+    rows = {str(row) for row in found.rows}
+    assert "P(max), R -> P(max)" in rows  # monotone
+    assert not any("P(sum)" in row for row in rows)

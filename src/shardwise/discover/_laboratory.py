@@ -232,6 +232,7 @@ class Laboratory:
         elif generator.name == "special":
             floats = [i for i, t in enumerate(self.call.tensors) if t.is_floating_point()]
             candidates = [(self.inputs(sized, generator, i), i, sized) for i in floats]
+            candidates = [c for c in candidates if _is_consistent(sized.call, c[0])]
         else:
             candidates = [(self.inputs(sized, generator), None, sized)]
         for inputs, special, at in candidates:
@@ -268,6 +269,20 @@ def changes_nothing(inputs: Sequence[Tensor], outputs: Sequence[object]) -> bool
         return False
     first, output = inputs[0], outputs[0]
     return first.shape == output.shape and first.dtype == output.dtype and torch.equal(first, output)
+
+
+def _is_consistent(call: Call, inputs: Sequence[Tensor]) -> bool:
+    """False where a kernel treats infinities and NaN one way in full vectors and another in what is left over:
+    then they tell where an element lies, not how the operator shards. A strided copy takes the other way."""
+    apart = [t.repeat_interleave(2, -1)[..., ::2] if t.ndim else t for t in inputs]
+    try:
+        runs = [call.run([t.clone() for t in inputs]), call.run(apart)]
+    except Exception:
+        return True
+    return all(
+        not isinstance(first, Tensor) or _same(Expected(first, False).array, Expected(second, False).array)
+        for first, second in zip(*runs, strict=True)
+    )
 
 
 def _same(first: np.ndarray, second: np.ndarray) -> bool:
