@@ -8,7 +8,7 @@ from typing import Any
 from ..rules import DIM_ARGUMENTS, Scope
 
 # An argument with more values than this is told apart by none of them.
-_FEW_VALUES = 6
+_FEW_VALUES = 12
 
 
 @dataclass(frozen=True)

@@ -219,6 +219,7 @@ class Laboratory:
         """For even, uneven and empty shards, the call at sizes that give such; as it is where none are."""
         cases = ("even", "uneven", "empty") if ranks > 2 and self.empty else ("even", "uneven", "uneven")
         found = [list(self.resizer.sizings(ranks, case)) for case in cases]
+        found[0] += self.resizer.sizings(ranks, "odd")
         if not size_leaves(self.call):  # where arguments name sizes, dims of one size could not be told apart
             found[0] += self.resizer.sizings(ranks, "single")
         return [options for options in found if options] or [[example_sizes(self.call)]]

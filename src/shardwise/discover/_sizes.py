@@ -8,6 +8,7 @@ it runs on shards, which is the local form `sizes`.
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,12 +20,15 @@ from ._call import Call
 Shape = tuple[int, ...]
 
 # Sizes that give even, uneven and empty pieces, by number of ranks, for the classes from small to large; even pieces
-# also of one element each (`squeeze` drops such a dim).
+# also of one element each (`squeeze` drops such a dim) and of odd sizes (windows of two fit even ones).
 # Two ranks have an empty piece only of a dim of size 1, which says nothing about sharding.
 SIZES: dict[tuple[int, str], tuple[int, ...]] = {
     (2, "single"): (2,),
     (3, "single"): (3,),
     (4, "single"): (4,),
+    (2, "odd"): (6, 10, 14),
+    (3, "odd"): (9, 15, 21),
+    (4, "odd"): (12, 20, 28),
     (2, "even"): (4, 6, 8, 10, 12),
     (2, "uneven"): (5, 7, 9, 11, 13),
     (3, "even"): (3, 6, 9, 12, 15),
@@ -57,12 +61,15 @@ def example_sizes(call: Call) -> Sized:
 @functools.lru_cache(maxsize=256)
 def size_leaves(call: Call) -> list[tuple[int, str, int]]:
     """(leaf, argument, value) of every integer argument that names a size."""
+    named = list(call.named_leaves())
+    several = Counter(name for _, name, _ in named)
     return [
         (leaf, name, value)
-        for leaf, name, value in call.named_leaves()
+        for leaf, name, value in named
         if type(value) is int
         and name not in _NOT_SIZES
-        and (name in _SIZE_NAMES or any(word in name for word in _SIZE_WORDS))
+        # A single number called a size is as a rule that of a window.
+        and (name in _SIZE_NAMES or (several[name] > 1 and any(word in name for word in _SIZE_WORDS)))
     ]
 
 

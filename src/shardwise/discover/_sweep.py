@@ -95,7 +95,7 @@ def _add(found: Sweep, call: Call, seen: set[Any]) -> bool:
         return False
     empty = any(t.numel() == 0 for t in (*judged.tensors, *outputs))
     pointless = bool(judged.tensors) and all(t.numel() == 1 for t in judged.tensors)
-    pointless = pointless or any(t.ndim > MOST_DIMS for t in judged.tensors)
+    pointless = pointless or any(t.ndim > MOST_DIMS or _is_scalar_mask(t) for t in judged.tensors)
     if (
         empty
         or pointless
@@ -218,3 +218,8 @@ def _broadcast(tensors: Sequence[Tensor]) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _is_scalar_mask(tensor: Tensor) -> bool:
+    """A mask or index without dims: it means all or nothing, which says little about masks."""
+    return tensor.ndim == 0 and not tensor.is_floating_point() and not tensor.is_complex()

@@ -105,11 +105,12 @@ class Vocabulary:
 
 
 def _seed_order(observed: Observed, item: tuple[int, Key]) -> tuple[Any, ...]:
-    """Rows with shards first, and calls with many dims, where a coincidence of dims is rare."""
+    """Rows for all shards before those for even ones, which may not swallow them; rows with shards first, and calls
+    with many dims, where a coincidence of dims is rare."""
     _, (inputs, outputs) = item
     shards = sum(is_shard(p) for p in inputs)
     dims = sum(len(shape) for shape in observed.bound.scope.inputs)
-    return (-shards, -dims, str(Row(inputs, outputs)), item[0])
+    return (item[1] in observed.only_even, -shards, -dims, str(Row(inputs, outputs)), item[0])
 
 
 def _best(
