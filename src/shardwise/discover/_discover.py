@@ -97,6 +97,7 @@ def discover(op: Callable[..., Any], /, *args: Any, policy: Policy | None = None
         experiments=sum(t.experiments for t in trials.values()),
         combinations=sum(t.judged for t in trials.values()),
         ignores_values=all(laboratory.ignores_values),
+        generators=len({e.generator for e in laboratory.experiments}),
         seconds=time.process_time() - started,
     )
 

@@ -106,6 +106,7 @@ class Verdict:
 class Found:
     """How a call may be sharded: `rows` beside the all-replicated one, each with its `evidence`.
 
+    `generators` is how many kinds of values the call took; an operator that refuses most says little by the rest.
     `combinations` counts what was judged: placements of the inputs and an output, held against one run of all ranks.
     """
 
@@ -119,6 +120,7 @@ class Found:
     experiments: int = 0
     combinations: int = 0
     ignores_values: bool = False
+    generators: int = 0
     seconds: float = 0.0
 
     @property

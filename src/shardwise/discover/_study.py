@@ -105,10 +105,14 @@ def study_calls(
             if progress is not None:
                 progress(len(judged) + len(fresh), BUILD + HOLD)
         judged.extend(fresh)
-        # Where most calls depend on the values, one that does not is an accident: argmax over a dim of size 1.
+        # Where most calls depend on the values, one that does not is an accident (argmax over a dim of size 1), and so
+        # are rows of a call that refuses most values (a mask with more places than there are values to put there).
         usual = sorted(j.found.ignores_values for j in judged)[len(judged) // 2] if judged else False
-        judged[:] = [j for j in judged if j.found.ignores_values == usual]
-        return [j for j in fresh if j.found.ignores_values == usual]
+        most = max((j.found.generators for j in judged), default=0)
+        judged[:] = [
+            j for j in judged if j.found.ignores_values == usual and j.found.generators >= 0.75 * most
+        ]
+        return [j for j in fresh if j in judged]
 
     building = judge(BUILD)
     held: list[Judged] = []
