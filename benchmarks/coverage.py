@@ -15,7 +15,10 @@ differ are listed and count neither as run nor as silent. Random operators are r
 
 import sys
 
-sys.path.pop(0)  # numba would take this file for the package of the same name
+# numba imports the package `coverage` where there is one, and a script beside this file would hand it this one.
+if __name__ == "coverage":
+    raise ImportError("this is a benchmark, not the package coverage")
+sys.path.pop(0)  # nor may it be found from here
 
 import argparse
 import logging

@@ -10,14 +10,10 @@ import argparse
 import csv
 import heapq
 import os
-import sys
 import time
 from pathlib import Path
 
-# numba imports the package `coverage` where there is one; the script of that name beside this one is not it.
-sys.path = [folder for folder in sys.path if Path(folder).resolve() != Path(__file__).resolve().parent]
-
-from shardwise.solve import Problem, evaluate, read_problem, reduce, solve  # noqa: E402
+from shardwise.solve import Problem, evaluate, read_problem, reduce, solve
 
 
 def main() -> None:
