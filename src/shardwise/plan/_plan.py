@@ -1,0 +1,71 @@
+"""`Plan`: for each node of a graph the chosen row on every mesh axis, and the copies between nodes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ..graph import Graph, Ref
+from ..layout import Layout
+from ..mesh import Cluster, Mesh
+from ..placements import Row
+from ._schedule import Schedule, schedule
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One row per mesh axis, and where the rows come from: `book`, `dtensor`, `discovered` or `replicated`."""
+
+    mesh: Mesh
+    rows: tuple[Row, ...]
+    source: str = "book"
+
+    @cached_property
+    def input_layouts(self) -> tuple[Layout, ...]:
+        columns = zip(*(row.inputs for row in self.rows), strict=True)
+        return tuple(Layout(self.mesh, placed) for placed in columns)
+
+    @cached_property
+    def output_layouts(self) -> tuple[Layout | None, ...]:
+        """None for an output that the call does not return."""
+        columns = zip(*(row.outputs for row in self.rows), strict=True)
+        return tuple(None if placed[0] is None else Layout(self.mesh, placed) for placed in columns)
+
+    @property
+    def local(self) -> str | None:
+        """The local form that the call needs, the same on every axis that needs one."""
+        return next((row.local for row in self.rows if row.local is not None), None)
+
+    def __str__(self) -> str:
+        return "; ".join(f"{name}: {row}" for name, row in zip(self.mesh.names, self.rows, strict=True))
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A tensor brought into another layout once, for the users that are named."""
+
+    ref: Ref
+    layout: Layout
+    users: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A graph with a choice for every node.
+
+    `inputs` are the layouts of the graph's inputs by name, `outputs` those of its outputs in order (None where
+    there is no value). A gradient has the layout of its parameter.
+    """
+
+    graph: Graph
+    mesh: Mesh
+    cluster: Cluster
+    inputs: Mapping[str, Layout]
+    choices: Mapping[str, Choice]
+    copies: tuple[Copy, ...]
+    outputs: tuple[Layout | None, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        return schedule(self)
