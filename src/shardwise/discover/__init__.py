@@ -5,17 +5,19 @@ from ._discover import Policy, check, discover
 from ._emit_strategy import emit_strategy
 from ._emit_tests import emit_tests
 from ._found import Counterexample, Found, Verdict
-from ._isolated import Crash, run_isolated
+from ._isolated import Crash, discover_isolated, run_isolated
 from ._judge import Expected
 from ._laboratory import Laboratory, Unjudgeable
 from ._ops import op_name, resolve_op
 from ._report import report, yaml_report
 from ._samples import opinfos, samples
 from ._sizes import Sized, example_sizes
-from ._study import Study, studies, synthesize
+from ._study import Budget, Study, studies, study_calls, synthesize
+from ._sweep import Sweep, sweep
 from ._values import adversarial, generators
 
 __all__ = [
+    "Budget",
     "Call",
     "Counterexample",
     "Crash",
@@ -25,11 +27,13 @@ __all__ = [
     "Policy",
     "Sized",
     "Study",
+    "Sweep",
     "Unjudgeable",
     "Verdict",
     "adversarial",
     "check",
     "discover",
+    "discover_isolated",
     "emit_strategy",
     "emit_tests",
     "example_sizes",
@@ -41,6 +45,8 @@ __all__ = [
     "run_isolated",
     "samples",
     "studies",
+    "study_calls",
+    "sweep",
     "synthesize",
     "yaml_report",
 ]

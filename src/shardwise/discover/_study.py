@@ -1,5 +1,6 @@
 """The study of one operator: sweep, discover every call, synthesize a rule, hold it against calls it has not seen."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,19 @@ ROUNDS = 5
 Example = tuple[list[Any], dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Budget:
+    """What a study may cost: calls to build from and to hold against, and the CPU seconds after which no further
+    call is judged."""
+
+    build: int = BUILD
+    hold: int = HOLD
+    seconds: float = math.inf
+
+
+USUAL = Budget()
+
+
 @dataclass
 class Judged:
     call: Call
@@ -44,6 +58,9 @@ class Study:
     built_from: int = 0
     held_against: int = 0
     disagreed: list[Call] = field(default_factory=list)
+    refused: dict[str, str] = field(
+        default_factory=dict
+    )  # verdicts of calls without rows to judge, with a reason
     seconds: float = 0.0
 
 
@@ -82,8 +99,14 @@ def studies(
 
 
 def study_calls(
-    op: str, overload: str, swept: Sweep, progress: Callable[[int, int], None] | None = None
+    op: str,
+    overload: str,
+    swept: Sweep,
+    progress: Callable[[int, int], None] | None = None,
+    budget: Budget = USUAL,
+    find: Callable[..., Found] = discover,
 ) -> Study:
+    """The study of one overload from the calls of a sweep; `find` is `discover`, or the same in other processes."""
     started = time.process_time()
     pool = _spread(swept.calls[overload])
     judged: list[Judged] = []
@@ -91,11 +114,12 @@ def study_calls(
 
     def judge(count: int) -> list[Judged]:
         fresh: list[Judged] = []
-        while pool and len(fresh) < count:
+        while pool and len(fresh) < count and time.process_time() - started < budget.seconds:
             call = pool.pop(0)
             args, kwargs = call.arguments(call.tensors)
-            found = discover(call.op, *args, **kwargs)
+            found = find(call.op, *args, **kwargs)
             if found.verdict not in ("rows", "no valid rows"):
+                study.refused.setdefault(found.verdict, found.reason)
                 continue
             outputs = [
                 tuple(o.shape) if isinstance(o, Tensor) else None
@@ -103,7 +127,7 @@ def study_calls(
             ]
             fresh.append(Judged(call, found, outputs))
             if progress is not None:
-                progress(len(judged) + len(fresh), BUILD + HOLD)
+                progress(len(judged) + len(fresh), budget.build + budget.hold)
         judged.extend(fresh)
         # Where most calls depend on the values, one that does not is an accident (argmax over a dim of size 1), and so
         # are rows of a call that refuses most values (a mask with more places than there are values to put there).
@@ -114,7 +138,7 @@ def study_calls(
         ]
         return [j for j in fresh if j in judged]
 
-    building = judge(BUILD)
+    building = judge(budget.build)
     held: list[Judged] = []
     for _ in range(ROUNDS):
         if not building:
@@ -122,7 +146,7 @@ def study_calls(
         candidate = _fit(overload, building)
         if candidate is None:
             break
-        held += judge(max(0, HOLD - len(held)))
+        held += judge(max(0, budget.hold - len(held)))
         wrong = [j for j in held if not agrees(candidate, _observe(j, candidate.reading))]
         study.built_from, study.held_against = len(building), len(held)
         study.disagreed = [j.call for j in wrong]
