@@ -254,9 +254,9 @@ class _Call:
 
     def is_valid(self, chosen: tuple[int, ...]) -> bool:
         """True if every tensor has a layout, of finite price, with shards as the rows want them."""
-        return self.price_of(chosen) < math.inf and self._outputs_and_sizes_fit(chosen)
+        return self.price_of(chosen) < math.inf and self._outputs_andsizes_fit(chosen)
 
-    def _outputs_and_sizes_fit(self, chosen: tuple[int, ...]) -> bool:
+    def _outputs_andsizes_fit(self, chosen: tuple[int, ...]) -> bool:
         rows = [self.rows[row] for row in chosen]
         for placed in zip(*(row.outputs for row in rows), strict=True):
             missing = [p is None for p in placed]
@@ -269,7 +269,7 @@ class _Call:
             if shape is not None:
                 columns.append((tuple(p for row in rows if (p := row.outputs[i]) is not None), shape))
         shards = [row.shards for row in rows]
-        return all(not p or _sizes_fit(Layout(self.mesh, p), shards, shape) for p, shape in columns)
+        return all(not p or sizes_fit(Layout(self.mesh, p), shards, shape) for p, shape in columns)
 
     def _may_fit(self, chosen: tuple[int, ...]) -> bool:
         """False if the first axes alone already cut a dim finer than one of their rows allows."""
@@ -301,7 +301,7 @@ class _Call:
             for candidates, inputs in zip(self.candidates, wanted, strict=True)
         ]
         chosen = tuple(row for row in matches if row is not None)
-        if len(chosen) == len(matches) and self._outputs_and_sizes_fit(chosen):
+        if len(chosen) == len(matches) and self._outputs_andsizes_fit(chosen):
             yield Combination(self.mesh, tuple(self.rows[row] for row in chosen), 0.0, 0)
 
     def best_first(self) -> Iterator[Combination]:
@@ -329,7 +329,7 @@ class _Call:
                     heapq.heappush(heap, (total, changes + self.changed[axis][row], (*chosen, row)))
 
 
-def _sizes_fit(layout: Layout, shards: Sequence[str], shape: Shape) -> bool:
+def sizes_fit(layout: Layout, shards: Sequence[str], shape: Shape) -> bool:
     """True if each dim that a row shards is cut as that row wants it, by all axes on that dim together."""
     for dim in layout.sharded_dims:
         wanted = {shards[axis] for axis in layout.axes(dim)}

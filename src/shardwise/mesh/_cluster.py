@@ -99,14 +99,24 @@ class Level:
     size: int | None = None
 
 
+# What kernels reach of a device's peak where nothing was measured.
+_EFFICIENCY = {"matmul": 0.7, "attention": 0.45, "attention_backward": 0.35, "memory": 0.8}
+
+
 @dataclass(frozen=True)
 class Device:
-    """Peak rates of one device: operations per second by dtype, memory in bytes and bytes per second."""
+    """Peak rates of one device: operations per second by dtype, memory in bytes and bytes per second.
+
+    `efficiency` is the share of the peak that each kind of kernel reaches (`matmul`, `attention`,
+    `attention_backward`, `memory`), `launch` the seconds that starting any kernel takes.
+    """
 
     name: str
     flops: Mapping[str, float]
     memory: float
     memory_bandwidth: float
+    efficiency: Mapping[str, float] = field(default_factory=lambda: dict(_EFFICIENCY))
+    launch: float = 2e-6
 
     def rate(self, dtype: object) -> float:
         """Operations per second in `dtype` (a `torch.dtype` or its name); float32's if none is stated."""
@@ -118,7 +128,9 @@ class Device:
             raise UsageError(f"device {self.name!r} states no rate for float32: other dtypes fall back on it")
 
     def __hash__(self) -> int:
-        return hash((self.name, tuple(sorted(self.flops.items())), self.memory, self.memory_bandwidth))
+        shares = tuple(sorted(self.efficiency.items()))
+        rates = tuple(sorted(self.flops.items()))
+        return hash((self.name, rates, self.memory, self.memory_bandwidth, shares, self.launch))
 
 
 @dataclass(frozen=True)
