@@ -80,16 +80,23 @@ class Call:
     def runner(self) -> Callable[[Sequence[Tensor]], Any]:
         """The quickest way to run this call: without pytree where no tensor is inside a list."""
         quick = self._quick_runner()
-        guard = next((guard for pattern, guard in GUARDS if fnmatch(self.name, pattern)), None)
-        if guard is None:
+        if self._guard is None:
             return quick
 
         def guarded(tensors: Sequence[Tensor]) -> Any:
-            if not guard(tensors):
-                raise ValueError(f"{self.name} does not take shapes {[tuple(t.shape) for t in tensors]}")
+            self.guard(tensors)
             return quick(tensors)
 
         return guarded
+
+    @cached_property
+    def _guard(self) -> Callable[[Sequence[Tensor]], bool] | None:
+        return next((guard for pattern, guard in GUARDS if fnmatch(self.name, pattern)), None)
+
+    def guard(self, tensors: Sequence[Tensor]) -> None:
+        """Refuse shapes on which the operator's kernel would end the process."""
+        if self._guard is not None and not self._guard(tensors):
+            raise ValueError(f"{self.name} does not take shapes {[tuple(t.shape) for t in tensors]}")
 
     def _quick_runner(self) -> Callable[[Sequence[Tensor]], Any]:
         flat_args, flat_kwargs = pytree.tree_unflatten(list(self.leaves), self.tree)

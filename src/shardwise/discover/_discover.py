@@ -18,11 +18,13 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from ..errors import UsageError
 from ..placements import Row, is_partial, is_replicate, is_shard, placement_text
+from ..rules import require_form
 from ._call import Call, Dispatched, dispatched
 from ._candidates import combinations, partials_of, placements_of
 from ._found import Found, Verdict, refutation
 from ._judge import Expected
 from ._laboratory import RANKS, Laboratory, Unjudgeable
+from ._sizes import size_leaves
 from ._trial import Trial, maximal
 
 
@@ -79,7 +81,7 @@ def discover(op: Callable[..., Any], /, *args: Any, policy: Policy | None = None
     trials = {}
     rows: dict[Row, Counter[str]] = {}
     candidates = list(combinations(laboratory.call, policy.partials))
-    if laboratory.experiments[0].local_sizes:
+    if size_leaves(laboratory.call):
         # With local sizes even replicated inputs, or none, can give sharded outputs: new_zeros, expand.
         candidates.append((Replicate(),) * len(laboratory.call.tensors))
     for inputs in candidates:
@@ -109,10 +111,13 @@ def check(
     """Try to refute one row for the call `op(*args, **kwargs)`.
 
     The verdict is true if every experiment agrees for even shards at least (`shards` says for which), and carries
-    a counterexample if values differ.
+    a counterexample if values differ. A row may name the local form by which the ranks run.
 
     >>> bool(check(torch.abs, "P(sum) -> P(sum)", torch.rand(4, 6)))
     False
+    >>> table, tokens = torch.rand(12, 4), torch.randint(12, (5,))
+    >>> bool(check(torch.ops.aten.embedding.default, "S(0), R -> P(sum) with local lookup", table, tokens))
+    True
     """
     policy = policy or Policy()
     row = Row.parse(row) if isinstance(row, str) else row
@@ -123,14 +128,15 @@ def check(
     except Unjudgeable as why:
         return Verdict(row, False, f"{why.verdict}: {why.reason}")
     _check_outputs(row, front, laboratory)
+    if row.local is not None:
+        require_form(row.local, front.judged.op)
     inputs = front.judged_inputs(row.inputs)
     outputs = _output_options(laboratory, policy, inputs)
     for position, placement in zip(front.outputs, row.outputs, strict=True):
         outputs[position] = None if placement is None else [placement]
     best: Verdict | None = None
-    for local in (None, "sizes"):
-        if local == "sizes" and not laboratory.experiments[0].local_sizes:
-            continue
+    forms: tuple[str | None, ...] = (None, "sizes") if size_leaves(laboratory.call) else (None,)
+    for local in forms if row.local is None else (row.local,):
         trial = _run(laboratory, Trial(inputs, outputs, local))
         verdict = _verdict(row, trial, front, laboratory, policy)
         if verdict:
@@ -173,7 +179,7 @@ def _try(laboratory: Laboratory, inputs: tuple[Placement, ...], policy: Policy) 
                 outputs[i] = [p for p in outputs[i] or () if not is_partial(p)]
     trial = _run(laboratory, Trial(inputs, outputs))
     sharded_and_raised = trial.raised_at_once and not any(is_partial(p) for p in inputs)
-    if laboratory.experiments[0].local_sizes and (sharded_and_raised or all(is_replicate(p) for p in inputs)):
+    if size_leaves(laboratory.call) and (sharded_and_raised or all(is_replicate(p) for p in inputs)):
         with_sizes = _run(laboratory, Trial(inputs, outputs, "sizes"))
         if next(with_sizes.rows(), None) is not None:
             return with_sizes

@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 
 from ..placements import is_partial, is_shard, shard_sizes, split
+from ..rules import Piece, local_call
 from ._call import Call, flat_outputs
 from ._judge import Expected, array
 from ._partials import Pieces
-from ._sizes import LocalSizes, Sized
+from ._sizes import Sized
 
 # What the shards of one run look like: none sharded, or the worst of the sharded dims.
 Case = Literal["whole", "even", "uneven", "empty"]
@@ -58,8 +59,6 @@ class Experiment:
         finite = special_input is None
         self.outputs = [Expected(r, finite) if isinstance(r, Tensor) else r for r in results]
         self.dtypes = [r.dtype if isinstance(r, Tensor) else None for r in results]
-        shapes = [r.shape if isinstance(r, Expected) else None for r in self.outputs]
-        self.local_sizes = LocalSizes(sized, shapes)
 
     def __repr__(self) -> str:
         shapes = " ".join(str(s) for s in self.sized.shapes)
@@ -111,21 +110,55 @@ class Experiment:
             self._pieces[key] = cut
         return self._pieces[key]
 
-    def run(self, inputs: Sequence[Placement], calls: Sequence[Call] | None = None) -> Local:
-        """Run every rank on its pieces; `calls` are the ranks' own calls where arguments are local too."""
+    def run(
+        self,
+        inputs: Sequence[Placement],
+        local: str | None = None,
+        outputs: Sequence[Placement | None] = (),
+    ) -> Local:
+        """Run every rank on its pieces, by the local form `local` where one is named; that may depend on how the
+        outputs are placed (None where that is open)."""
         cut = [self.pieces(i, placement) for i, placement in enumerate(inputs)]
-        outputs: list[list[Any]] = []
+        results: list[list[Any]] = []
         runner = self.call.runner
         for rank in range(self.ranks):
-            local = [pieces[rank] for pieces in cut]
+            held = [pieces[rank] for pieces in cut]
             for i in self.mutated:
-                local[i] = local[i].clone()
+                held[i] = held[i].clone()
             try:
-                results = flat_outputs(runner(local) if calls is None else calls[rank].runner(local))
+                if local is None:
+                    flat = flat_outputs(runner(held))
+                else:
+                    flat = flat_outputs(self._run_local_form(local, rank, held, inputs, outputs))
             except Exception as error:
                 raise LocalRunFailed(f"rank {rank} raised: {_first_line(error)}") from error
-            outputs.append([*results, *(local[i] for i in self.mutated)] if self.mutated else results)
-        return self._arrays(outputs)
+            results.append([*flat, *(held[i] for i in self.mutated)] if self.mutated else flat)
+        return self._arrays(results)
+
+    def _run_local_form(
+        self,
+        form: str,
+        rank: int,
+        held: list[Tensor],
+        inputs: Sequence[Placement],
+        outputs: Sequence[Placement | None],
+    ) -> Any:
+        self.call.guard(held)
+        args, kwargs = self.call.arguments(held)
+        shapes = [r.shape if isinstance(r, Expected) else None for r in self.outputs]
+        given = [self._piece(s, p, rank) for s, p in zip(self.sized.shapes, inputs, strict=True)]
+        made = [None if s is None else self._piece(s, p, rank) for s, p in zip(shapes, outputs, strict=True)]
+        return local_call(form, self.call.op, args, kwargs, given, made)
+
+    def _piece(self, shape: tuple[int, ...], placement: Placement | None, rank: int) -> Piece:
+        if placement is None or not is_shard(placement):
+            return Piece.whole(shape)
+        if hasattr(placement, "split_factor"):
+            raise LocalRunFailed("local forms are for plain shards: what a strided one holds lies apart")
+        dim, sizes = placement.dim, shard_sizes(shape[placement.dim], self.ranks)
+        start = [0] * len(shape)
+        start[dim] = sum(sizes[:rank])
+        return Piece(shape, (*shape[:dim], sizes[rank], *shape[dim + 1 :]), tuple(start))
 
     def _arrays(self, outputs: list[list[Any]]) -> Local:
         local: Local = []

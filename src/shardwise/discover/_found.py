@@ -43,11 +43,8 @@ class Counterexample:
         """Run it again; True if the row fails again."""
         placement = self.row.outputs[self.output]
         assert placement is not None
-        calls = None
-        if self.row.local == "sizes":
-            calls = self.experiment.local_sizes.calls(self.row.inputs, placement, self.experiment.ranks)
         try:
-            local = self.experiment.run(self.row.inputs, calls)
+            local = self.experiment.run(self.row.inputs, self.row.local, self.row.outputs)
         except LocalRunFailed:
             return True
         return not self.experiment.outputs[self.output].agrees(local[self.output], placement)
@@ -59,7 +56,7 @@ class Counterexample:
         placement = self.row.outputs[self.output]
         if self.reason != "values differ" or placement is None:
             return lines[0]
-        local = experiment.run(self.row.inputs)[self.output]
+        local = experiment.run(self.row.inputs, self.row.local, self.row.outputs)[self.output]
         if is_shard(placement) or any(piece.shape != expected.shape for piece in local):
             lines.append(
                 f"the whole output has shape {expected.shape}, the ranks' {[p.shape for p in local]}"

@@ -67,10 +67,12 @@ class Laboratory:
             for output in (o for e in self.experiments for o in e.outputs if isinstance(o, Expected)):
                 output.tighten(0.0)
         self.ignores_values = self._outputs_that_ignore_values()
+        uninitialised = any(part in _UNINITIALISED for part in self.call.name.split("."))
         for experiment in self.experiments:
             for output, ignores in zip(experiment.outputs, self.ignores_values, strict=True):
                 if ignores and isinstance(output, Expected):
                     output.degenerate = False  # constant by nature: its shape is the evidence
+                    output.has_values = not uninitialised
         self.narrows = _narrowed_outputs(call)
 
     def rounding(self, row: Row, output: int) -> Counterexample | None:
@@ -80,7 +82,7 @@ class Laboratory:
         for experiment in self.experiments:
             expected = experiment.outputs[output]
             expected.tighten(torch.finfo(expected.dtype).eps)
-            if not expected.agrees(experiment.run(row.inputs)[output], placement):
+            if not expected.agrees(experiment.run(row.inputs, row.local, row.outputs)[output], placement):
                 return Counterexample(row, output, experiment, "rounded before it is reduced")
         return None
 
@@ -170,7 +172,7 @@ class Laboratory:
     def _refuse_random(self) -> None:
         tags = getattr(self.call.op, "tags", ())
         name = self.call.name.split(".")
-        if torch.Tag.dynamic_output_shape in tags:
+        if torch.Tag.dynamic_output_shape in tags and not _indexes_by_position(self.call):
             raise Unjudgeable(
                 "data-dependent shape", f"{self.call.name} has an output whose shape depends on values"
             )
@@ -270,6 +272,14 @@ def changes_nothing(inputs: Sequence[Tensor], outputs: Sequence[object]) -> bool
         return False
     first, output = inputs[0], outputs[0]
     return first.shape == output.shape and first.dtype == output.dtype and torch.equal(first, output)
+
+
+def _indexes_by_position(call: Call) -> bool:
+    """Advanced indexing has an output of known shape unless an index is a mask."""
+    names = call.name.split(".")
+    return ("index" in names or "_unsafe_index" in names) and not any(
+        t.dtype in (torch.bool, torch.uint8) for t in call.tensors[1:]
+    )
 
 
 def _is_consistent(call: Call, inputs: Sequence[Tensor]) -> bool:

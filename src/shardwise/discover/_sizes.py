@@ -2,8 +2,7 @@
 
 Dims of equal size in the example vary together, since nothing else tells which of them must agree (the two k of
 a matmul). A size that the operator will not accept stays as it was. Arguments that name sizes (`view`,
-`layer_norm`, `select_backward`) follow the dims they name: globally when a call is resized, and on each rank when
-it runs on shards, which is the local form `sizes`.
+`layer_norm`, `select_backward`) follow the dims they name.
 """
 
 import functools
@@ -12,9 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from torch.distributed.tensor.placement_types import Placement
-
-from ..placements import is_shard, shard_sizes
+from ..rules import is_size_argument
 from ._call import Call
 
 Shape = tuple[int, ...]
@@ -41,10 +38,6 @@ SIZES: dict[tuple[int, str], tuple[int, ...]] = {
 # Tensors are not made larger than this: with many dims of one size, resizing would.
 LARGEST = 20_000
 
-_SIZE_WORDS = ("size", "shape")
-_NOT_SIZES = {"kernel_size", "split_size", "split_sizes", "block_size", "chunk_size"}
-_SIZE_NAMES = {"N", "C", "HxW", "num_weights", "num_embeddings"}
-
 
 @dataclass(frozen=True)
 class Sized:
@@ -66,10 +59,7 @@ def size_leaves(call: Call) -> list[tuple[int, str, int]]:
     return [
         (leaf, name, value)
         for leaf, name, value in named
-        if type(value) is int
-        and name not in _NOT_SIZES
-        # A single number called a size is as a rule that of a window.
-        and (name in _SIZE_NAMES or (several[name] > 1 and any(word in name for word in _SIZE_WORDS)))
+        if type(value) is int and is_size_argument(name, several[name])
     ]
 
 
@@ -129,51 +119,3 @@ class Resizer:
                     products.setdefault(math.prod(old[start:stop]), math.prod(new[start:stop]))
         changes = {leaf: products.get(value, value) for leaf, _, value in size_leaves(call)}
         return Sized(call.with_leaves(changes), new_shapes)
-
-
-class LocalSizes:
-    """The size arguments of a sized call on each rank: the local form `sizes`."""
-
-    def __init__(self, sized: Sized, output_shapes: Sequence[Shape | None]) -> None:
-        self.call = sized.call
-        self.shapes = sized.shapes
-        self.output_shapes = output_shapes
-        by_argument: dict[str, list[tuple[int, int]]] = {}
-        for leaf, name, value in size_leaves(sized.call):
-            by_argument.setdefault(name, []).append((leaf, value))
-        self.arguments = list(by_argument.values())
-
-    def __bool__(self) -> bool:
-        return bool(self.arguments)
-
-    def calls(self, inputs: Sequence[Placement], output: Placement, ranks: int) -> list[Call] | None:
-        """One call per rank, sizes replaced by the local ones; None where that changes nothing."""
-        changes: list[dict[int, int]] = [{} for _ in range(ranks)]
-        sharded = [
-            shape[p.dim]
-            for shape, p in zip(self.shapes, inputs, strict=True)
-            if is_shard(p) and shape[p.dim] > 1
-        ]
-        shape = self.output_shapes[0]
-        for argument in self.arguments:
-            if shape is not None and self._names(argument, shape):
-                if not is_shard(output) or output.dim >= len(argument):
-                    continue
-                leaf, value = argument[output.dim]
-                elements = [(leaf, shape[output.dim])] if value != -1 else []
-            else:
-                outer = [shape[output.dim]] if shape is not None and is_shard(output) else []
-                elements = [(leaf, value) for leaf, value in argument if value in sharded + outer]
-            for leaf, value in elements:
-                for rank, size in enumerate(shard_sizes(value, ranks)):
-                    changes[rank][leaf] = size
-        if not any(changes):
-            return None
-        return [self.call.with_leaves(change) for change in changes]
-
-    @staticmethod
-    def _names(argument: list[tuple[int, int]], shape: Shape) -> bool:
-        """True if the argument spells out the shape of the output."""
-        return len(argument) == len(shape) and all(
-            value in (-1, size) for (_, value), size in zip(argument, shape, strict=True)
-        )

@@ -78,8 +78,8 @@ class Trial:
             return
         self.experiments += 1
         self.judged += sum(claim.alive for claims in self.claims for claim in (claims or {}).values())
-        if self.local == "sizes":
-            self._meet_with_local_sizes(experiment, case)
+        if self.local is not None:
+            self._meet_in_local_form(experiment, case)
             return
         try:
             local = experiment.run(self.inputs)
@@ -93,26 +93,25 @@ class Trial:
                     if claim.alive:
                         self._judge(experiment, case, i, placement, claim, local[i])
 
-    def _meet_with_local_sizes(self, experiment: Experiment, case: Case) -> None:
-        """Local size arguments depend on how the outputs are placed, so each placement is a run of its own."""
+    def _meet_in_local_form(self, experiment: Experiment, case: Case) -> None:
+        """What a local form does may depend on how the outputs are placed, so each placement of the first output
+        is a run of its own; the other outputs are placed alike where they may be."""
         first = next(c for c in self.claims if c is not None)
         for placement in [p for p, claim in first.items() if claim.alive]:
-            calls = experiment.local_sizes.calls(self.inputs, placement, experiment.ranks)
+            placements = [_beside(claims, placement) for claims in self.claims]
             affected = [
-                (i, c[placement]) for i, c in enumerate(self.claims) if c is not None and placement in c
+                (i, p, c[p])
+                for i, (c, p) in enumerate(zip(self.claims, placements, strict=True))
+                if c is not None and p is not None
             ]
-            if calls is None:
-                for _, claim in affected:
-                    claim.fail("whole", experiment, "no argument names a size that is local here")
-                continue
             try:
-                local = experiment.run(self.inputs, calls)
+                local = experiment.run(self.inputs, self.local, placements)
             except LocalRunFailed as failure:
-                for i, claim in affected:
-                    claim.fail(experiment.row_case(case, i, placement), experiment, str(failure))
+                for i, p, claim in affected:
+                    claim.fail(experiment.row_case(case, i, p), experiment, str(failure))
                 continue
-            for i, claim in affected:
-                self._judge(experiment, case, i, placement, claim, local[i])
+            for i, p, claim in affected:
+                self._judge(experiment, case, i, p, claim, local[i])
 
     def _judge(
         self, experiment: Experiment, case: Case, output: int, placement: Placement, claim: Claim, local: list
@@ -146,6 +145,13 @@ class Trial:
             shards = min((c.shards for c in held if c.shards is not None), key=_GENERALITY.index)
             evidence = min((c.evidence for c in held), key=Counter.total)
             yield Row(self.inputs, tuple(p for p, _ in choice), shards, self.local), evidence
+
+
+def _beside(claims: dict[Placement, Claim] | None, placement: Placement) -> Placement | None:
+    """How an output is placed when the first one is placed so; None where that is open."""
+    if claims is None or placement in claims:
+        return placement if claims else None
+    return next(iter(claims)) if len(claims) == 1 else None
 
 
 _GENERALITY: tuple[Shards, ...] = ("even", "nonempty", "any")

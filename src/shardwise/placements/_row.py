@@ -35,7 +35,15 @@ class Row:
 
     @classmethod
     def parse(cls, text: str, shards: Shards = "any", local: str | None = None) -> "Row":
-        left, arrow, right = text.partition("->")
+        """Read `S(0), R -> P(sum) for even shards with local lookup`; the last two parts are optional."""
+        rest, _, form = text.partition(" with local ")
+        rest, found, kind = rest.partition(" for ")
+        if found:
+            kind = kind.strip().removesuffix("shards").strip()
+            if kind not in SHARDS:
+                raise UsageError(f"row {text!r} holds for {kind!r}: say even shards or nonempty shards")
+            shards = kind
+        left, arrow, right = rest.partition("->")
         if not arrow:
             raise UsageError(f"row {text!r} has no '->': write it as 'S(0), R -> S(0)'")
         try:
@@ -45,7 +53,7 @@ class Row:
             )
         except UsageError as error:
             raise UsageError(f"row {text!r}: {error}") from None
-        return cls(inputs, outputs, shards, local)
+        return cls(inputs, outputs, shards, form.strip() or local)
 
     def __str__(self) -> str:
         left = ", ".join(placement_text(p) for p in self.inputs)

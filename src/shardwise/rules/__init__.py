@@ -6,16 +6,21 @@ from ._expression import Scope
 from ._factors import Factor, FactorRule, Kind, TensorFactors
 from ._from_rows import factors_of_call
 from ._language import Template, rule_for
+from ._local import local_call, require_form
+from ._local_sizes import VIEWS, is_size_argument
+from ._piece import Piece
 from ._recorder import Recorder
 from ._rule import Rule, overload
 
 __all__ = [
     "DIM_ARGUMENTS",
+    "VIEWS",
     "Bound",
     "Clause",
     "Factor",
     "FactorRule",
     "Kind",
+    "Piece",
     "Reading",
     "Recorder",
     "Rule",
@@ -25,7 +30,10 @@ __all__ = [
     "Term",
     "bind",
     "factors_of_call",
+    "is_size_argument",
+    "local_call",
     "named_arguments",
     "overload",
+    "require_form",
     "rule_for",
 ]
