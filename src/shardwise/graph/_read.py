@@ -24,7 +24,8 @@ _RESHAPES = {
 
 
 def tidy(module: fx.GraphModule) -> None:
-    """Take out what does nothing by the policy or by its shapes, views made twice, and what nothing uses."""
+    """Take out what does nothing by the policy or by its shapes, views made twice, and what nothing uses; let the
+    backward make its own views."""
     views: dict[Any, fx.Node] = {}
     for node in list(module.graph.nodes):
         if node.op != "call_function":
@@ -39,9 +40,37 @@ def tidy(module: fx.GraphModule) -> None:
         if same is not None and same is not node:
             node.replace_all_uses_with(same)
             module.graph.erase_node(node)
+    _view_again_in_backward(module.graph)
     # Nothing a functional graph does is a side effect: a call whose results are not used need not be made.
     module.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
     module.recompile()
+
+
+def _view_again_in_backward(graph: fx.Graph) -> None:
+    """Views that the backward uses, made there once more, from what they are views of.
+
+    They cost nothing, and what is kept between forward and backward is then the tensor itself, in whatever layout it
+    has: a weight gathered for its transpose need not stay gathered.
+    """
+    place = {node: (i, 0) for i, node in enumerate(graph.nodes)}
+    for node in reversed(list(graph.nodes)):
+        single = isinstance(node.meta.get("val"), Tensor)
+        if not (_is_call(node) and single and is_view(node.target) and not _is_backward(node)):
+            continue
+        later = [user for user in node.users if _is_backward(user)]
+        if not later:
+            continue
+        first = min(later, key=place.__getitem__)
+        with graph.inserting_before(first):
+            again = graph.node_copy(node)
+        again.meta = {**node.meta, "partitioner_tag": "is_backward"}
+        place[again] = (place[first][0], place[first][1] - 1)
+        for user in later:
+            user.replace_input_with(node, again)
+
+
+def _is_backward(node: fx.Node) -> bool:
+    return node.meta.get("partitioner_tag") == "is_backward"
 
 
 def _same_as(node: fx.Node) -> fx.Node | None:
@@ -156,7 +185,7 @@ def _node(node: fx.Node) -> Node:
     flops, moved = cost(op, _arguments(node.args, _info_of), _arguments(node.kwargs, _info_of), outputs)
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     path = list(stack.values())[-1][0] if stack else ""
-    phase: Phase = "backward" if node.meta.get("partitioner_tag") == "is_backward" else "forward"
+    phase: Phase = "backward" if _is_backward(node) else "forward"
     return Node(node.name, str(op), args, kwargs, outputs, path, phase, source, flops, moved)
 
 

@@ -109,6 +109,16 @@ class Items:
                 self._add_output(position, output, output.value, end)
         self._tie_partners()
 
+    def options_of(self, item: Item) -> np.ndarray:
+        """The layouts among which an input or output chooses."""
+        if item.kind == "input":
+            entry = self.graph[item.name]
+            assert isinstance(entry, Input)
+            return self._options(entry.tensor)
+        value = self.graph.outputs[int(item.name)].value
+        assert value is not None
+        return self._options(self.graph.tensor(value))
+
     def _add(self, item: Item) -> int:
         self.places[item.kind, item.name] = len(self.all)
         self.all.append(item)

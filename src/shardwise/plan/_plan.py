@@ -9,6 +9,7 @@ from ..graph import Graph, Ref
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
 from ..placements import Row
+from ._evaluate import Cost, evaluate
 from ._schedule import Schedule, schedule
 
 
@@ -69,3 +70,8 @@ class Plan:
     @cached_property
     def schedule(self) -> Schedule:
         return schedule(self)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """Time and memory of a step, worked out from the schedule."""
+        return evaluate(self)

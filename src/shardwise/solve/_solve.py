@@ -31,6 +31,7 @@ def solve(
     problem: Problem,
     *,
     time_limit: float = 60.0,
+    gap: float = 0.0,
     max_iterations: int | None = None,
     seed: int = 0,
     workers: int | None = None,
@@ -38,15 +39,23 @@ def solve(
 ) -> Solution:
     """The cheapest choice per node under the memory limit.
 
-    Runs until the optimum is proven or `time_limit` seconds have passed since the call; Ctrl-C ends it early
-    with the best so far. `workers` defaults to the cores at hand, at most 8. With `max_iterations`, rounds of
-    search are counted instead and the result depends on `seed` alone (two workers unless told otherwise); the
-    time limit still holds. `progress` is called with every improvement.
+    Runs until the optimum is proven, or a solution is known to lie within the share `gap` of it, or `time_limit`
+    seconds have passed since the call; Ctrl-C ends it early with the best so far. `workers` defaults to the
+    cores at hand, at most 8. With `max_iterations`, rounds of search are counted instead and the result depends
+    on `seed` alone (two workers unless told otherwise); the time limit still holds. `progress` is called with
+    every improvement.
     """
     begun = time.monotonic()
-    _check(time_limit, max_iterations, workers)
+    _check(time_limit, gap, max_iterations, workers)
     run = _Run(
-        problem, begun, begun + time_limit, max_iterations, seed, _workers(workers, max_iterations), progress
+        problem,
+        begun,
+        begun + time_limit,
+        max_iterations,
+        seed,
+        _workers(workers, max_iterations),
+        progress,
+        gap,
     )
     try:
         return run.solve()
@@ -54,9 +63,11 @@ def solve(
         return run.interrupted()
 
 
-def _check(time_limit: float, max_iterations: int | None, workers: int | None) -> None:
+def _check(time_limit: float, gap: float, max_iterations: int | None, workers: int | None) -> None:
     if not time_limit > 0:
         raise UsageError(f"time_limit is {time_limit!r}: it must be a positive number of seconds.")
+    if not gap >= 0:
+        raise UsageError(f"gap is {gap!r}: it must be 0 or a share of the cost, such as 0.01.")
     if max_iterations is not None and max_iterations < 1:
         raise UsageError(f"max_iterations is {max_iterations!r}: it must be at least 1.")
     if workers is not None and workers < 1:
@@ -81,9 +92,11 @@ class _Run:
         seed: int,
         workers: int,
         progress: Callable[[Progress], None] | None,
+        gap: float = 0.0,
     ) -> None:
         self.problem, self.begun, self.deadline = problem, begun, deadline
         self.most_rounds, self.seed, self.workers, self.progress = most_rounds, seed, workers, progress
+        self.gap = gap
         self.reduction: Reduction | None = None
         self.exchange: Exchange | None = None
         self.log: list[Progress] = []
@@ -180,7 +193,10 @@ class _Run:
 
     def _closed(self, view: View) -> bool:
         bound = self._bound(view.bound)
-        return bound is not None and np.isfinite(view.cost) and bound >= self._cost(view.cost)
+        if bound is None or not np.isfinite(view.cost):
+            return False
+        cost = self._cost(view.cost)
+        return cost - bound <= self.gap * abs(cost)
 
     def _constant(self) -> float:
         assert self.reduction is not None and self.reduction.kernel is not None

@@ -1,0 +1,161 @@
+"""What a plan costs, worked out from its schedule entry by entry: the authority on time and memory.
+
+The solver's problem approximates when memory is held; here every value counts from when it is made to its last use,
+views share what they are views of, and copies count while they live.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ..graph import Ref, TensorInfo, is_view
+from ._choices import Layouts
+from ._prices import Optimizer, compute_seconds, local_call
+from ._rows import described, signature
+from ._schedule import Call, Entry, Value
+
+if TYPE_CHECKING:
+    from ._plan import Plan
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a step and bytes held on the device that holds most.
+
+    `entries` are the seconds of each entry of the schedule, `held` the bytes while each runs. Parameters, buffers and
+    the optimizer's state are held throughout (`lasting`).
+    """
+
+    entries: tuple[float, ...]
+    held: tuple[int, ...]
+    compute: float
+    update: float
+    communication: dict[str, float]
+    bytes_per_axis: dict[str, int]
+    lasting: int
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.update + sum(self.communication.values())
+
+    @cached_property
+    def peak(self) -> int:
+        return max(self.held, default=self.lasting)
+
+
+def evaluate(plan: "Plan") -> Cost:
+    """The cost of a plan, from its schedule."""
+    return _Evaluation(plan).cost()
+
+
+class _Evaluation:
+    def __init__(self, plan: "Plan") -> None:
+        self.plan = plan
+        self.layouts = Layouts(plan.mesh)
+        self.schedule = plan.schedule
+        self.optimizer = Optimizer.of(plan.options.get("optimizer", "none"))
+        self.numbers = {value: self.layouts.of(layout) for value, layout in self.schedule.layouts.items()}
+        self._seconds: dict[object, float] = {}
+
+    def cost(self) -> Cost:
+        entries: list[float] = []
+        communication: Counter[str] = Counter()
+        sent: Counter[str] = Counter()
+        compute = 0.0
+        for entry in self.schedule.entries:
+            if isinstance(entry, Call):
+                seconds = self._compute(entry)
+                compute += seconds
+            else:
+                seconds = entry.change.price
+                for step in entry.change.collectives:
+                    communication[step.kind] += step.seconds  # type: ignore[assignment]
+                    for axis in step.axes:
+                        sent[self.plan.mesh.names[axis]] += step.size
+            entries.append(seconds)
+        lasting, update = self._lasting()
+        return Cost(
+            tuple(entries),
+            tuple(self._held(lasting)),
+            compute,
+            update,
+            dict(communication),
+            dict(sent),
+            lasting,
+        )
+
+    def _local(self, value: Value) -> TensorInfo:
+        return self.layouts.local(self.numbers[value], self.plan.graph.tensor(value.ref))
+
+    def _compute(self, entry: Call) -> float:
+        node = entry.node
+        key = signature(self.plan.graph, node), entry.choice.rows
+        if key not in self._seconds:
+            made = tuple(None if value is None else self._local(value) for value in entry.outputs)
+            args, kwargs = local_call(
+                node, [self._local(v) for v in entry.inputs], described(self.plan.graph, node)
+            )
+            device = self.plan.cluster.device
+            self._seconds[key] = compute_seconds(device, node.overload, args, kwargs, made)
+        return self._seconds[key]
+
+    def _lasting(self) -> tuple[int, float]:
+        """Bytes that are held throughout, and the seconds of the optimizer's update."""
+        held, seconds = 0, 0.0
+        for entry in self.plan.graph.inputs:
+            if entry.role not in ("parameter", "buffer", "constant"):
+                continue
+            local = self._local(Value(Ref(entry.name)))
+            held += local.bytes
+            if entry.role == "parameter" and entry.trainable and self.plan.graph.training:
+                held += self.optimizer.state_bytes(local)
+                seconds += self.optimizer.seconds(local, self.plan.cluster.device)
+        return held, seconds
+
+    def _held(self, lasting: int) -> list[int]:
+        """Bytes held while each entry runs."""
+        owner: dict[Value, Value] = {}  # whose memory a value is in
+        users: Counter[Value] = Counter()  # live values in each piece of memory
+        size: dict[Value, int] = {}
+        now = lasting
+        for entry in self.plan.graph.inputs:
+            value = Value(Ref(entry.name))
+            owner[value] = value
+            users[value] = 1
+            size[value] = 0
+            if entry.role in ("user_input", "tangent"):
+                size[value] = self._local(value).bytes
+                now += size[value]
+            else:
+                users[value] += 1  # it never ends
+        held = []
+        for item in self.schedule.entries:
+            for value in item.made:
+                source = _shares(item)
+                if source is not None:
+                    owner[value] = owner[source]
+                else:
+                    owner[value] = value
+                    size[value] = self._local(value).bytes
+                    now += size[value]
+                users[owner[value]] += 1
+            held.append(now)
+            for value in item.dead:
+                root = owner[value]
+                users[root] -= 1
+                if users[root] == 0:
+                    now -= size[root]
+        return held
+
+
+def _shares(entry: Entry) -> Value | None:
+    """The value in whose memory an entry's result lies, if it makes none of its own."""
+    if isinstance(entry, Call):
+        return entry.inputs[0] if entry.inputs and is_view(entry.node.overload) else None
+    return entry.source if not entry.change.collectives and _only_slices(entry) else None
+
+
+def _only_slices(entry: Entry) -> bool:
+    assert not isinstance(entry, Call)
+    return all(step.kind == "slice" for step in entry.change.steps)

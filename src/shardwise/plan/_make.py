@@ -1,0 +1,195 @@
+"""`plan`: capture, choices, prices, the problem, its solution, and the plan it stands for."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..graph import Graph, capture
+from ..mesh import Cluster, Mesh
+from ..solve import Solution, solve
+from ._choices import Layouts
+from ._fold import Folded, fold
+from ._items import UNIT, CopyItem, Items
+from ._pins import Pin, Pins
+from ._plan import Choice, Copy, Plan
+from ._prices import Optimizer
+from ._rows import Offers
+
+GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
+_TIGHTENINGS = 6
+
+Progress = Callable[[str, float], None]
+
+
+def plan(
+    model: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    mesh: Mesh | str,
+    cluster: Cluster | str = "h100",
+    memory: int | float | str | None = None,
+    training: bool = True,
+    optimizer: str = "adam",
+    pin: Mapping[str, Pin] | None = None,
+    alike: bool = True,
+    gap: float = GAP,
+    time_limit: float = 60.0,
+    progress: Progress | None = None,
+) -> Plan:
+    """The cheapest way to run a model on a mesh.
+
+    `model` is an `nn.Module` or a function with its arguments, or a captured `Graph`. `memory` is what each device
+    may hold (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of parameters, inputs,
+    outputs and nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. With `alike`, layers that look
+    alike get the same choices. The search stops once the plan is known to lie within `gap` of the best.
+    """
+    planner = Planner(
+        _graph_of(model, args, kwargs, training),
+        Mesh.of(mesh),
+        Cluster.of(cluster),
+        memory=memory,
+        optimizer=optimizer,
+        progress=progress,
+    )
+    return planner.plan(pin or {}, alike=alike, gap=gap, time_limit=time_limit)
+
+
+def _graph_of(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, training: bool) -> Graph:
+    if isinstance(model, Graph):
+        return model
+    return capture(model, args, dict(kwargs or {}), training=training)
+
+
+class Planner:
+    """What plans of one graph on one mesh have in common: rows, choices and prices."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        mesh: Mesh,
+        cluster: Cluster,
+        *,
+        memory: int | float | str | None = None,
+        optimizer: str = "adam",
+        progress: Progress | None = None,
+    ) -> None:
+        self.graph, self.mesh, self.cluster = graph, mesh, cluster
+        self.memory = int(cluster.device.memory) if memory is None else bytes_of(memory)
+        self.optimizer = Optimizer.of(optimizer)
+        self.progress = progress or (lambda phase, share: None)
+        self.offers = Offers(graph)
+        self.layouts = Layouts(mesh)
+        self.seconds: dict[str, float] = {}
+
+    def plan(
+        self,
+        pins: Mapping[str, Pin],
+        *,
+        alike: bool = True,
+        gap: float = GAP,
+        time_limit: float = 60.0,
+    ) -> Plan:
+        held = Pins(self.mesh, pins)
+        held.require_all_used(self.graph)
+        items = self._timed("choices", lambda: self._items(held))
+        limit = self.memory
+        for _ in range(_TIGHTENINGS):
+            found = self._solve(items, limit, alike, gap, time_limit)
+            made = self._read(items, *found, pins)
+            over = made.cost.peak - self.memory
+            if over <= 0:
+                return made
+            # The problem counts memory a little differently from the plan: ask for as much less.
+            limit -= over
+        raise UsageError(
+            f"no plan of {self.graph.name} on {self.mesh} was found within {self.memory / 1e9:.1f} GB: the last one "
+            f"holds {made.cost.peak / 1e9:.1f} GB"
+        )
+
+    def _items(self, pins: Pins) -> Items:
+        def note(done: int, total: int) -> None:
+            self.progress("choices", done / max(total, 1))
+
+        return Items(self.graph, self.layouts, self.cluster, self.offers, self.optimizer, pins, note)
+
+    def _solve(
+        self, items: Items, limit: int, alike: bool, gap: float, time_limit: float
+    ) -> tuple[Folded, Solution]:
+        folded = self._timed("problem", lambda: fold(items, max(limit, 0), alike=alike, name=self.graph.name))
+        solution = self._timed("solve", lambda: solve(folded.problem, time_limit=time_limit, gap=gap))
+        if solution.choices is None:
+            raise UsageError(self._why_not(solution, limit))
+        return folded, solution
+
+    def _why_not(self, solution: Solution, limit: int) -> str:
+        head = f"no plan of {self.graph.name} on {self.mesh} fits in {self.memory / 1e9:.2f} GB a device"
+        if solution.status == "unknown":
+            return f"{head}, as far as {solution.seconds:.0f} seconds of search can tell: give it more time or memory"
+        lacking = solution.shortfall
+        if lacking is None or lacking.forbidden:
+            return f"no plan of {self.graph.name} on {self.mesh} meets all pins: they clash"
+        need = lacking.enough if lacking.enough is not None else lacking.at_least
+        least = "at least " if lacking.enough is None else ""
+        return f"{head}: {least}{(need or 0) / 1e9:.2f} GB would do"
+
+    def _read(self, items: Items, folded: Folded, solution: Solution, pins: Mapping[str, Pin]) -> Plan:
+        """The plan that a solution of the problem stands for."""
+        assert solution.choices is not None
+        chosen = np.array(solution.choices)[folded.node]
+        layouts = self.layouts.all
+        inputs, choices, copies = {}, {}, []
+        outputs: list[Any] = [None] * len(self.graph.outputs)
+        for place, item in enumerate(items.all):
+            choice = int(chosen[place])
+            if isinstance(item, CopyItem):
+                if choice >= item.kept:
+                    copies.append(Copy(item.ref, layouts[item.layouts[choice]], item.users))
+            elif item.kind == "input":
+                inputs[item.name] = layouts[items.options_of(item)[choice]]
+            elif item.kind == "output":
+                outputs[int(item.name)] = layouts[items.options_of(item)[choice]]
+            else:
+                node = self.graph[item.name]
+                offer = self.offers.of(node)  # type: ignore[arg-type]
+                rows = items.choices[item.name].rows_of(choice)
+                choices[item.name] = Choice(self.mesh, rows, offer.source)
+        bound = None if solution.bound is None else solution.bound * UNIT
+        return Plan(
+            self.graph,
+            self.mesh,
+            self.cluster,
+            inputs,
+            choices,
+            tuple(copies),
+            tuple(outputs),
+            {"optimizer": self.optimizer.name, "memory": self.memory, "bound": bound, "pins": dict(pins)},
+        )
+
+    def _timed(self, phase: str, work: Callable[[], Any]) -> Any:
+        self.progress(phase, 0.0)
+        begun = time.process_time()
+        result = work()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.process_time() - begun
+        self.progress(phase, 1.0)
+        return result
+
+
+_UNITS = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "B": 1}
+
+
+def bytes_of(memory: int | float | str) -> int:
+    """Bytes from a number or from `80GB`, `512MiB`."""
+    if isinstance(memory, int | float):
+        return int(memory)
+    text = memory.strip().upper()
+    for unit, size in sorted(_UNITS.items(), key=lambda pair: -len(pair[0])):
+        if text.endswith(unit):
+            try:
+                return int(float(text.removesuffix(unit)) * size)
+            except ValueError:
+                break
+    raise UsageError(f"memory {memory!r} is no amount of bytes: write it as 80GB or 512MiB")
