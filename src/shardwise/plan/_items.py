@@ -16,6 +16,7 @@ from ..graph import Graph, Input, Node, Output, Ref, TensorInfo, is_view
 from ..mesh import Cluster
 from ..redistribute import price_table
 from ..solve import FORBIDDEN
+from ._baselines import Restriction
 from ._choices import Choices, Layouts, choices_of
 from ._pins import Pins
 from ._prices import Optimizer, compute_seconds, local_call
@@ -72,10 +73,11 @@ class Items:
         offers: Offers,
         optimizer: Optimizer,
         pins: Pins,
+        restriction: Restriction | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.graph, self.layouts, self.cluster = graph, layouts, cluster
-        self.offers, self.optimizer, self.pins = offers, optimizer, pins
+        self.offers, self.optimizer, self.pins, self.restriction = offers, optimizer, pins, restriction
         self.progress = progress or (lambda done, total: None)
         self.all: list[Item] = []
         self.ties: list[Tie] = []
@@ -136,13 +138,15 @@ class Items:
         lasting = entry.role in ("parameter", "buffer", "constant")
         span = (0, end) if lasting else (0, self.ends.get(ref, 0))
         allowed = self.pins.allowed(entry.target, options, self.layouts, entry.aliases)
+        if self.restriction is not None:
+            allowed = _both(allowed, self.restriction.of_input(entry, options))
         item = Item(
             "input",
             entry.name,
             _units(cost, allowed),
             np.array(usage, np.int64),
             span,
-            ("input", entry.role, entry.trainable, entry.tensor, _pattern(entry.target), _key(allowed)),
+            ("input", entry.role, entry.trainable, entry.tensor, pattern(entry.target), _key(allowed)),
         )
         self.made[ref] = self._add(item), options
 
@@ -152,7 +156,7 @@ class Items:
         allowed = self._allowed(node, choices)
         live = [Ref(node.name, o) for o, info in enumerate(node.outputs) if info is not None]
         span = (t, max((self.ends.get(ref, t + 1) for ref in live), default=t + 1))
-        label = ("call", id(choices), node.phase, _pattern(node.module), _key(allowed))
+        label = ("call", id(choices), node.phase, pattern(node.module), _key(allowed))
         place = self._add(
             Item("call", node.name, cost if allowed is None else _forbid(cost, allowed), usage, span, label)
         )
@@ -187,13 +191,11 @@ class Items:
         return self._kinds[key]
 
     def _allowed(self, node: Node, choices: Choices) -> np.ndarray | None:
-        """Which choices the pins on the node's outputs leave."""
-        allowed: np.ndarray | None = None
+        """Which choices the restriction and the pins on the node's outputs leave."""
+        allowed = self.restriction.of_call(node, choices) if self.restriction is not None else None
         for column in choices.outputs:
             if column is not None:
-                mask = self.pins.allowed(node.name, column, self.layouts)
-                if mask is not None:
-                    allowed = mask if allowed is None else allowed & mask
+                allowed = _both(allowed, self.pins.allowed(node.name, column, self.layouts))
         return allowed
 
     def _groups(self, ref: Ref) -> Iterator[tuple[Node, ...]]:
@@ -260,7 +262,7 @@ class Items:
         allowed = (
             self.pins.allowed(output.target, options, self.layouts) if output.role == "user_output" else None
         )
-        label = ("output", output.role, tensor, _pattern(output.target), _key(allowed))
+        label = ("output", output.role, tensor, pattern(output.target), _key(allowed))
         place = self._add(
             Item("output", str(position), _units([0.0] * len(options), allowed), usage, (made, end), label)
         )
@@ -370,10 +372,16 @@ def _forbid(cost: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     return np.where(allowed, cost, FORBIDDEN)
 
 
+def _both(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b
+
+
 def _key(allowed: np.ndarray | None) -> bytes | None:
     return None if allowed is None else allowed.tobytes()
 
 
-def _pattern(path: str) -> str:
+def pattern(path: str) -> str:
     """A module's path without its numbers: the layers of a stack look alike."""
     return re.sub(r"\d+", "*", path)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from ..errors import UsageError
 from ..graph import Graph, capture
 from ..mesh import Cluster, Mesh
 from ..solve import Solution, solve
+from ._baselines import Baseline, Restriction, baselines
 from ._choices import Layouts
 from ._fold import Folded, fold
 from ._items import UNIT, CopyItem, Items
@@ -38,6 +40,7 @@ def plan(
     alike: bool = True,
     gap: float = GAP,
     time_limit: float = 60.0,
+    compare: bool = True,
     progress: Progress | None = None,
 ) -> Plan:
     """The cheapest way to run a model on a mesh.
@@ -45,7 +48,8 @@ def plan(
     `model` is an `nn.Module` or a function with its arguments, or a captured `Graph`. `memory` is what each device
     may hold (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of parameters, inputs,
     outputs and nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. With `alike`, layers that look
-    alike get the same choices. The search stops once the plan is known to lie within `gap` of the best.
+    alike get the same choices. The search stops once the plan is known to lie within `gap` of the best. With
+    `compare` the baselines are worked out too, and the plan costs no more than any of them that fits.
     """
     planner = Planner(
         _graph_of(model, args, kwargs, training),
@@ -55,7 +59,7 @@ def plan(
         optimizer=optimizer,
         progress=progress,
     )
-    return planner.plan(pin or {}, alike=alike, gap=gap, time_limit=time_limit)
+    return planner.plan(pin or {}, alike=alike, gap=gap, time_limit=time_limit, compare=compare)
 
 
 def _graph_of(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, training: bool) -> Graph:
@@ -92,14 +96,25 @@ class Planner:
         alike: bool = True,
         gap: float = GAP,
         time_limit: float = 60.0,
+        compare: bool = True,
     ) -> Plan:
         held = Pins(self.mesh, pins)
         held.require_all_used(self.graph)
         items = self._timed("choices", lambda: self._items(held))
+        best = self._within_memory(items, held, alike, gap, time_limit)
+        if not compare:
+            return best
+        tried = self._timed("baselines", lambda: self.baselines(held, gap, time_limit))
+        table = {name: _line(made) for name, made in tried.items()}
+        for made in tried.values():
+            if made is not None and made.cost.peak <= self.memory and made.cost.seconds < best.cost.seconds:
+                best = replace(made, options={**made.options, "bound": best.options["bound"]})
+        return replace(best, options={**best.options, "baselines": table})
+
+    def _within_memory(self, items: Items, pins: Pins, alike: bool, gap: float, time_limit: float) -> Plan:
         limit = self.memory
         for _ in range(_TIGHTENINGS):
-            found = self._solve(items, limit, alike, gap, time_limit)
-            made = self._read(items, *found, pins)
+            made = self._read(items, *self._solve(items, limit, alike, gap, time_limit), pins)
             over = made.cost.peak - self.memory
             if over <= 0:
                 return made
@@ -110,11 +125,25 @@ class Planner:
             f"holds {made.cost.peak / 1e9:.1f} GB"
         )
 
-    def _items(self, pins: Pins) -> Items:
-        def note(done: int, total: int) -> None:
-            self.progress("choices", done / max(total, 1))
+    def baselines(self, pins: Pins, gap: float = GAP, time_limit: float = 60.0) -> dict[str, Plan | None]:
+        """The plan of each baseline, whatever memory it takes; None where pins leave none."""
+        found: dict[str, Plan | None] = {}
+        for baseline in baselines(self.mesh):
+            items = self._items(pins, baseline)
+            folded = fold(items, None, name=self.graph.name)
+            solution = solve(folded.problem, time_limit=time_limit, gap=gap)
+            found[baseline.name] = None
+            if solution.choices is not None:
+                found[baseline.name] = self._read(items, folded, solution, pins)
+        return found
 
-        return Items(self.graph, self.layouts, self.cluster, self.offers, self.optimizer, pins, note)
+    def _items(self, pins: Pins, baseline: Baseline | None = None) -> Items:
+        def note(done: int, total: int) -> None:
+            if baseline is None:
+                self.progress("choices", done / max(total, 1))
+
+        limits = None if baseline is None else Restriction(baseline, self.graph, self.layouts)
+        return Items(self.graph, self.layouts, self.cluster, self.offers, self.optimizer, pins, limits, note)
 
     def _solve(
         self, items: Items, limit: int, alike: bool, gap: float, time_limit: float
@@ -136,7 +165,7 @@ class Planner:
         least = "at least " if lacking.enough is None else ""
         return f"{head}: {least}{(need or 0) / 1e9:.2f} GB would do"
 
-    def _read(self, items: Items, folded: Folded, solution: Solution, pins: Mapping[str, Pin]) -> Plan:
+    def _read(self, items: Items, folded: Folded, solution: Solution, pins: Pins) -> Plan:
         """The plan that a solution of the problem stands for."""
         assert solution.choices is not None
         chosen = np.array(solution.choices)[folded.node]
@@ -158,7 +187,7 @@ class Planner:
                 rows = items.choices[item.name].rows_of(choice)
                 choices[item.name] = Choice(self.mesh, rows, offer.source)
         bound = None if solution.bound is None else solution.bound * UNIT
-        return Plan(
+        made = Plan(
             self.graph,
             self.mesh,
             self.cluster,
@@ -166,8 +195,15 @@ class Planner:
             choices,
             tuple(copies),
             tuple(outputs),
-            {"optimizer": self.optimizer.name, "memory": self.memory, "bound": bound, "pins": dict(pins)},
+            {
+                "optimizer": self.optimizer.name,
+                "memory": self.memory,
+                "bound": bound,
+                "pins": dict(pins.pins),
+            },
         )
+        needed = tuple(copy for copy in copies if copy.layout != made.layout(copy.ref))
+        return replace(made, copies=needed)
 
     def _timed(self, phase: str, work: Callable[[], Any]) -> Any:
         self.progress(phase, 0.0)
@@ -176,6 +212,10 @@ class Planner:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.process_time() - begun
         self.progress(phase, 1.0)
         return result
+
+
+def _line(made: Plan | None) -> dict[str, Any] | None:
+    return None if made is None else {"seconds": made.cost.seconds, "peak": made.cost.peak}
 
 
 _UNITS = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "B": 1}

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..graph import Graph, Ref
 from ..layout import Layout
@@ -11,6 +12,9 @@ from ..mesh import Cluster, Mesh
 from ..placements import Row
 from ._evaluate import Cost, evaluate
 from ._schedule import Schedule, schedule
+
+if TYPE_CHECKING:
+    from ._explain import Considered
 
 
 @dataclass(frozen=True)
@@ -75,3 +79,57 @@ class Plan:
     def cost(self) -> Cost:
         """Time and memory of a step, worked out from the schedule."""
         return evaluate(self)
+
+    def layout(self, ref: Ref) -> Layout:
+        """The layout in which a tensor is made."""
+        if ref.name in self.inputs:
+            return self.inputs[ref.name]
+        layout = self.choices[ref.name].output_layouts[ref.output]
+        assert layout is not None
+        return layout
+
+    def summary(self, most: int = 10) -> str:
+        """Where the time goes, what is held, what costs most, and the baselines beside it."""
+        from ._summary import summary
+
+        return summary(self, most)
+
+    def explain(self, place: str) -> str:
+        """The choice for a node, a module, a parameter or an input, and its runner-up."""
+        from ._explain import explain
+
+        return explain(self, place)
+
+    def considered(self, node: str) -> "list[Considered]":
+        """Every choice for a node with its costs, the cheapest first."""
+        from ._explain import considered
+
+        return considered(self, node)
+
+    def diff(self, other: "Plan", most: int = 20) -> str:
+        """What another plan of the same graph does differently."""
+        from ._explain import diff
+
+        return diff(self, other, most)
+
+    def to_json(self) -> dict[str, Any]:
+        from ._json import to_json
+
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, document: Any) -> "Plan":
+        from ._json import from_json
+
+        return from_json(document)
+
+    def save(self, path: str | Path) -> None:
+        from ._json import save
+
+        save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Plan":
+        from ._json import load
+
+        return load(Path(path))

@@ -1,0 +1,100 @@
+"""Baselines: what people do by hand, as restrictions on the same problem, priced in the same way.
+
+A baseline gives every mesh axis a mode. On a `data` axis the inputs are sharded by their first dim and parameters
+are replicated; on an `fsdp` axis parameters are stored sharded and gathered before use; on a `tensor` axis the
+inputs are replicated and parameters are used as they are stored. What that leaves open is solved for, so a baseline
+is the best of its kind.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..graph import Graph, Input, Node, Ref, is_view
+from ..mesh import Mesh
+from ..placements import is_replicate, is_shard
+from ._choices import Choices, Layouts
+
+Mode = Literal["data", "fsdp", "tensor"]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A mode for every axis of a mesh."""
+
+    name: str
+    modes: tuple[Mode, ...]
+
+
+def baselines(mesh: Mesh) -> list[Baseline]:
+    """The ways that are tried by hand: tensor parallelism runs along the last axis, whose links are the closest."""
+    rest = mesh.ndim - 1
+    data: list[Mode] = ["data"] * rest
+    fsdp: list[Mode] = ["fsdp"] * rest
+    found = [
+        Baseline("data parallel", (*data, "data")),
+        Baseline("FSDP", (*fsdp, "fsdp")),
+        Baseline("tensor parallel", (*data, "tensor")),
+    ]
+    if rest:
+        found.append(Baseline("FSDP x TP", (*fsdp, "tensor")))
+    return found
+
+
+class Restriction:
+    """Which choices a baseline leaves."""
+
+    def __init__(self, baseline: Baseline, graph: Graph, layouts: Layouts) -> None:
+        self.baseline, self.graph, self.layouts = baseline, graph, layouts
+        self.weights = _weights(graph)
+
+    def of_input(self, entry: Input, options: np.ndarray) -> np.ndarray | None:
+        if entry.role == "tangent" or not entry.tensor.shape:
+            return None
+        masks = [self._of_axis(entry, options, axis, mode) for axis, mode in enumerate(self.baseline.modes)]
+        mask = np.logical_and.reduce(masks)
+        # Sizes may leave no layout of this kind: then the tensor is replicated.
+        return mask if mask.any() else options == self.layouts.replicated
+
+    def _of_axis(self, entry: Input, options: np.ndarray, axis: int, mode: Mode) -> np.ndarray:
+        if self.layouts.mesh.shape[axis] == 1:
+            return np.ones(len(options), bool)
+        placed = [self.layouts.all[number].placements[axis] for number in options.tolist()]
+        replicated = np.array([is_replicate(p) for p in placed])
+        sharded = np.array([is_shard(p) for p in placed])
+        first = np.array([is_shard(p) and p.dim == 0 for p in placed])
+        if entry.role == "user_input":
+            wanted = replicated if mode == "tensor" else first
+        elif mode == "data" or entry.role != "parameter":
+            wanted = replicated
+        elif mode == "fsdp":
+            wanted = sharded
+        else:
+            wanted = np.ones(len(options), bool)
+        return wanted if wanted.any() else replicated
+
+    def of_call(self, node: Node, choices: Choices) -> np.ndarray | None:
+        """On axes where parameters are gathered before use, calls see them whole."""
+        mask: np.ndarray | None = None
+        whole = [axis for axis, mode in enumerate(self.baseline.modes) if mode == "fsdp"]
+        for ref, column in zip(node.inputs, choices.inputs, strict=True):
+            if ref in self.weights and whole:
+                fits = np.array(
+                    [
+                        all(is_replicate(self.layouts.all[n].placements[a]) for a in whole)
+                        for n in column.tolist()
+                    ]
+                )
+                mask = fits if mask is None else mask & fits
+        return mask if mask is None or mask.any() else None
+
+
+def _weights(graph: Graph) -> set[Ref]:
+    """Parameters, and what is nothing but a view or a cast of one."""
+    found = {Ref(entry.name) for entry in graph.with_role("parameter")}
+    for node in graph.nodes:
+        passes = is_view(node.overload) or node.op == "aten._to_copy.default"
+        if passes and node.inputs and all(ref in found for ref in node.inputs):
+            found |= {Ref(node.name, o) for o in range(len(node.outputs))}
+    return found

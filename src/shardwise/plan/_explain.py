@@ -1,0 +1,180 @@
+"""Why a plan does what it does at one place: the choice, its runner-up, and what that would cost."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import UsageError
+from ..graph import Node, Ref
+from ._choices import Layouts
+from ._items import UNIT, CopyItem, Items
+from ._pins import Pins
+from ._prices import Optimizer
+from ._rows import Offers
+from ._summary import describe_move, time_text
+
+if TYPE_CHECKING:
+    from ._plan import Plan
+
+
+@dataclass(frozen=True)
+class Considered:
+    """One choice for a node: its rows, its own seconds, and those of the changes of layout around it, everything
+    else staying as planned. Infinite where it does not go together with what is around it."""
+
+    rows: str
+    compute: float
+    around: float
+    chosen: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.around
+
+
+def considered(plan: "Plan", name: str) -> list[Considered]:
+    """Every choice for one node, the cheapest first."""
+    return Explainer(plan).considered(name)
+
+
+def explain(plan: "Plan", place: str) -> str:
+    """What was chosen for a node, a module's nodes, a parameter or an input, and what else could have been."""
+    return "\n".join(Explainer(plan).lines(place))
+
+
+class Explainer:
+    """The problem of a plan once more, with the plan's own choices marked in it."""
+
+    def __init__(self, plan: "Plan") -> None:
+        self.plan = plan
+        self.layouts = Layouts(plan.mesh)
+        pins = Pins(plan.mesh, plan.options.get("pins", {}))
+        optimizer = Optimizer.of(plan.options.get("optimizer", "none"))
+        self.items = Items(plan.graph, self.layouts, plan.cluster, Offers(plan.graph), optimizer, pins)
+        self.chosen = [self._choice_of(place) for place in range(len(self.items.all))]
+        self.ties: list[list[tuple[np.ndarray, int]]] = [[] for _ in self.items.all]
+        for tie in self.items.ties:
+            self.ties[tie.a].append((tie.table, tie.b))
+            self.ties[tie.b].append((tie.table.T, tie.a))
+
+    def _choice_of(self, place: int) -> int:
+        item, plan = self.items.all[place], self.plan
+        if isinstance(item, CopyItem):
+            for copy in plan.copies:
+                if copy.ref == item.ref and copy.users == item.users:
+                    into = item.layouts[item.kept :].tolist()
+                    return item.kept + into.index(self.layouts.of(copy.layout))
+            return item.layouts[: item.kept].tolist().index(self.layouts.of(plan.layout(item.ref)))
+        if item.kind == "call":
+            choices = self.items.choices[item.name]
+            wanted = plan.choices[item.name]
+            inputs = [self.layouts.of(layout) for layout in wanted.input_layouts]
+            outputs = [
+                None if layout is None else self.layouts.of(layout) for layout in wanted.output_layouts
+            ]
+            match = np.ones(len(choices), bool)
+            for column, number in zip((*choices.inputs, *choices.outputs), (*inputs, *outputs), strict=True):
+                if column is not None:
+                    match &= column == number
+            if not match.any():
+                raise UsageError(f"the plan's choice for {item.name} is none of those known now: {wanted}")
+            return int(np.argmax(match))
+        layout = plan.inputs[item.name] if item.kind == "input" else plan.outputs[int(item.name)]
+        assert layout is not None
+        return self.items.options_of(item).tolist().index(self.layouts.of(layout))
+
+    def considered(self, name: str) -> list[Considered]:
+        place = self.items.places.get(("call", name))
+        if place is None:
+            raise UsageError(f"the plan has no call {name!r}: plan.graph.table() lists them")
+        item, choices = self.items.all[place], self.items.choices[name]
+        around = np.zeros(len(item))
+        for table, other in self.ties[place]:
+            column = table[:, self.chosen[other]].astype(float)
+            around += np.where(column >= 1e18, np.inf, column)
+        names = self.plan.mesh.names
+        found = [
+            Considered(
+                "; ".join(f"{axis}: {row}" for axis, row in zip(names, choices.rows_of(c), strict=True)),
+                float(item.cost[c]) * UNIT if item.cost[c] < 1e18 else np.inf,
+                float(around[c]) * UNIT,
+                c == self.chosen[place],
+            )
+            for c in range(len(item))
+        ]
+        return sorted(found, key=lambda entry: (entry.seconds, not entry.chosen))
+
+    def lines(self, place: str) -> Iterator[str]:
+        plan = self.plan
+        inputs = [i for i in plan.graph.inputs if place in (i.name, i.target, *i.aliases)]
+        if inputs:
+            yield from self._input_lines(inputs[0].name)
+            return
+        nodes = [n for n in plan.graph.nodes if n.name == place] or [
+            n for n in plan.graph.nodes if n.module == place or n.module.startswith(f"{place}.")
+        ]
+        if not nodes:
+            nodes = [n for n in plan.graph.nodes if n.module.endswith(f".{place}")]
+        if not nodes:
+            raise UsageError(
+                f"{place!r} is no module, node, parameter or input of {plan.graph.name}: plan.graph.table() lists them"
+            )
+        parameters = [
+            i for i in plan.graph.with_role("parameter") if i.target.startswith(f"{nodes[0].module}.")
+        ]
+        if len(nodes) > 1:
+            for entry in parameters:
+                yield f"{entry.target} {entry.tensor}: [{plan.inputs[entry.name]}]"
+        for node in nodes:
+            yield from self._node_lines(node)
+
+    def _input_lines(self, name: str) -> Iterator[str]:
+        plan = self.plan
+        entry = plan.graph[name]
+        yield f"{entry.target} {entry.tensor}: [{plan.inputs[name]}]"  # type: ignore[union-attr]
+        ref = Ref(name)
+        for move in plan.schedule.moves:
+            if move.source.ref == ref:
+                yield f"  {describe_move(plan, move)}, {time_text(move.change.price)}"
+        for node in plan.graph.users.get(ref, ()):
+            yield f"  used by {node.name} ({node.op}, {node.phase}): {plan.choices[node.name]}"
+
+    def _node_lines(self, node: Node) -> Iterator[str]:
+        found = self.considered(node.name)
+        chosen = next(entry for entry in found if entry.chosen)
+        yield f"{node}"
+        yield f"  chosen     {chosen.rows}: {time_text(chosen.compute)} + {time_text(chosen.around)} around it"
+        others = [entry for entry in found if not entry.chosen and np.isfinite(entry.seconds)]
+        if others:
+            best = others[0]
+            more = best.seconds - chosen.seconds
+            sign = "+" if more >= 0 else "-"
+            yield f"  runner-up  {best.rows}: {sign}{time_text(abs(more))}, all else staying as it is"
+        source = self.plan.choices[node.name].source
+        yield f"  rows       {source}; {len(found)} choices, {len(others) + 1} of which fit what is around"
+
+
+def diff(plan: "Plan", other: "Plan", most: int = 20) -> str:
+    """What another plan of the same graph does differently, and what it costs."""
+    if [n.name for n in plan.graph.nodes] != [n.name for n in other.graph.nodes]:
+        raise UsageError(f"these are plans of different graphs: {plan.graph.name} and {other.graph.name}")
+    lines = [f"step {time_text(plan.cost.seconds)} -> {time_text(other.cost.seconds)}"]
+    lines += _changes(
+        "input",
+        {i.target: plan.inputs[i.name] for i in plan.graph.inputs},
+        {i.target: other.inputs[i.name] for i in plan.graph.inputs},
+    )
+    lines += _changes("call", plan.choices, other.choices)
+    if len(lines) > most + 1:
+        lines = [*lines[: most + 1], f"... and {len(lines) - most - 1} more"]
+    return "\n".join(lines)
+
+
+def _changes(kind: str, before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+    return [
+        f"{kind} {name}: {before[name]} -> {after[name]}"
+        for name in before
+        if str(before[name]) != str(after[name])
+    ]
