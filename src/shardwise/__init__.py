@@ -7,6 +7,7 @@ from .graph import Graph, capture
 from .layout import Sharding
 from .mesh import Cluster, Mesh
 from .placements import Row
+from .plan import Plan, plan
 from .propagate import propagate
 from .rules import Rule
 from .solve import solve
@@ -16,6 +17,7 @@ __all__ = [
     "Found",
     "Graph",
     "Mesh",
+    "Plan",
     "Policy",
     "Row",
     "Rule",
@@ -27,6 +29,7 @@ __all__ = [
     "capture",
     "check",
     "discover",
+    "plan",
     "propagate",
     "solve",
     "synthesize",

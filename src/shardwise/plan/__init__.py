@@ -1,9 +1,10 @@
 """From a graph to the cheapest plan: choices per node, prices, the problem, and its solution explained."""
 
 from ._evaluate import Cost
-from ._make import Planner, plan
+from ._make import Planner, plan, plan_graph
 from ._plan import Choice, Copy, Plan
 from ._schedule import Call, Move, Schedule, Value
+from ._summary import bytes_text, time_text
 
 __all__ = [
     "Call",
@@ -15,5 +16,8 @@ __all__ = [
     "Planner",
     "Schedule",
     "Value",
+    "bytes_text",
     "plan",
+    "plan_graph",
+    "time_text",
 ]

@@ -19,6 +19,7 @@ from ._pins import Pin, Pins
 from ._plan import Choice, Copy, Plan
 from ._prices import Optimizer
 from ._rows import Offers
+from ._summary import bytes_text
 
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
 _TIGHTENINGS = 6
@@ -31,10 +32,25 @@ def plan(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    training: bool = True,
+    **options: Any,
+) -> Plan:
+    """The cheapest way to run a model, an `nn.Module` or a function, on a mesh; options as for `plan_graph`.
+
+    >>> import torch
+    >>> best = plan(torch.nn.Linear(64, 64), (torch.rand(32, 64),), mesh="dp=2,tp=2", cluster="laptop")
+    >>> print(best.mesh, len(best.choices) == len(best.graph.nodes))
+    dp=2,tp=2 True
+    """
+    return plan_graph(capture(model, args, dict(kwargs or {}), training=training), **options)
+
+
+def plan_graph(
+    graph: Graph,
+    *,
     mesh: Mesh | str,
     cluster: Cluster | str = "h100",
     memory: int | float | str | None = None,
-    training: bool = True,
     optimizer: str = "adam",
     pin: Mapping[str, Pin] | None = None,
     alike: bool = True,
@@ -43,29 +59,18 @@ def plan(
     compare: bool = True,
     progress: Progress | None = None,
 ) -> Plan:
-    """The cheapest way to run a model on a mesh.
+    """The cheapest plan of a captured graph on a mesh.
 
-    `model` is an `nn.Module` or a function with its arguments, or a captured `Graph`. `memory` is what each device
-    may hold (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of parameters, inputs,
-    outputs and nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. With `alike`, layers that look
-    alike get the same choices. The search stops once the plan is known to lie within `gap` of the best. With
-    `compare` the baselines are worked out too, and the plan costs no more than any of them that fits.
+    `memory` is what each device may hold (`"80GB"`; by default all that the cluster's device has). `pin` fixes
+    layouts of parameters, inputs, outputs and nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`.
+    With `alike`, layers that look alike get the same choices. The search stops once the plan is known to lie within
+    `gap` of the best. With `compare` the baselines are worked out too, and the plan costs no more than any of them
+    that fits.
     """
     planner = Planner(
-        _graph_of(model, args, kwargs, training),
-        Mesh.of(mesh),
-        Cluster.of(cluster),
-        memory=memory,
-        optimizer=optimizer,
-        progress=progress,
+        graph, Mesh.of(mesh), Cluster.of(cluster), memory=memory, optimizer=optimizer, progress=progress
     )
     return planner.plan(pin or {}, alike=alike, gap=gap, time_limit=time_limit, compare=compare)
-
-
-def _graph_of(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, training: bool) -> Graph:
-    if isinstance(model, Graph):
-        return model
-    return capture(model, args, dict(kwargs or {}), training=training)
 
 
 class Planner:
@@ -121,8 +126,8 @@ class Planner:
             # The problem counts memory a little differently from the plan: ask for as much less.
             limit -= over
         raise UsageError(
-            f"no plan of {self.graph.name} on {self.mesh} was found within {self.memory / 1e9:.1f} GB: the last one "
-            f"holds {made.cost.peak / 1e9:.1f} GB"
+            f"no plan of {self.graph.name} on {self.mesh} was found within {bytes_text(self.memory)}: the last "
+            f"one holds {bytes_text(made.cost.peak)}"
         )
 
     def baselines(self, pins: Pins, gap: float = GAP, time_limit: float = 60.0) -> dict[str, Plan | None]:
@@ -155,7 +160,7 @@ class Planner:
         return folded, solution
 
     def _why_not(self, solution: Solution, limit: int) -> str:
-        head = f"no plan of {self.graph.name} on {self.mesh} fits in {self.memory / 1e9:.2f} GB a device"
+        head = f"no plan of {self.graph.name} on {self.mesh} fits in {bytes_text(self.memory)} a device"
         if solution.status == "unknown":
             return f"{head}, as far as {solution.seconds:.0f} seconds of search can tell: give it more time or memory"
         lacking = solution.shortfall
@@ -163,7 +168,7 @@ class Planner:
             return f"no plan of {self.graph.name} on {self.mesh} meets all pins: they clash"
         need = lacking.enough if lacking.enough is not None else lacking.at_least
         least = "at least " if lacking.enough is None else ""
-        return f"{head}: {least}{(need or 0) / 1e9:.2f} GB would do"
+        return f"{head}: {least}{bytes_text(need or 0)} would do"
 
     def _read(self, items: Items, folded: Folded, solution: Solution, pins: Pins) -> Plan:
         """The plan that a solution of the problem stands for."""

@@ -84,6 +84,8 @@ class Dual:
         if self.rounds == 0:
             self._step(0.0, 1, stop)
         before = self.state[BOUND]
+        if not np.isfinite(before):  # stopped before the first step was done
+            return float(before), self.best_prices.copy()
         # Far from `cost` a target that stays ahead of the bound makes better steps.
         target = min(cost, before + 0.1 * abs(before) + 1.0)
         if self.stalled:

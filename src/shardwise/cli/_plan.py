@@ -1,0 +1,160 @@
+"""`shardwise plan`: the cheapest way to run a model on a mesh."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import UsageError
+from ._app import Json, app, print_json
+from ._build import built
+
+if TYPE_CHECKING:
+    from ..graph import Graph
+
+
+@app.command()
+def plan(
+    build: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:BUILD",
+            help="A function without arguments: (model, args, kwargs); or a captured graph, FILE.json.",
+        ),
+    ],
+    mesh: Annotated[str | None, typer.Option(help="Named axes: dp=8,tp=8.")] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Instead of a mesh: try the meshes of so many devices and rank them.")
+    ] = None,
+    cluster: Annotated[
+        str, typer.Option(help="h100, h200, a100, l40s, tpu, laptop, or a JSON file.")
+    ] = "h100",
+    memory: Annotated[
+        str | None, typer.Option(help="What a device may hold: 80GB. By default all that it has.")
+    ] = None,
+    inference: Annotated[bool, typer.Option("--inference", help="Forward alone.")] = False,
+    optimizer: Annotated[str, typer.Option(help="none, sgd, momentum or adam; adam+master.")] = "adam",
+    pin: Annotated[
+        list[str] | None, typer.Option(help="A layout that must hold: 'x=S(0), R'. May be repeated.")
+    ] = None,
+    explain: Annotated[
+        str | None, typer.Option(help="A module, node or parameter whose choice to explain.")
+    ] = None,
+    time_limit: Annotated[float, typer.Option(help="Seconds of search.")] = 60.0,
+    out: Annotated[Path | None, typer.Option(help="Write the plan here, as JSON.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the cheapest plan of a model on a mesh, and say why.
+
+    Example: shardwise plan examples/models.py:build_llama --mesh dp=2,tp=2 --cluster laptop
+    """
+    if (mesh is None) == (devices is None):
+        raise UsageError("give either --mesh, such as dp=8,tp=8, or --devices, such as 64")
+    from ..plan import Plan, plan_graph
+
+    graph = _graph(build, inference)
+    options: dict[str, Any] = {
+        "cluster": cluster,
+        "memory": memory,
+        "optimizer": optimizer,
+        "pin": dict(_pins(pin or [])),
+        "time_limit": time_limit,
+    }
+    ranked: list[tuple[str, Plan | str]] = []
+    for text in [mesh] if mesh is not None else _meshes(devices or 1):
+        with _Phases(f"mesh {text}") as phases:
+            try:
+                ranked.append((text, plan_graph(graph, mesh=text, progress=phases, **options)))
+            except UsageError as error:
+                if mesh is not None:
+                    raise
+                ranked.append((text, str(error)))
+    made = [(text, found) for text, found in ranked if isinstance(found, Plan)]
+    if not made:
+        raise UsageError(f"no mesh of {devices} devices will do; on {ranked[0][0]}: {ranked[0][1]}")
+    made.sort(key=lambda pair: pair[1].cost.seconds)
+    best = made[0][1]
+    if out is not None:
+        best.save(out)
+    if as_json:
+        document = best.to_json()
+        if devices is not None:
+            document["meshes"] = {text: found.cost.seconds for text, found in made}
+        print_json(document)
+        return
+    if devices is not None:
+        _print_ranking(ranked)
+    typer.echo(best.summary())
+    if explain is not None:
+        typer.echo("\n" + best.explain(explain))
+    if out is not None:
+        typer.echo(f"\nwritten to {out}")
+
+
+def _graph(build: str, inference: bool) -> "Graph":
+    from ..graph import Graph, capture
+
+    if build.endswith(".json"):
+        return Graph.load(Path(build))
+    with _Phases("capture"):
+        model, args, kwargs = built(build)
+        return capture(model, args, kwargs, training=not inference)
+
+
+def _pins(pins: list[str]) -> list[tuple[str, str]]:
+    found = []
+    for text in pins:
+        name, equals, layout = text.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"pin {text!r} is not of the form 'x=S(0), R'")
+        found.append((name.strip(), layout.strip()))
+    return found
+
+
+def _meshes(devices: int) -> list[str]:
+    """All meshes of one axis or two whose sizes divide the number of devices."""
+    if devices < 1:
+        raise UsageError(f"--devices is {devices}: it must be at least 1")
+    inner = [size for size in range(2, devices + 1) if devices % size == 0 and size < devices]
+    return [f"dp={devices}", *(f"dp={devices // size},tp={size}" for size in inner)]
+
+
+def _print_ranking(ranked: list[tuple[str, Any]]) -> None:
+    from ..plan import bytes_text, time_text
+
+    good = [(text, found) for text, found in ranked if not isinstance(found, str)]
+    for text, found in sorted(good, key=lambda pair: pair[1].cost.seconds):
+        typer.echo(f"  {text:<16} {time_text(found.cost.seconds):>10} {bytes_text(found.cost.peak):>10}")
+    for text, found in ranked:
+        if isinstance(found, str):
+            typer.echo(f"  {text:<16} {found}")
+    typer.echo("")
+
+
+class _Phases:
+    """What is being done, with the time it has taken, on a terminal; nothing elsewhere."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._status: Any = None
+
+    def __enter__(self) -> "_Phases":
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        self._begun = time.monotonic()
+        if console.is_terminal:
+            self._status = console.status(self.title)
+            self._status.start()
+        return self
+
+    def __call__(self, phase: str, share: float) -> None:
+        if self._status is not None:
+            self._status.update(
+                f"{self.title}: {phase} {share:.0%}, {time.monotonic() - self._begun:.0f} s so far"
+            )
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
