@@ -4,6 +4,7 @@ from ._audit import audit, audit_call
 from ._calls import OverloadCall, overload_calls, telling_calls
 from ._findings import Audit, Missing, Unsupported, Wrong
 from ._hooks import use_search
+from ._lists import run_step_on_all
 from ._pages import html, markdown
 from ._read import Answer, Unanswered, answers, ask, read, registration
 from ._record import Recorded, record_collectives
@@ -41,6 +42,7 @@ __all__ = [
     "reproduce",
     "run_plan",
     "run_step",
+    "run_step_on_all",
     "telling_calls",
     "unregister",
     "use_search",

@@ -27,7 +27,7 @@ def run_step(local: Tensor, step: Step, device_mesh: DeviceMesh, shape: Sequence
     """What this rank holds after the step, given what it holds before. `shape` is the whole tensor's."""
     place = _coordinate(device_mesh)
     shape = tuple(shape)
-    axis = next((a for a in range(device_mesh.ndim) if _changes(step, a)), -1)
+    axis = changed_axis(step)
     if step.kind == "slice":
         return _slice(local, step, axis, shape, place)
     if step.kind == "to_partial":
@@ -67,8 +67,10 @@ def _arrived(tensor: Tensor) -> Tensor:
     return tensor.wait() if isinstance(tensor, funcol.AsyncCollectiveTensor) else tensor
 
 
-def _changes(step: Step, axis: int) -> bool:
-    return step.before.placements[axis] != step.after.placements[axis]
+def changed_axis(step: Step) -> int:
+    """The axis whose placement a step changes; -1 for a permute within a dim."""
+    placements = zip(step.before.placements, step.after.placements, strict=True)
+    return next((axis for axis, (before, after) in enumerate(placements) if before != after), -1)
 
 
 def _whole_group(device_mesh: DeviceMesh) -> Any:
@@ -124,6 +126,8 @@ def _take(tensor: Tensor, dim: int, runs: Sequence[Run]) -> Tensor:
             joined[-1] = (joined[-1][0], stop)
         else:
             joined.append((start, stop))
+    if joined == [(0, tensor.shape[dim])]:
+        return tensor
     parts = [tensor.narrow(dim, start, stop - start) for start, stop in joined or [(0, 0)]]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
@@ -141,7 +145,13 @@ def _in_order(
         for start, stop in runs:
             pieces.append((start, (begin, begin + stop - start)))
             begin += stop - start
-    return _take(tensor, dim, [where for _, where in sorted(pieces)]).contiguous()
+    return _on_its_own(_take(tensor, dim, [where for _, where in sorted(pieces)]))
+
+
+def _on_its_own(tensor: Tensor) -> Tensor:
+    """Contiguous, and without the padding that it was cut out of."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
 
 def _padded(tensor: Tensor, dim: int, length: int) -> Tensor:
@@ -207,7 +217,7 @@ def _chunks(local: Tensor, step: Step, axis: int, shape: tuple[int, ...], place:
 def _trim(scattered: Tensor, step: Step, axis: int, shape: tuple[int, ...], place: tuple[int, ...]) -> Tensor:
     dim = step.after.placements[axis].dim
     length = _length(step.after.runs(dim, shape[dim], _rank(step.after.mesh, place)))
-    return scattered.narrow(dim, 0, length).contiguous()
+    return _on_its_own(_take(scattered, dim, [(0, length)]))
 
 
 # -- all-to-all: rank r sends rank q what r held before and q holds after

@@ -1,10 +1,12 @@
 """Capture of models and functions as one graph, forward alone or with its backward, without their memory."""
 
 from ._attention import attention, attention_backward
+from ._callable import as_module
 from ._capture import capture
 from ._flops import cost, is_view
 from ._graph import Graph, Input, Live, Node, Output, Ref, TensorInfo
-from ._run import Ran, run
+from ._results import opened
+from ._run import Ran, arguments, constants, inputs_of, run
 
 __all__ = [
     "Graph",
@@ -15,10 +17,15 @@ __all__ = [
     "Ran",
     "Ref",
     "TensorInfo",
+    "arguments",
+    "as_module",
     "attention",
     "attention_backward",
     "capture",
+    "constants",
     "cost",
+    "inputs_of",
     "is_view",
+    "opened",
     "run",
 ]

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
 from ._callable import as_module
-from ._graph import Graph, Input, TensorInfo
+from ._graph import Graph, Live, TensorInfo
 
 
 @dataclass(frozen=True)
@@ -33,29 +33,12 @@ def run(
     tangents: Mapping[str, Tensor] | None = None,
 ) -> Ran:
     """Run the graph with the model's weights. Tangents not given are ones. The model itself is not changed."""
-    if graph.live is None:
-        raise UsageError(
-            f"graph of {graph.name} was loaded from JSON and cannot be run: capture the model again"
-        )
-    module = as_module(model)
-    state: dict[str, Tensor] = {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
-    flat = pytree.tree_leaves((tuple(args), reorder_kwargs(dict(kwargs or {}), graph.live.in_spec)))
-    values = []
-    for node in graph.live.module.graph.find_nodes(op="placeholder"):
-        match node.meta["desc"]:
-            case desc.ParamAOTInput(target=target) | desc.BufferAOTInput(target=target):
-                values.append(state[target])
-            case desc.PlainAOTInput(idx=idx):
-                values.append(flat[idx])
-            case desc.TangentAOTInput():
-                tangent = graph[node.name]
-                assert isinstance(tangent, Input)
-                values.append(_laid_out((tangents or {}).get(tangent.target, 1.0), tangent.tensor))
+    live, values = _live(graph), inputs_of(graph, model, args, kwargs, tangents)
+    placeholders = live.module.graph.find_nodes(op="placeholder")
     with torch.no_grad():
-        results = torch.fx.Interpreter(graph.live.module).run(*values, enable_io_processing=False)
+        results = torch.fx.Interpreter(live.module).run(
+            *(values[node.name] for node in placeholders), enable_io_processing=False
+        )
     ran = Ran({}, {}, {})
     places: dict[str, dict[str, Any]] = {
         "user_output": ran.outputs,
@@ -63,10 +46,79 @@ def run(
         "mutation": ran.mutations,
     }
     # Where an input has no gradient the joint graph gives None, without a role.
-    roles = [d is not None for d in graph.live.module.graph.output_node().meta["desc"]]
+    roles = [d is not None for d in live.module.graph.output_node().meta["desc"]]
     for output, value in zip(graph.outputs, compress(results, roles), strict=True):
         places[output.role][output.target] = value
     return ran
+
+
+def inputs_of(
+    graph: Graph,
+    model: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    tangents: Mapping[str, Tensor] | None = None,
+) -> dict[str, Any]:
+    """What the graph is given, by the names of its inputs: the model's state, the arguments, ones for tangents."""
+    module = as_module(model)
+    state: dict[str, Tensor] = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    values = {**constants(graph), **arguments(graph, args, kwargs), **ones(graph, tangents)}
+    for entry in graph.inputs:
+        if entry.role in ("parameter", "buffer"):
+            if entry.target not in state:
+                raise UsageError(
+                    f"the model has no {entry.role} {entry.target!r}: it is not the one captured"
+                )
+            values[entry.name] = state[entry.target]
+    return values
+
+
+def constants(graph: Graph) -> dict[str, Tensor]:
+    """The tensors that the program holds without having registered them."""
+    module = _live(graph).module
+    return {entry.name: getattr(module, entry.target) for entry in graph.with_role("constant")}
+
+
+def arguments(
+    graph: Graph, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The user's arguments by the names of the graph's inputs. They must be of the form that was captured."""
+    live = _live(graph)
+    try:
+        given = (tuple(args), reorder_kwargs(dict(kwargs or {}), live.in_spec))
+    except ValueError as error:
+        raise UsageError(f"{graph.name} is called with other arguments than captured: {error}") from None
+    flat, spec = pytree.tree_flatten(given)
+    if spec != live.in_spec:
+        raise UsageError(
+            f"{graph.name} is called with arguments of the form {spec}, but was captured with {live.in_spec}"
+        )
+    values = {}
+    for node in live.module.graph.find_nodes(op="placeholder"):
+        match node.meta["desc"]:
+            case desc.PlainAOTInput(idx=idx):
+                values[node.name] = flat[idx]
+    return values
+
+
+def ones(graph: Graph, tangents: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """Where backward starts: the given tangents by the outputs they belong to, and ones for the others."""
+    given = tangents or {}
+    return {
+        entry.name: _laid_out(given.get(entry.target, 1.0), entry.tensor)
+        for entry in graph.with_role("tangent")
+    }
+
+
+def _live(graph: Graph) -> Live:
+    if graph.live is None:
+        raise UsageError(
+            f"graph of {graph.name} was loaded from JSON and cannot be run: capture the model again"
+        )
+    return graph.live
 
 
 def _laid_out(value: Tensor | float, tensor: TensorInfo) -> Tensor:

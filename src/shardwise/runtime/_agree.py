@@ -1,0 +1,42 @@
+"""Agreement between ranks: what fails on one of them is an error on all of them, and nobody waits for the dead."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from ..errors import UsageError
+
+Made = TypeVar("Made")
+
+
+def agreed(stage: str, make: Callable[[], Made]) -> Made:
+    """What `make` gives, if it gives something on every rank; otherwise every rank raises, naming who failed.
+
+    `make` must not communicate.
+    """
+    made: Made | None = None
+    problem: BaseException | None = None
+    try:
+        made = make()
+    except Exception as error:
+        problem = error
+    told: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, None if problem is None else _told(problem))
+    failed = [rank for rank, text in enumerate(told) if text is not None]
+    if failed:
+        others = "" if len(failed) == 1 else f" (and on {len(failed) - 1} more)"
+        raise UsageError(f"{stage} failed on rank {failed[0]}{others}: {told[failed[0]]}") from problem
+    assert made is not None
+    return made
+
+
+def from_first(value: Any) -> Any:
+    """The first rank's value, on every rank."""
+    held = [value]
+    dist.broadcast_object_list(held, src=0)
+    return held[0]
+
+
+def _told(error: BaseException) -> str:
+    return str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"

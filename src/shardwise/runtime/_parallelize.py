@@ -1,0 +1,144 @@
+"""`parallelize`: a model becomes its sharded self, inside a program that `torchrun` started on every rank."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..errors import UsageError
+from ..graph import Graph, as_module, capture
+from ..mesh import Mesh
+from ..plan import Plan
+from ._agree import agreed, from_first
+from ._emit import emit
+from ._init import Init, local_state
+from ._module import Sharded
+
+
+def parallelize(
+    model: Callable[..., Any],
+    mesh: DeviceMesh | Mesh | str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    plan: Plan | None = None,
+    init: Init | str | None = None,
+    local_outputs: bool = False,
+    compile: bool = False,
+    seed: int = 0,
+    **options: Any,
+) -> Sharded:
+    """The model run by a plan on the ranks of a mesh: an `nn.Module` with DTensor parameters of the same names.
+
+    `args` and `kwargs` are example arguments, as for `capture`. Without a plan the first rank makes one with the
+    `options` of `shardwise.plan`; the first rank's plan is used by all. Weights are the first rank's; those of a model
+    on the meta device are drawn here, by `init` or as its modules draw them, or with `init="empty"` left to a
+    checkpoint. `compile` compiles the local program. What fails on one rank raises on every rank.
+    """
+    if not dist.is_initialized():
+        raise UsageError(
+            "there is no process group: start the program with torchrun and call init_process_group"
+        )
+    device_mesh = agreed("making the mesh", lambda: _device_mesh(mesh))
+    module = as_module(model)
+    given = dict(kwargs or {})
+    first = dist.get_rank() == 0
+
+    def planned() -> Plan | str:
+        if not first:
+            return ""
+        return _stripped(plan or _planned(model, args, given, Mesh.of(device_mesh), options))
+
+    shared: Plan = from_first(agreed("planning", planned))
+    own = agreed("capturing the model", lambda: _with_graph(shared, plan, model, args, given))
+    if own.mesh.shape != tuple(device_mesh.shape):
+        raise UsageError(f"the plan is for mesh {own.mesh}, but the model runs on {Mesh.of(device_mesh)}")
+    rank = device_mesh_rank(device_mesh)
+    device = device_mesh.device_type
+    program = agreed("lowering", lambda: emit(own, rank, device_mesh, device))
+    local = local_state(own, module, rank, device, init, seed)
+    return Sharded(
+        program,
+        device_mesh,
+        local,
+        persistent=_persistence(module),
+        local_outputs=local_outputs,
+        compile=compile,
+        seed=from_first(seed),
+    )
+
+
+def device_mesh_rank(device_mesh: DeviceMesh) -> int:
+    """This process's place in the mesh, counted row by row."""
+    coordinate = device_mesh.get_coordinate()
+    if coordinate is None:
+        raise UsageError(f"rank {dist.get_rank()} is not in the mesh {device_mesh}")
+    rank = 0
+    for size, at in zip(device_mesh.shape, coordinate, strict=True):
+        rank = rank * size + at
+    return rank
+
+
+def _device_mesh(mesh: DeviceMesh | Mesh | str) -> DeviceMesh:
+    if isinstance(mesh, DeviceMesh):
+        return mesh
+    mesh, world = Mesh.of(mesh), dist.get_world_size()
+    if mesh.ranks != world:
+        raise UsageError(f"mesh {mesh} has {mesh.ranks} ranks, but {world} processes were started")
+    return mesh.to_device_mesh("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
+def _planned(
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    mesh: Mesh,
+    options: dict[str, Any],
+) -> Plan:
+    from ..plan import plan
+
+    return plan(model, args, kwargs, mesh=mesh, **options)
+
+
+def _stripped(plan: Plan) -> Plan:
+    """The plan as plain data, without what only this process can have."""
+    return replace(plan, graph=replace(plan.graph, live=None))
+
+
+def _with_graph(
+    shared: Plan, plan: Plan | None, model: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Plan:
+    """The plan with this process's own graph, which must be the one that was planned."""
+    graph = plan.graph if plan is not None and plan.graph.live is not None else None
+    if graph is None or graph != shared.graph:
+        losses = [entry.target for entry in shared.graph.with_role("tangent")]
+        graph = capture(model, args, kwargs, training=shared.graph.training, loss=losses or None)
+    if graph != shared.graph:
+        raise UsageError(_difference(shared.graph, graph))
+    return replace(shared, graph=graph)
+
+
+def _difference(planned: Graph, found: Graph) -> str:
+    for one, other in zip(planned.inputs, found.inputs, strict=False):
+        if one != other:
+            return (
+                f"the plan is for another model or other arguments: it has {one.role} {one.target!r} as {one.tensor}, "
+                f"the model has {other.role} {other.target!r} as {other.tensor}"
+            )
+    for here, there in zip(planned.nodes, found.nodes, strict=False):
+        if here != there:
+            return f"the plan is for another model: it has {here}, the model has {there}"
+    return (
+        f"the plan is for another model: it has {len(planned.nodes)} nodes, the model has {len(found.nodes)}"
+    )
+
+
+def _persistence(module: nn.Module) -> Callable[[str], bool]:
+    def persistent(name: str) -> bool:
+        owner, _, last = name.rpartition(".")
+        return last not in module.get_submodule(owner)._non_persistent_buffers_set
+
+    return persistent

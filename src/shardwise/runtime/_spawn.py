@@ -1,0 +1,139 @@
+"""Processes for the ranks of a mesh on this machine, talking through gloo on the loopback interface.
+
+Each process runs one function with the same arguments and sends back what it returns. When one of them fails the
+others are stopped, and none is left behind, however this ends.
+"""
+
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import UsageError
+
+
+def on_ranks(
+    function: Callable[..., Any],
+    *args: Any,
+    ranks: int,
+    timeout: float = 300.0,
+    files: Mapping[str, str] | None = None,
+) -> list[Any]:
+    """What `function(*args)` returns on each of `ranks` processes.
+
+    The function and what it is given must be importable by name; `files` are modules that are to be loaded from a file
+    before, by name.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        job = Path(folder) / "job"
+        try:
+            parcel = pickle.dumps((function, args))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise UsageError(
+                f"what the ranks are to run cannot be sent to other processes: {error}; define the model in a module "
+                "that they can import"
+            ) from None
+        job.write_bytes(pickle.dumps((sys.path, dict(files or {}), timeout, parcel)))
+        environment = os.environ | {
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+        command = [sys.executable, "-m", f"{__package__}._rank", str(job), str(ranks)]
+        processes = [
+            subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.DEVNULL, stderr=log)
+            for rank, log in enumerate(_logs(Path(folder), ranks))
+        ]
+        try:
+            late = not _ended(processes, time.monotonic() + timeout)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        return _results(Path(folder), processes, late, timeout)
+
+
+def _logs(folder: Path, ranks: int) -> Iterator[IO[bytes]]:
+    for rank in range(ranks):
+        with (folder / f"log{rank}").open("wb") as log:
+            yield log
+
+
+def _ended(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> bool:
+    """Wait until all have ended, or a second after one of them has failed; False if it took too long."""
+    while any(process.poll() is None for process in processes):
+        if any(process.poll() for process in processes):
+            deadline = min(deadline, time.monotonic() + 2.0)
+        if time.monotonic() > deadline:
+            return any(process.poll() for process in processes)
+        time.sleep(0.02)
+    return True
+
+
+def _results(
+    folder: Path, processes: Sequence[subprocess.Popen[bytes]], late: bool, timeout: float
+) -> list[Any]:
+    if late:
+        raise TimeoutError(f"the ranks did not end within {timeout:.0f} seconds")
+    found: list[Any] = []
+    problems: list[tuple[str, str]] = []
+    for rank in range(len(processes)):
+        file = folder / f"result{rank}"
+        if file.exists():
+            verdict, result = pickle.loads(file.read_bytes())
+            found.append(result)
+            if verdict != "ok":
+                problems.append((verdict, result))
+        elif processes[rank].returncode != -9:  # else it was stopped because of another
+            log = (folder / f"log{rank}").read_text(errors="replace")
+            problems.append(("error", f"rank {rank} ended with status {processes[rank].returncode}:\n{log[-3000:]}"))
+    for verdict, text in sorted(problems, reverse=True):  # a mistake of the user's explains the others
+        raise UsageError(text) if verdict == "usage" else RuntimeError(text)
+    return found
+
+
+def serve(job: Path, ranks: int, rank: int) -> None:
+    """One rank's part: run the function, and leave behind what it returns or what went wrong."""
+    sys.path[:], files, timeout, parcel = pickle.loads(job.read_bytes())
+    torch.set_num_threads(1)
+    for name, file in files.items():
+        _import(name, file)
+    function, args = pickle.loads(parcel)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{job.with_name('store')}",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=timeout),
+    )
+    verdict = "ok"
+    try:
+        result = function(*args)
+    except UsageError as error:
+        verdict, result = "usage", str(error)
+    except Exception:
+        verdict, result = "error", f"on rank {rank}:\n{traceback.format_exc()}"
+    finished = job.with_name(f"result{rank}")
+    finished.with_suffix(".part").write_bytes(pickle.dumps((verdict, result)))
+    finished.with_suffix(".part").rename(finished)
+    if verdict != "ok":
+        os._exit(1)  # at once: others may be waiting for this one in a collective
+    dist.destroy_process_group()
+
+
+def _import(name: str, file: str) -> None:
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)

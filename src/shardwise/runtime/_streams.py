@@ -1,0 +1,144 @@
+"""Random numbers that do not depend on the mesh: every element's draw is a function of a seed and its own position.
+
+A rank computes the draws of the elements it holds, from their positions in the whole tensor. So replicas draw alike,
+shards draw differently, and one device draws what a hundred would: a plan with dropout can be compared with the
+unsharded run number by number.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Runs = Sequence[tuple[int, int]]
+
+
+def is_random(op: torch._ops.OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in op.tags
+
+
+def follows_positions(op: torch._ops.OpOverload) -> bool:
+    """True for an operator whose draws follow from positions here; others may run on whole tensors alone."""
+    return str(op) in _DRAWS
+
+
+def draw(
+    op: torch._ops.OpOverload,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    seed: Tensor,
+    number: int,
+    shape: Sequence[int],
+    runs: Sequence[Runs],
+) -> Any:
+    """What a random operator gives for the piece of a tensor of `shape` that holds `runs` of each dim.
+
+    `number` tells the operators of one program apart. Operators without a draw of their own are run on whole tensors,
+    from a generator that starts at the seed.
+    """
+    if str(op) in _DRAWS:
+        names = [argument.name for argument in op._schema.arguments]
+        given = {a.name: a.default_value for a in op._schema.arguments if a.has_default_value()}
+        given |= dict(zip(names, args, strict=False)) | kwargs
+        stream = _Stream(seed, number, tuple(shape), tuple(map(tuple, runs)))
+        return _DRAWS[str(op)](stream, given)
+    devices = [seed.device] if seed.device.type != "cpu" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(int(seed) * 1_000_003 + number)
+        return op(*args, **kwargs)
+
+
+class _Stream:
+    """The draws of one operator for one piece."""
+
+    def __init__(self, seed: Tensor, number: int, shape: tuple[int, ...], runs: tuple[Any, ...]) -> None:
+        self.seed, self.number, self.shape, self.runs = seed, number, shape, runs
+
+    def bits(self, lane: int = 0) -> Tensor:
+        """53 even random bits of every element, as an integer."""
+        index = self._positions()
+        index = _mixed(index * 4 + lane + _mixed(self.seed.long() + self.number * 0x632BE59BD9B4E019))
+        return (index >> 11) & ((1 << 53) - 1)
+
+    def uniform(self, lane: int = 0) -> Tensor:
+        """From 0 to before 1, in double precision."""
+        return self.bits(lane).double() * 2.0**-53
+
+    def normal(self) -> Tensor:
+        radius = (-2 * torch.log1p(-self.uniform(0))).sqrt()
+        return radius * torch.cos(2 * math.pi * self.uniform(1))
+
+    def _positions(self) -> Tensor:
+        """The place of every element in the whole tensor, counted row by row."""
+        device = self.seed.device
+        index = torch.zeros((), dtype=torch.int64, device=device)
+        for size, runs in zip(self.shape, self.runs, strict=True):
+            parts = [torch.arange(start, stop, device=device) for start, stop in runs or [(0, 0)]]
+            index = index.unsqueeze(-1) * size + torch.cat(parts)
+        return index
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """A mixing of 64 bits in which every bit depends on every other (the finaliser of splitmix64)."""
+    x = x + -0x61C8864680B583EB
+    x = (x ^ _shifted(x, 30)) * -0x40A7B892E31B1A47
+    x = (x ^ _shifted(x, 27)) * -0x6B2FB644ECCEEE15
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """To the right, with zeros coming in."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _dtype(given: dict[str, Any]) -> torch.dtype:
+    like = given.get("self")
+    return given.get("dtype") or (like.dtype if isinstance(like, Tensor) else torch.get_default_dtype())
+
+
+def _dropout(stream: _Stream, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    x, p = given["input"], given["p"]
+    if given["train"] is False:
+        return x, torch.ones_like(x, dtype=torch.bool)
+    mask = stream.uniform() >= p
+    scale = 0.0 if p == 1 else 1.0 / (1.0 - p)
+    return x * mask * scale, mask
+
+
+def _bernoulli(stream: _Stream, given: dict[str, Any]) -> Tensor:
+    x = given["self"]
+    return (stream.uniform() < given.get("p", x)).to(x.dtype)
+
+
+def _rand(stream: _Stream, given: dict[str, Any]) -> Tensor:
+    return stream.uniform().to(_dtype(given))
+
+
+def _randn(stream: _Stream, given: dict[str, Any]) -> Tensor:
+    return stream.normal().to(_dtype(given))
+
+
+def _randint(stream: _Stream, given: dict[str, Any]) -> Tensor:
+    low, high = given.get("low", 0), given["high"]
+    return (low + stream.bits() % (high - low)).to(given.get("dtype") or torch.int64)
+
+
+def _randint_like(stream: _Stream, given: dict[str, Any]) -> Tensor:
+    return _randint(stream, given | {"dtype": _dtype(given)})
+
+
+_DRAWS: dict[str, Callable[[_Stream, dict[str, Any]], Any]] = {
+    "aten.native_dropout.default": _dropout,
+    "aten.bernoulli.default": _bernoulli,
+    "aten.bernoulli.p": _bernoulli,
+    "aten.rand.default": _rand,
+    "aten.rand_like.default": _rand,
+    "aten.randn.default": _randn,
+    "aten.randn_like.default": _randn,
+    "aten.randint.default": _randint,
+    "aten.randint.low": _randint,
+    "aten.randint_like.default": _randint_like,
+    "aten.randint_like.low_dtype": _randint_like,
+}

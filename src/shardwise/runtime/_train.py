@@ -1,0 +1,75 @@
+"""Training steps on simulated ranks: every rank's optimizer works on the rank's own pieces."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..dtensor import Recorded
+from ..errors import UsageError
+from ..plan import Plan
+from ._reference import Optimizer
+from ._simulate import Pieces, Simulated, Simulation, plan_pieces
+
+
+@dataclass
+class Trained:
+    """Pieces by name: outputs of the last step, gradients of the first, state after all steps; what every step sent."""
+
+    outputs: dict[str, Pieces | None] = field(default_factory=dict)
+    gradients: dict[str, Pieces | None] = field(default_factory=dict)
+    state: dict[str, Pieces] = field(default_factory=dict)
+    collectives: list[list[Recorded]] = field(default_factory=list)
+    peak: int = 0
+
+
+def train(
+    plan: Plan, given: Mapping[str, Any], steps: int, optimizer: Optimizer, seed: int = 0, wide: bool = False
+) -> Trained:
+    graph, simulation, trained = plan.graph, Simulation(plan, wide), Trained()
+    inputs = plan_pieces(plan, given, wide)
+    for entry in graph.inputs:
+        if entry.role in ("parameter", "buffer"):
+            inputs[entry.name] = _copied(inputs[entry.name])
+    parameters = {e.target: inputs[e.name] for e in graph.inputs if e.role == "parameter" and e.trainable}
+    # Replicas are one tensor here, and an optimizer must step it once.
+    unique = {id(local): local for pieces in parameters.values() for local in pieces.locals}
+    stepper = optimizer(list(unique.values())) if unique and steps else None
+    for step in range(max(steps, 1)):
+        ran = simulation.run(inputs, seed + step)
+        trained.outputs = ran.outputs
+        trained.gradients = trained.gradients or ran.gradients
+        trained.collectives.append(ran.collectives)
+        trained.peak = max(trained.peak, ran.peak)
+        _write_back(plan, inputs, ran)
+        if stepper is not None:
+            for name, pieces in parameters.items():
+                gradient = ran.gradients.get(name)
+                for rank, local in enumerate(pieces.locals):
+                    local.grad = None if gradient is None else gradient.locals[rank]
+            stepper.step()
+    trained.state = {e.target: inputs[e.name] for e in graph.inputs if e.role in ("parameter", "buffer")}
+    return trained
+
+
+def _write_back(plan: Plan, inputs: dict[str, Pieces], ran: Simulated) -> None:
+    """New values of buffers, for the next step."""
+    buffers = {entry.target: entry.name for entry in plan.graph.with_role("buffer")}
+    for target, pieces in ran.mutations.items():
+        if target in buffers:
+            require_same_layout(plan, target, pieces.layout)
+            inputs[buffers[target]] = pieces
+
+
+def require_same_layout(plan: Plan, target: str, layout: Any) -> None:
+    name = next(e.name for e in plan.graph.inputs if e.target == target and e.role != "tangent")
+    if plan.inputs[name] != layout:
+        raise UsageError(
+            f"{target!r} is planned as {plan.inputs[name]} but its new value as {layout}: they must be laid out alike"
+        )
+
+
+def _copied(pieces: Pieces) -> Pieces:
+    copies = {id(local): local.detach().clone(memory_format=torch.preserve_format) for local in pieces.locals}
+    return Pieces(pieces.layout, pieces.shape, tuple(copies[id(local)] for local in pieces.locals))

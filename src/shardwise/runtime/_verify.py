@@ -1,0 +1,146 @@
+"""`verify`: a plan, run, equals the unsharded model; and it sent what was priced, and took the memory predicted."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..dtensor import Recorded
+from ..errors import UsageError
+from ..graph import inputs_of
+from ..plan import Call, Plan, Value
+from ._compare import Check, compare, error_of, tolerance
+from ._memory import predicted_peak
+from ._reference import Optimizer, Run, is_random_graph, run_captured, run_graph, run_model
+from ._report import Report
+from ._simulate import Pieces, Simulation, plan_pieces
+from ._train import Trained, train
+
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+}
+
+
+def verify(
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    plan: Plan,
+    *,
+    steps: int = 1,
+    optimizer: str | Optimizer = "sgd",
+    double: bool = False,
+    backend: str = "simulate",
+    seed: int = 0,
+) -> Report:
+    """Run a plan and the unsharded model side by side and compare all that they give.
+
+    Outputs and losses, every gradient, and parameters and buffers after `steps` optimizer steps (none for a plan without
+    backward), by a tolerance that follows from the dtypes; `double` runs both in double precision. The plan runs on
+    simulated ranks inside this process, or with `backend="gloo"` on a process for each rank.
+    """
+    kwargs = dict(kwargs or {})
+    if not plan.graph.training:
+        steps = 0
+    chosen = _optimizer(optimizer)
+    given = inputs_of(plan.graph, model, args, kwargs)
+    if double or is_random_graph(plan.graph):
+        expected = run_captured(plan, given, steps, chosen, seed, double)
+        reference = "the captured graph" + (" in double precision" if double else "")
+    else:
+        expected = run_model(plan.graph, model, args, kwargs, steps, chosen)
+        reference = "the model"
+    if backend == "simulate":
+        trained = train(plan, given, steps, chosen, seed, double)
+    else:
+        raise UsageError(f"unknown backend {backend!r}: use simulate or gloo")
+    checks = _checks(plan, expected, trained, double)
+    ran = trained.collectives[-1]
+    priced = priced_collectives(plan, double)
+    return Report(
+        plan.graph.name,
+        str(plan.mesh),
+        backend,
+        steps,
+        reference,
+        "none" if not is_random_graph(plan.graph) else "compared with the same streams",
+        tuple(checks),
+        tuple(ran),
+        tuple(priced),
+        trained.peak,
+        predicted_peak(plan, double),
+        None if all(check.ok for check in checks) else first_wrong_node(plan, given, seed, double),
+    )
+
+
+def priced_collectives(plan: Plan, wide: bool = False) -> list[Recorded]:
+    """The collectives of a plan in the order of its schedule. A permute is an exchange among all ranks."""
+    priced = []
+    for move in plan.schedule.moves:
+        dtype = plan.graph.tensor(move.source.ref).dtype
+        times = 8 // dtype.itemsize if wide and dtype.is_floating_point else 1
+        for step in move.change.collectives:
+            if step.kind == "permute":
+                priced.append(Recorded("all_to_all", step.size * times, plan.mesh.ranks))
+            else:
+                priced.append(Recorded(step.kind, step.size * times, plan.mesh.shape[step.axes[0]]))
+    return priced
+
+
+def first_wrong_node(plan: Plan, given: Mapping[str, Any], seed: int = 0, wide: bool = False) -> str | None:
+    """The first node, in order, whose result differs from the whole one, with the error and the choice."""
+    expected = run_graph(plan, given, seed, wide)
+    wrong: list[str] = []
+    calls = {entry.node.name: entry for entry in plan.schedule.entries if isinstance(entry, Call)}
+    least = coarsest(plan, wide)
+
+    def watch(value: Value, pieces: Pieces) -> None:
+        whole = expected[value.ref]
+        if wrong or not isinstance(whole, Tensor):
+            return
+        error = max(error_of(whole, pieces.whole()), pieces.disagreement())
+        allowed = tolerance(least) if whole.is_floating_point() and least else tolerance(whole.dtype)
+        if error > allowed:
+            call = calls[value.ref.name]
+            wrong.append(f"{call.node} by {call.choice}: error {error:.2e}")
+
+    Simulation(plan, wide).run(plan_pieces(plan, given, wide), seed, watch)
+    return wrong[0] if wrong else None
+
+
+def coarsest(plan: Plan, wide: bool = False) -> torch.dtype | None:
+    """The float dtype of largest rounding that the graph computes in."""
+    if wide:
+        return torch.float64
+    dtypes = {info.dtype for node in plan.graph.nodes for info in node.outputs if info is not None}
+    return max((dtype for dtype in dtypes if dtype.is_floating_point), key=tolerance, default=None)
+
+
+def _checks(plan: Plan, expected: Run, trained: Trained, wide: bool) -> list[Check]:
+    least = coarsest(plan, wide)
+    parameters = {entry.target for entry in plan.graph.with_role("parameter")}
+    groups: list[tuple[str, Mapping[str, Any], Mapping[str, Pieces | None]]] = [
+        ("output", expected.outputs, trained.outputs),
+        ("gradient", expected.gradients, trained.gradients),
+        ("parameter", {n: t for n, t in expected.state.items() if n in parameters}, trained.state),
+        ("buffer", {n: t for n, t in expected.state.items() if n not in parameters}, trained.state),
+    ]
+    checks = []
+    for kind, whole, pieces in groups:
+        whole = {name: value for name, value in whole.items() if name in pieces}
+        joined = {name: None if p is None else p.whole() for name, p in pieces.items()}
+        apart = {name: p.disagreement() for name, p in pieces.items() if p is not None}
+        checks += compare(kind, whole, joined, apart, least)
+    return checks
+
+
+def _optimizer(optimizer: str | Optimizer) -> Optimizer:
+    if callable(optimizer):
+        return optimizer
+    if optimizer not in OPTIMIZERS:
+        raise UsageError(
+            f"unknown optimizer {optimizer!r}: use one of {', '.join(OPTIMIZERS)}, or a function"
+        )
+    return OPTIMIZERS[optimizer]
