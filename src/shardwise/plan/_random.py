@@ -1,7 +1,7 @@
 """Random plans: every node takes rows at random, valid for its sizes. A plan need not be good to be right."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ..expand import expand
 from ..graph import Graph, Node
@@ -9,8 +9,7 @@ from ..layout import Layout
 from ..mesh import Cluster, Mesh
 from ..placements import Row, parse_placement, shard
 from ._plan import Choice, Plan
-
-RowsOf = Callable[[Graph, Node], Sequence[Row]]
+from ._rows import Offers
 
 
 def random_plan(
@@ -18,17 +17,20 @@ def random_plan(
     mesh: Mesh | str,
     seed: int = 0,
     *,
-    rows: RowsOf,
+    offers: Offers | None = None,
     cluster: Cluster | str = "h100",
     replicated: float = 0.1,
 ) -> Plan:
     """A plan with rows at random for every node (with probability `replicated`, the replicated one), and random
     layouts for what the graph is given and gives back. A gradient has its parameter's layout."""
-    rng, mesh = random.Random(seed), Mesh.of(mesh)
+    rng, mesh, offers = random.Random(seed), Mesh.of(mesh), offers or Offers(graph)
     inputs = {entry.name: _random_layout(rng, mesh, entry.tensor.shape) for entry in graph.inputs}
-    choices = {node.name: _random_choice(rng, graph, node, mesh, rows, replicated) for node in graph.nodes}
+    choices = {
+        node.name: _random_choice(rng, graph, node, mesh, offers.of(node).rows, replicated)
+        for node in graph.nodes
+    }
     by_target = {entry.target: inputs[entry.name] for entry in graph.inputs if entry.role != "tangent"}
-    outputs = []
+    outputs: list[Layout | None] = []
     for output in graph.outputs:
         if output.value is None:
             outputs.append(None)
@@ -45,10 +47,10 @@ def _random_layout(rng: random.Random, mesh: Mesh, shape: Sequence[int]) -> Layo
 
 
 def _random_choice(
-    rng: random.Random, graph: Graph, node: Node, mesh: Mesh, rows: RowsOf, replicated: float
+    rng: random.Random, graph: Graph, node: Node, mesh: Mesh, rows: Sequence[Row], replicated: float
 ) -> Choice:
-    plain = _replicated(node)
-    found = [row for row in rows(graph, node) if not row.is_replicated]
+    plain = next(row for row in rows if row.is_replicated)
+    found = [row for row in rows if not row.is_replicated]
     for _ in range(8):
         if not found or rng.random() < replicated:
             break
@@ -73,8 +75,3 @@ def _if_valid(graph: Graph, node: Node, mesh: Mesh, chosen: Sequence[Row]) -> tu
         allow=lambda axis, row: row == chosen[axis],
     )
     return found[0].rows if found else None
-
-
-def _replicated(node: Node) -> Row:
-    r = parse_placement("R")
-    return Row((r,) * len(node.inputs), tuple(None if info is None else r for info in node.outputs))

@@ -1,7 +1,24 @@
 """Running a plan: simulated ranks, real ranks, and the proof that both equal the unsharded model."""
 
+from ._emit import Program, emit
+from ._module import Sharded
+from ._parallelize import parallelize
 from ._report import Report
 from ._simulate import Pieces, Simulated, Simulation, simulate
-from ._verify import verify
+from ._spawn import on_ranks
+from ._verify import priced_collectives, verify
 
-__all__ = ["Pieces", "Report", "Simulated", "Simulation", "simulate", "verify"]
+__all__ = [
+    "Pieces",
+    "Program",
+    "Report",
+    "Sharded",
+    "Simulated",
+    "Simulation",
+    "emit",
+    "on_ranks",
+    "parallelize",
+    "priced_collectives",
+    "simulate",
+    "verify",
+]

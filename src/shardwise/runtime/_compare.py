@@ -5,7 +5,7 @@ rounding of a sum is relative to what is summed. A tensor that is nothing but ro
 normalisation) is measured against the largest of its kind instead.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from ._simulate import difference
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-_FLOOR = 1e-3  # of the largest value of its kind: below that a tensor may be rounding alone
+_FLOOR = 1e-2  # of the largest value of its kind: below that a tensor may be rounding alone
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def compare(
     least: torch.dtype | None = None,
 ) -> list[Check]:
     """A check for each name of `expected`. `least` is the coarsest dtype that computed them."""
-    floor = _FLOOR * max((_scale(t) for t in expected.values() if isinstance(t, Tensor)), default=0.0)
+    floor = floor_of(expected.values())
     checks = []
     for name, tensor in expected.items():
         other = found.get(name)
@@ -61,12 +61,17 @@ def compare(
     return checks
 
 
+def floor_of(tensors: Iterable[Any]) -> float:
+    """Below what a tensor of this kind, or made from these, may be rounding alone."""
+    return _FLOOR * max((_scale(t) for t in tensors if isinstance(t, Tensor)), default=0.0)
+
+
 def error_of(expected: Tensor, found: Tensor, floor: float = 0.0) -> float:
     if expected.shape != found.shape:
         return torch.inf
     if not expected.numel():
         return 0.0
-    worst = float(difference(found, expected).max())
+    worst = float(difference(found.detach(), expected.detach()).max())
     if not worst or not (expected.is_floating_point() or expected.is_complex()):
         return worst
     return worst / max(_scale(expected), floor, torch.finfo(torch.float32).tiny)

@@ -106,13 +106,8 @@ class Parts:
         needed = set(self.results)
         chosen: list[Entry] = []
         for entry in reversed(self.plan.schedule.entries):
-            is_call = isinstance(entry, Call)
-            if (
-                (is_call
-                and entry.node.phase == "backward")
-                or (not is_call
-                and not needed.intersection(entry.made))
-            ):
+            waited_for = needed.intersection(entry.made)
+            if entry.node.phase == "backward" if isinstance(entry, Call) else not waited_for:
                 chosen.append(entry)
             else:
                 needed.update(entry.used)

@@ -6,7 +6,7 @@ A view takes nothing and keeps what it is a view of: memory is free after the la
 from math import prod
 
 from ..graph import is_view
-from ..plan import Call, Plan, Value
+from ..plan import Call, Move, Plan, Value
 
 
 def predicted_peak(plan: Plan, wide: bool = False) -> int:
@@ -30,7 +30,7 @@ def predicted_peak(plan: Plan, wide: bool = False) -> int:
         if not value.copy and value.ref.name in plan.inputs:
             now += take(value, value)
     for entry in schedule.entries:
-        viewed = base[entry.inputs[0]] if isinstance(entry, Call) and is_view(entry.node.overload) else None
+        viewed = base[entry.used[0]] if _shares(entry) else None
         for value in entry.made:
             now += take(value, viewed or value)
         peak = max(peak, now)
@@ -39,3 +39,10 @@ def predicted_peak(plan: Plan, wide: bool = False) -> int:
             users[of] -= 1
             now -= 0 if users[of] else size(of)
     return max(peak, now)
+
+
+def _shares(entry: Call | Move) -> bool:
+    """True if what is made uses the memory of what is given. The first rank's part of a partial is the whole value."""
+    if isinstance(entry, Call):
+        return is_view(entry.node.overload)
+    return all(step.kind == "to_partial" for step in entry.change.steps)

@@ -76,6 +76,7 @@ class Sharded(nn.Module):
         self._named = {entry.name: entry for entry in self._graph.inputs}
         random = [node.overload for node in self._graph.nodes if is_random(node.overload)]
         self._draws_by_generator = any(not follows_positions(op) for op in random)
+        self._buffer_names = {entry.target for entry in self._graph.with_role("buffer")}
         for target, layout in _mutated(self.plan).items():
             require_same_layout(self.plan, target, layout)
 
@@ -94,7 +95,7 @@ class Sharded(nn.Module):
             for part in path:
                 if part not in owner._modules:
                     owner.add_module(part, nn.Module())
-                owner = owner._modules[part]  # type: ignore[assignment]
+                owner = owner._modules[part]
             if isinstance(held, nn.Parameter):
                 owner.register_parameter(last, held)
             else:
@@ -128,9 +129,12 @@ class Sharded(nn.Module):
             return self._constants[entry.name]
         if entry.role == "user_input":
             return self._argument(entry, given[entry.name])
-        owner, _, name = entry.target.rpartition(".")
-        held = getattr(self.get_submodule(owner), name)
-        return held.to_local()
+        return self.local(entry.target)
+
+    def local(self, name: str) -> Tensor:
+        """This rank's piece of a parameter or buffer."""
+        owner, _, last = name.rpartition(".")
+        return getattr(self.get_submodule(owner), last).to_local()
 
     def _argument(self, entry: Input, tensor: Any) -> Tensor:
         layout, info = self.plan.inputs[entry.name], entry.tensor
@@ -164,12 +168,9 @@ class Sharded(nn.Module):
         return as_dtensor(local, self.plan.schedule.layouts[value], self.device_mesh, shape)
 
     def _write(self, target: str, local: Tensor) -> None:
-        owner, _, name = target.rpartition(".")
-        module = self.get_submodule(owner)
-        held = getattr(module, name, None)
-        if isinstance(held, DTensor):
+        if target in self._buffer_names:
             with torch.no_grad():
-                held.to_local().copy_(local)
+                self.local(target).copy_(local)
 
     def _generator(self) -> AbstractContextManager[Any]:
         """The same random numbers on every rank, for operators whose draws do not follow from positions."""
@@ -223,6 +224,7 @@ class _Run(torch.autograd.Function):
         sharded: Sharded = ctx.sharded
         parts = sharded._parts
         *saved, seed = ctx.saved_tensors
+        assert sharded._backward is not None
         given = dict(zip(parts.results, grads, strict=True))
         tangents = [sharded.tangent(value, given) for value in parts.tangents]
         with torch.no_grad():

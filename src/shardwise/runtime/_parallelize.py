@@ -1,5 +1,6 @@
 """`parallelize`: a model becomes its sharded self, inside a program that `torchrun` started on every rank."""
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -98,9 +99,8 @@ def _planned(
     mesh: Mesh,
     options: dict[str, Any],
 ) -> Plan:
-    from ..plan import plan
-
-    return plan(model, args, kwargs, mesh=mesh, **options)
+    room: Any = importlib.import_module("..plan", __package__)
+    return room.plan(model, args, kwargs, mesh=mesh, **options)
 
 
 def _stripped(plan: Plan) -> Plan:

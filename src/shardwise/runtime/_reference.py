@@ -18,10 +18,9 @@ from torch.utils import _pytree as pytree
 from ..graph import Graph, Node, Ref, arguments, as_module, opened
 from ..plan import Call, Plan
 from ._lower import Lowering, retargeted, with_tensors
+from ._optimizers import Optimizer
 from ._simulate import Pieces
 from ._streams import draw, is_random
-
-Optimizer = Callable[[Sequence[Tensor]], torch.optim.Optimizer]
 
 
 @dataclass
@@ -84,6 +83,7 @@ def run_captured(
     trained = {e.target: inputs[e.name] for e in graph.inputs if e.role == "parameter" and e.trainable}
     named = {e.target: e.name for e in graph.inputs if e.role != "tangent"}
     losses = {entry.target for entry in graph.with_role("tangent")}
+    buffers = {entry.target for entry in graph.with_role("buffer")}
     stepper = optimizer(list(trained.values())) if trained and steps else None
     for step in range(max(steps, 1)):
         values = run_graph(plan, inputs, seed + step, wide)
@@ -94,7 +94,7 @@ def run_captured(
                 run.outputs[output.target] = value
             elif output.role == "gradient":
                 gradients[output.target] = value
-            elif graph[named[output.target]].role == "buffer":
+            elif output.target in buffers:
                 inputs[named[output.target]] = value
         run.losses.append(sum(float(run.outputs[name].sum()) for name in losses))
         run.gradients = run.gradients or gradients

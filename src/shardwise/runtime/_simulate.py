@@ -86,7 +86,18 @@ def simulate(
 
 def plan_pieces(plan: Plan, given: Mapping[str, Any], wide: bool = False) -> dict[str, Pieces]:
     """The graph's inputs, each cut up as the plan says; with `wide`, in double precision."""
+    require_planned(plan, given)
     pieces = {}
+    for entry in plan.graph.inputs:
+        tensor = given[entry.name]
+        if wide and tensor.is_floating_point():
+            tensor = tensor.double()
+        pieces[entry.name] = Pieces.of(tensor, plan.inputs[entry.name])
+    return pieces
+
+
+def require_planned(plan: Plan, given: Mapping[str, Any]) -> None:
+    """Raise unless all that the graph is given has the shapes and dtypes that were planned."""
     for entry in plan.graph.inputs:
         tensor = given[entry.name]
         if not isinstance(tensor, Tensor):
@@ -98,10 +109,6 @@ def plan_pieces(plan: Plan, given: Mapping[str, Any], wide: bool = False) -> dic
                 f"{entry.role} {entry.target!r} is {str(tensor.dtype)[6:]}{list(tensor.shape)}, "
                 f"but was planned as {entry.tensor}"
             )
-        if wide and tensor.is_floating_point():
-            tensor = tensor.double()
-        pieces[entry.name] = Pieces.of(tensor, plan.inputs[entry.name])
-    return pieces
 
 
 class Simulation:

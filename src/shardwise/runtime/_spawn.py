@@ -97,7 +97,9 @@ def _results(
                 problems.append((verdict, result))
         elif processes[rank].returncode != -9:  # else it was stopped because of another
             log = (folder / f"log{rank}").read_text(errors="replace")
-            problems.append(("error", f"rank {rank} ended with status {processes[rank].returncode}:\n{log[-3000:]}"))
+            problems.append(
+                ("error", f"rank {rank} ended with status {processes[rank].returncode}:\n{log[-3000:]}")
+            )
     for verdict, text in sorted(problems, reverse=True):  # a mistake of the user's explains the others
         raise UsageError(text) if verdict == "usage" else RuntimeError(text)
     return found

@@ -59,7 +59,7 @@ class _Stream:
     def bits(self, lane: int = 0) -> Tensor:
         """53 even random bits of every element, as an integer."""
         index = self._positions()
-        index = _mixed(index * 4 + lane + _mixed(self.seed.long() + self.number * 0x632BE59BD9B4E019))
+        index = _mixed(index * 4 + lane + _mixed(_mixed(self.seed.long()) + self.number))
         return (index >> 11) & ((1 << 53) - 1)
 
     def uniform(self, lane: int = 0) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from ..dtensor import Recorded
 from ..errors import UsageError
 from ..plan import Plan
-from ._reference import Optimizer
+from ._optimizers import Optimizer
 from ._simulate import Pieces, Simulated, Simulation, plan_pieces
 
 
@@ -21,7 +21,7 @@ class Trained:
     gradients: dict[str, Pieces | None] = field(default_factory=dict)
     state: dict[str, Pieces] = field(default_factory=dict)
     collectives: list[list[Recorded]] = field(default_factory=list)
-    peak: int = 0
+    peak: int | None = None
 
 
 def train(
@@ -41,7 +41,7 @@ def train(
         trained.outputs = ran.outputs
         trained.gradients = trained.gradients or ran.gradients
         trained.collectives.append(ran.collectives)
-        trained.peak = max(trained.peak, ran.peak)
+        trained.peak = max(trained.peak or 0, ran.peak)
         _write_back(plan, inputs, ran)
         if stepper is not None:
             for name, pieces in parameters.items():

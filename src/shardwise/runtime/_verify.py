@@ -10,17 +10,16 @@ from ..dtensor import Recorded
 from ..errors import UsageError
 from ..graph import inputs_of
 from ..plan import Call, Plan, Value
-from ._compare import Check, compare, error_of, tolerance
+from ._compare import Check, compare, error_of, floor_of, tolerance
 from ._memory import predicted_peak
-from ._reference import Optimizer, Run, is_random_graph, run_captured, run_graph, run_model
+from ._optimizers import Optimizer, chosen_optimizer
+from ._real import train_on_gloo
+from ._reference import Run, is_random_graph, run_captured, run_graph, run_model
 from ._report import Report
-from ._simulate import Pieces, Simulation, plan_pieces
+from ._simulate import Pieces, Simulation, plan_pieces, require_planned
 from ._train import Trained, train
 
-OPTIMIZERS: Mapping[str, Optimizer] = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
-}
+BACKENDS = ("simulate", "gloo")
 
 
 def verify(
@@ -34,18 +33,25 @@ def verify(
     double: bool = False,
     backend: str = "simulate",
     seed: int = 0,
+    files: Mapping[str, str] | None = None,
 ) -> Report:
     """Run a plan and the unsharded model side by side and compare all that they give.
 
-    Outputs and losses, every gradient, and parameters and buffers after `steps` optimizer steps (none for a plan without
-    backward), by a tolerance that follows from the dtypes; `double` runs both in double precision. The plan runs on
-    simulated ranks inside this process, or with `backend="gloo"` on a process for each rank.
+    Outputs and losses, every gradient, and parameters and buffers after `steps` optimizer steps (none for a plan
+    without backward), by a tolerance that follows from the dtypes; `double` runs both in double precision. The plan
+    runs on simulated ranks inside this process, or with `backend="gloo"` on a process for each rank, to which the model
+    is sent; `files` are modules (a file for each name) that those processes must load to know its class.
     """
     kwargs = dict(kwargs or {})
     if not plan.graph.training:
         steps = 0
-    chosen = _optimizer(optimizer)
+    chosen = chosen_optimizer(optimizer)
+    if backend not in BACKENDS:
+        raise UsageError(f"unknown backend {backend!r}: use one of {', '.join(BACKENDS)}")
+    if backend == "gloo" and double:
+        raise UsageError("double precision is for simulated ranks: leave out `double`, or the backend")
     given = inputs_of(plan.graph, model, args, kwargs)
+    require_planned(plan, given)
     if double or is_random_graph(plan.graph):
         expected = run_captured(plan, given, steps, chosen, seed, double)
         reference = "the captured graph" + (" in double precision" if double else "")
@@ -55,7 +61,7 @@ def verify(
     if backend == "simulate":
         trained = train(plan, given, steps, chosen, seed, double)
     else:
-        raise UsageError(f"unknown backend {backend!r}: use simulate or gloo")
+        trained = train_on_gloo(plan, model, args, kwargs, steps, optimizer, seed, files)
     checks = _checks(plan, expected, trained, double)
     ran = trained.collectives[-1]
     priced = priced_collectives(plan, double)
@@ -100,7 +106,8 @@ def first_wrong_node(plan: Plan, given: Mapping[str, Any], seed: int = 0, wide: 
         whole = expected[value.ref]
         if wrong or not isinstance(whole, Tensor):
             return
-        error = max(error_of(whole, pieces.whole()), pieces.disagreement())
+        inputs = [expected[ref] for ref in calls[value.ref.name].node.inputs]
+        error = max(error_of(whole, pieces.whole(), floor_of(inputs)), pieces.disagreement())
         allowed = tolerance(least) if whole.is_floating_point() and least else tolerance(whole.dtype)
         if error > allowed:
             call = calls[value.ref.name]
@@ -134,13 +141,3 @@ def _checks(plan: Plan, expected: Run, trained: Trained, wide: bool) -> list[Che
         apart = {name: p.disagreement() for name, p in pieces.items() if p is not None}
         checks += compare(kind, whole, joined, apart, least)
     return checks
-
-
-def _optimizer(optimizer: str | Optimizer) -> Optimizer:
-    if callable(optimizer):
-        return optimizer
-    if optimizer not in OPTIMIZERS:
-        raise UsageError(
-            f"unknown optimizer {optimizer!r}: use one of {', '.join(OPTIMIZERS)}, or a function"
-        )
-    return OPTIMIZERS[optimizer]

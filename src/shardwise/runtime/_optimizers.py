@@ -1,0 +1,25 @@
+"""The optimizers that verification can step with: any that works element by element, so that pieces may be stepped."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+
+Optimizer = Callable[[Sequence[Tensor]], torch.optim.Optimizer]
+
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+}
+
+
+def chosen_optimizer(optimizer: str | Optimizer) -> Optimizer:
+    if callable(optimizer):
+        return optimizer
+    if optimizer not in OPTIMIZERS:
+        raise UsageError(
+            f"unknown optimizer {optimizer!r}: use one of {', '.join(OPTIMIZERS)}, or a function"
+        )
+    return OPTIMIZERS[optimizer]

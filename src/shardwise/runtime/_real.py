@@ -1,0 +1,142 @@
+"""Training steps on real ranks: a process for each, gloo between them, and their pieces brought home."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..dtensor import Recorded, record_collectives
+from ..graph import arguments
+from ..plan import Plan
+from ._module import Sharded, piece_of
+from ._optimizers import Optimizer, chosen_optimizer
+from ._parallelize import parallelize
+from ._simulate import Pieces
+from ._spawn import on_ranks
+from ._train import Trained
+
+Locals = dict[str, Tensor | None]
+
+
+def train_on_gloo(
+    plan: Plan,
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    steps: int,
+    optimizer: str | Optimizer,
+    seed: int,
+    files: Mapping[str, str] | None = None,
+) -> Trained:
+    """As `train`, on a process for each rank of the plan."""
+    sent = replace(plan, graph=replace(plan.graph, live=None))
+    state = model.training if isinstance(model, torch.nn.Module) else True
+    found = on_ranks(
+        _train_here,
+        *(sent, model, state, tuple(args), dict(kwargs), steps, optimizer, seed),
+        ranks=plan.mesh.ranks,
+        files=files,
+    )
+    outputs = dict(zip(_targets(plan, "user_output"), _layouts(plan, "user_output"), strict=True))
+    gradients = dict(zip(_targets(plan, "gradient"), _layouts(plan, "gradient"), strict=True))
+    inputs = {e.target: plan.inputs[e.name] for e in plan.graph.inputs if e.role in ("parameter", "buffer")}
+    shapes = {e.target: e.tensor.shape for e in plan.graph.inputs if e.role != "tangent"}
+    given = {o.target: plan.graph.tensor(o.value).shape for o in plan.graph.outputs if o.value is not None}
+
+    def gathered(kind: int, layouts: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: None
+            if layout is None or found[0][kind][name] is None
+            else Pieces(layout, sizes[name], tuple(rank[kind][name] for rank in found))
+            for name, layout in layouts.items()
+        }
+
+    return Trained(
+        gathered(0, outputs, given),
+        gathered(1, gradients, shapes),
+        gathered(2, inputs, shapes),
+        [found[0][3]],
+    )
+
+
+def _targets(plan: Plan, role: str) -> list[str]:
+    return [output.target for output in plan.graph.outputs if output.role == role]
+
+
+def _layouts(plan: Plan, role: str) -> list[Any]:
+    pairs = zip(plan.graph.outputs, plan.outputs, strict=True)
+    return [layout for output, layout in pairs if output.role == role]
+
+
+def _train_here(
+    plan: Plan,
+    model: Callable[..., Any],
+    training: bool,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    steps: int,
+    optimizer: str | Optimizer,
+    seed: int,
+) -> tuple[Locals, Locals, Locals, list[Recorded]]:
+    """What this rank holds in the end: outputs, gradients of the first step, state; and what the last step sent."""
+    if isinstance(model, torch.nn.Module):
+        model.train(training)
+    sharded = parallelize(model, plan.mesh, args, kwargs, plan=plan, seed=seed, local_outputs=True)
+    graph = sharded.plan.graph
+    losses = {entry.target for entry in graph.with_role("tangent")}
+    trained = [parameter for parameter in sharded.parameters() if parameter.requires_grad]
+    stepper = chosen_optimizer(optimizer)(trained) if trained and steps else None
+    gradients: Locals = {}
+    for step in range(max(steps, 1)):
+        given, given_kwargs = _local_arguments(sharded, args, kwargs)
+        with record_collectives() as seen:
+            with torch.set_grad_enabled(graph.training):
+                result = sharded(*given, **given_kwargs)
+            outputs: Locals = dict(
+                zip(_targets(plan, "user_output"), pytree.tree_leaves(result), strict=True)
+            )
+            if graph.training:
+                starts = [tensor for name, tensor in outputs.items() if name in losses and tensor is not None]
+                torch.autograd.backward(starts, [torch.ones_like(tensor) for tensor in starts])
+        if step == 0 and graph.training:
+            named = arguments(graph, given, given_kwargs)
+            inputs = {e.target: named[e.name] for e in graph.with_role("user_input")}
+            gradients = {name: _gradient(sharded, inputs, name) for name in _targets(plan, "gradient")}
+        if stepper is not None:
+            stepper.step()
+            stepper.zero_grad()
+    state = {
+        entry.target: sharded.local(entry.target).detach()
+        for entry in graph.inputs
+        if entry.role in ("parameter", "buffer")
+    }
+    outputs = {name: None if tensor is None else tensor.detach() for name, tensor in outputs.items()}
+    return outputs, gradients, state, seen.collectives
+
+
+def _gradient(sharded: Sharded, inputs: Mapping[str, Any], name: str) -> Tensor | None:
+    if name in inputs:
+        return inputs[name].grad
+    gradient = sharded.get_parameter(name).grad
+    return None if gradient is None else gradient.to_local().clone()
+
+
+def _local_arguments(
+    sharded: Sharded, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with this rank's piece in the place of every tensor."""
+    named = arguments(sharded.plan.graph, args, kwargs)
+    layouts = {
+        id(named[e.name]): sharded.plan.inputs[e.name] for e in sharded.plan.graph.with_role("user_input")
+    }
+
+    def local(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or id(leaf) not in layouts:
+            return leaf
+        piece = piece_of(leaf.detach(), layouts[id(leaf)], sharded.program.rank)
+        return piece.clone().requires_grad_(leaf.requires_grad)
+
+    return pytree.tree_map(local, (args, kwargs))

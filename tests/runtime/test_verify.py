@@ -1,0 +1,121 @@
+"""Verification: right plans pass, in numbers, collectives and memory; wrong ones are caught, and where is said."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import shardwise as sw
+from shardwise.graph import capture
+from shardwise.placements import Row
+from shardwise.plan import Choice
+from shardwise.runtime import simulate, verify
+
+
+@pytest.mark.parametrize("mesh", ["d=4", "a=2,b=2", "a=2,b=3", "d=1"])
+@pytest.mark.parametrize("seed", range(4))
+def test_any_valid_plan_equals_the_model(mlp, plan_of, mesh, seed):
+    model, args, graph, offers = mlp
+    report = verify(model, args, {}, plan_of(graph, mesh, seed, offers), steps=3)
+    assert report.ok, str(report)
+    assert {check.kind for check in report.checks} == {"output", "gradient", "parameter"}
+    assert len(report.checks) == 1 + 4 + 4
+    assert 0.8 * report.predicted_peak < report.peak
+    assert bool(report.collectives) == (mesh != "d=1")
+
+
+def test_double_precision_leaves_no_doubt(mlp, plan_of):
+    model, args, graph, offers = mlp
+    report = verify(model, args, {}, plan_of(graph, "a=2,b=2", 1, offers), double=True)
+    assert report.ok and report.worst.error < 1e-13
+    assert report.collectives == report.priced
+
+
+def test_a_wrong_row_is_caught_and_its_node_named(mlp, plan_of):
+    model, args, graph, offers = mlp
+    plan = plan_of(graph, "d=4", 0, offers)
+    [relu] = [node.name for node in graph.nodes if node.op == "aten.relu.default"]
+    wrong = Choice(plan.mesh, (Row.parse("P(sum) -> P(sum)"),))
+    report = verify(model, args, {}, replace(plan, choices={**plan.choices, relu: wrong}))
+    assert not report.ok and not report.same_numbers
+    assert report.same_collectives
+    assert report.first.startswith(f"%{relu} = aten.relu.default")
+    assert "NOT verified" in str(report)
+
+
+def test_replicas_that_differ_are_caught(mlp):
+    """A claim that a sharded result is replicated leaves different numbers on the ranks."""
+    model, args, graph, offers = mlp
+    from shardwise.plan._random import random_plan
+
+    plan = random_plan(graph, "d=2", 0, offers=offers, replicated=1.0)
+    [relu] = [node.name for node in graph.nodes if node.op == "aten.relu.default"]
+    plan = replace(plan, choices={**plan.choices, relu: Choice(plan.mesh, (Row.parse("P(sum) -> R"),))})
+    assert not verify(model, args, {}, plan).ok
+
+
+def test_a_plan_for_other_arguments_is_refused(mlp, plan_of):
+    model, args, graph, offers = mlp
+    plan = plan_of(graph, "d=4", 0, offers)
+    with pytest.raises(
+        sw.UsageError, match=r"user_input 'x' is float32\[4, 10\], but was planned as float32\[8, 10\]"
+    ):
+        verify(model, (args[0][:4], args[1]), {}, plan)
+    with pytest.raises(sw.UsageError, match=r"other arguments than captured|of the form"):
+        verify(model, args, {"extra": 1}, plan)
+
+
+class Dropped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 64), nn.Linear(64, 4)
+
+    def forward(self, x):
+        return nn.functional.dropout(self.down(nn.functional.dropout(self.up(x), 0.5)), 0.25).square().mean()
+
+
+def test_dropout_is_compared_with_the_same_streams(plan_of):
+    torch.manual_seed(0)
+    model, args = Dropped(), (torch.randn(32, 8),)
+    graph = capture(model, args)
+    reports = [verify(model, args, {}, plan_of(graph, "a=2,b=2", seed), steps=2) for seed in range(3)]
+    assert all(report.ok for report in reports), str(reports[0])
+    assert reports[0].random == "compared with the same streams"
+
+
+def test_draws_do_not_depend_on_the_mesh_and_differ_between_steps(plan_of):
+    torch.manual_seed(0)
+    model, args = Dropped(), (torch.randn(32, 8),)
+    graph = capture(model, args)
+    losses = [
+        float(simulate(plan_of(graph, mesh, seed), model, args, seed=7).outputs["output"].whole())
+        for mesh, seed in (("d=4", 0), ("a=2,b=2", 1), ("d=1", 2))
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) == pytest.approx(losses[2], rel=1e-5)
+    other = float(simulate(plan_of(graph, "d=4", 0), model, args, seed=8).outputs["output"].whole())
+    assert abs(other - losses[0]) > 1e-4
+
+
+def test_forward_alone(plan_of):
+    torch.manual_seed(0)
+    model, args = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), (torch.randn(8, 6),)
+    graph = capture(model, args, training=False)
+    report = verify(model, args, {}, plan_of(graph, "d=4"))
+    assert report.ok and report.steps == 0
+    assert {check.kind for check in report.checks} == {"output", "parameter", "buffer"}
+    assert model.training
+
+
+def test_buffers_follow_the_steps(plan_of):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))
+    args = (torch.randn(8, 6),)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    graph = capture(model, args)
+    report = verify(model, args, {}, plan_of(graph, "d=4", 3), steps=3)
+    assert report.ok, str(report)
+    assert {c.name for c in report.checks if c.kind == "buffer"} == {
+        "1.running_mean", "1.running_var", "1.num_batches_tracked"
+    }  # fmt: skip
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
