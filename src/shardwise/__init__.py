@@ -10,6 +10,7 @@ from .placements import Row
 from .plan import Plan, plan
 from .propagate import propagate
 from .rules import Rule
+from .runtime import Report, parallelize, simulate, verify
 from .solve import solve
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Mesh",
     "Plan",
     "Policy",
+    "Report",
     "Row",
     "Rule",
     "Sharding",
@@ -29,8 +31,11 @@ __all__ = [
     "capture",
     "check",
     "discover",
+    "parallelize",
     "plan",
     "propagate",
+    "simulate",
     "solve",
     "synthesize",
+    "verify",
 ]

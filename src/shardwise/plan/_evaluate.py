@@ -153,9 +153,5 @@ def _shares(entry: Entry) -> Value | None:
     """The value in whose memory an entry's result lies, if it makes none of its own."""
     if isinstance(entry, Call):
         return entry.inputs[0] if entry.inputs and is_view(entry.node.overload) else None
-    return entry.source if not entry.change.collectives and _only_slices(entry) else None
-
-
-def _only_slices(entry: Entry) -> bool:
-    assert not isinstance(entry, Call)
-    return all(step.kind == "slice" for step in entry.change.steps)
+    # A slice is copied, so that it does not keep the whole; the first rank's part of a partial is the whole value.
+    return entry.source if all(step.kind == "to_partial" for step in entry.change.steps) else None

@@ -5,6 +5,7 @@ distributed and nothing is approximated: each rank computes what it would comput
 ranks would send each other is recorded.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,22 +130,24 @@ class Simulation:
         values = {Value(Ref(name)): pieces for name, pieces in inputs.items()}
         result = Simulated()
         memory = _Memory()
-        for pieces in values.values():
-            memory.add(pieces)
+        for entry in self.plan.graph.inputs:
+            memory.add(inputs[entry.name])
+            if entry.role not in ("user_input", "tangent"):
+                memory.add(inputs[entry.name])  # it lasts
         draws = torch.tensor(seed)
         with torch.no_grad():
-            for entry in self.schedule.entries:
-                if isinstance(entry, Call):
-                    made = self._call(entry, [values[v] for v in entry.inputs], draws)
+            for item in self.schedule.entries:
+                if isinstance(item, Call):
+                    made = self._call(item, [values[v] for v in item.inputs], draws)
                 else:
-                    made = {entry.target: _moved(entry, values[entry.source], result.collectives)}
+                    made = {item.target: _moved(item, values[item.source], result.collectives)}
                 for value, pieces in made.items():
                     values[value] = pieces
                     memory.add(pieces)
-                if watch is not None and isinstance(entry, Call):
+                if watch is not None and isinstance(item, Call):
                     for value, pieces in made.items():
                         watch(value, pieces)
-                for value in entry.dead:
+                for value in item.dead:
                     memory.drop(values.pop(value))
         places: dict[str, dict[str, Any]] = {
             "user_output": result.outputs,
@@ -203,29 +206,27 @@ def _moved(move: Move, pieces: Pieces, record: list[Recorded]) -> Pieces:
 
 
 class _Memory:
-    """Bytes of memory behind the first rank's pieces, views counted once."""
+    """Bytes of memory behind the first rank's pieces. A view counts nothing and keeps what it is a view of."""
 
     def __init__(self) -> None:
-        self.users: dict[tuple[int, int], int] = {}
+        self.users: Counter[int] = Counter()
+        self.sizes: dict[int, int] = {}
         self.now = self.peak = 0
 
     def add(self, pieces: Pieces) -> None:
-        key = self._key(pieces)
-        if not self.users.get(key):
-            self.now += key[1]
+        local = pieces.locals[0]
+        storage = local.untyped_storage().data_ptr()
+        if not self.users[storage]:
+            self.sizes[storage] = local.nbytes
+            self.now += local.nbytes
             self.peak = max(self.peak, self.now)
-        self.users[key] = self.users.get(key, 0) + 1
+        self.users[storage] += 1
 
     def drop(self, pieces: Pieces) -> None:
-        key = self._key(pieces)
-        self.users[key] -= 1
-        if not self.users[key]:
-            self.now -= key[1]
-
-    @staticmethod
-    def _key(pieces: Pieces) -> tuple[int, int]:
-        storage = pieces.locals[0].untyped_storage()
-        return storage.data_ptr(), storage.nbytes()
+        storage = pieces.locals[0].untyped_storage().data_ptr()
+        self.users[storage] -= 1
+        if not self.users[storage]:
+            self.now -= self.sizes[storage]
 
 
 def _rank(shape: Sequence[int], place: Sequence[int]) -> int:
