@@ -7,7 +7,7 @@ which the function knows them.
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from inspect import unwrap
+from inspect import signature, unwrap
 from types import CodeType
 from typing import Any
 
@@ -22,11 +22,28 @@ class Function(nn.Module):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.forward = function
+        self.forward = function if _has_signature(function) else _in_python(function)
         _register_stack_trace_anchor(unwrap(function))  # else torch keeps the lines of `forward`s alone
         for name, module in _modules_of(function, set()):
             if module not in self._modules.values():
                 self.add_module(_free_name(self, name), module)
+
+
+def _has_signature(function: Callable[..., Any]) -> bool:
+    try:
+        signature(function)
+    except ValueError:
+        return False
+    return True
+
+
+def _in_python(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is written in C, such as `torch.matmul`, as one that can be traced."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return forward
 
 
 def as_module(target: Any) -> nn.Module:

@@ -22,7 +22,7 @@ from ._pins import Pins
 from ._prices import Optimizer, compute_seconds, local_call
 from ._rows import Offers, described, signature
 
-UNIT = 1e-10  # seconds that one unit of cost stands for
+UNIT = 1e-13  # seconds that one unit of cost stands for; costs are rounded down, so bounds stay bounds
 FAR = 150  # nodes between two users that do not share a copy
 
 Kind = Literal["input", "call", "copy", "output"]
@@ -364,7 +364,7 @@ def _units(seconds: Sequence[float], allowed: np.ndarray | None = None) -> np.nd
 
 def _to_units(seconds: np.ndarray) -> np.ndarray:
     return np.where(
-        np.isfinite(seconds), np.rint(np.where(np.isfinite(seconds), seconds, 0) / UNIT), FORBIDDEN
+        np.isfinite(seconds), np.floor(np.where(np.isfinite(seconds), seconds, 0) / UNIT), FORBIDDEN
     ).astype(np.int64)
 
 
