@@ -156,19 +156,30 @@ class Planner:
         folded = self._timed("problem", lambda: fold(items, max(limit, 0), alike=alike, name=self.graph.name))
         solution = self._timed("solve", lambda: solve(folded.problem, time_limit=time_limit, gap=gap))
         if solution.choices is None:
-            raise UsageError(self._why_not(solution, limit))
+            raise UsageError(self._why_not(solution, items.pins))
         return folded, solution
 
-    def _why_not(self, solution: Solution, limit: int) -> str:
+    def _why_not(self, solution: Solution, pins: Pins) -> str:
         head = f"no plan of {self.graph.name} on {self.mesh} fits in {bytes_text(self.memory)} a device"
         if solution.status == "unknown":
             return f"{head}, as far as {solution.seconds:.0f} seconds of search can tell: give it more time or memory"
         lacking = solution.shortfall
         if lacking is None or lacking.forbidden:
-            return f"no plan of {self.graph.name} on {self.mesh} meets all pins: they clash"
+            clash = " and ".join(f"{name}: {pin}" for name, pin in self._clashing(pins).items())
+            return f"no plan of {self.graph.name} on {self.mesh} meets these pins together: {clash}"
         need = lacking.enough if lacking.enough is not None else lacking.at_least
         least = "at least " if lacking.enough is None else ""
         return f"{head}: {least}{bytes_text(need or 0)} would do"
+
+    def _clashing(self, pins: Pins) -> dict[str, Pin]:
+        """The fewest pins found that no plan meets together: those without which the others could be met."""
+        left = dict(pins.pins)
+        for name in pins.pins:
+            fewer = {key: pin for key, pin in left.items() if key != name}
+            folded = fold(self._items(Pins(self.mesh, fewer)), None)
+            if solve(folded.problem, time_limit=20, gap=1.0).choices is None:
+                left = fewer
+        return left
 
     def _read(self, items: Items, folded: Folded, solution: Solution, pins: Pins) -> Plan:
         """The plan that a solution of the problem stands for."""
