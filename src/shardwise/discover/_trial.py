@@ -104,14 +104,17 @@ class Trial:
                 for i, (c, p) in enumerate(zip(self.claims, placements, strict=True))
                 if c is not None and p is not None
             ]
+            together = case  # a form may follow from any of the outputs
+            for i, p, _ in affected:
+                together = experiment.row_case(together, i, p)
             try:
                 local = experiment.run(self.inputs, self.local, placements)
             except LocalRunFailed as failure:
-                for i, p, claim in affected:
-                    claim.fail(experiment.row_case(case, i, p), experiment, str(failure))
+                for _, _, claim in affected:
+                    claim.fail(together, experiment, str(failure))
                 continue
             for i, p, claim in affected:
-                self._judge(experiment, case, i, p, claim, local[i])
+                self._judge(experiment, together, i, p, claim, local[i])
 
     def _judge(
         self, experiment: Experiment, case: Case, output: int, placement: Placement, claim: Claim, local: list

@@ -11,6 +11,7 @@ from ._local_sizes import VIEWS, is_size_argument
 from ._piece import Piece
 from ._recorder import Recorder
 from ._rule import Rule, overload
+from .hand import hand_rows, hand_written
 
 __all__ = [
     "DIM_ARGUMENTS",
@@ -30,6 +31,8 @@ __all__ = [
     "Term",
     "bind",
     "factors_of_call",
+    "hand_rows",
+    "hand_written",
     "is_size_argument",
     "local_call",
     "named_arguments",

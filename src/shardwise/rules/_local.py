@@ -11,6 +11,7 @@ with it. The forms of one operator are one function: on a mesh whose axes name d
 | offset | values that follow from positions: arange, tril |
 | lookup | indices into a dim that is sharded: what this rank does not hold counts as zero, or is not written |
 | causal | which keys the rank's queries may attend to |
+| heads | which heads of keys and values serve the rank's heads of queries |
 | seeds | the stream of random numbers of the rank's piece |
 """
 
@@ -31,6 +32,7 @@ FORMS: dict[str, dict[str, Callable[[LocalOp], Any]]] = {
     "offset": OFFSET,
     "lookup": LOOKUP,
     "causal": ATTENTION,
+    "heads": ATTENTION,
     "seeds": ATTENTION,
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._local_sizes import select_backward
 from ._piece import LocalOp, Piece
 
 
@@ -129,7 +130,36 @@ def _embedding_backward(here: LocalOp) -> Any:
     return here.run(**changed).narrow(0, 0, size).contiguous()
 
 
+def _embedding_bag(here: LocalOp) -> Any:
+    """Two rows behind the piece: one of zeros for all that is held elsewhere, so that means count it, and one that
+    stands for padding, which is left out of sums and counts."""
+    weight, piece, padding = here["weight"], here.pieces["weight"], here["padding_idx"]
+    index, size = _in_bags(here, piece)
+    longer = torch.cat([weight, weight.new_zeros(2, weight.shape[1])])
+    return here.run(weight=longer, indices=index, padding_idx=size + 1 if padding >= 0 else -1)
+
+
+def _embedding_bag_backward(here: LocalOp) -> Any:
+    (output,) = here.outputs
+    assert output is not None
+    index, size = _in_bags(here, output)
+    padding = size + 1 if here["padding_idx"] >= 0 else -1
+    grad = here.run(indices=index, num_weights=size + 2, padding_idx=padding)
+    return grad.narrow(0, 0, size).contiguous()
+
+
+def _in_bags(here: LocalOp, piece: Piece) -> tuple[Tensor, int]:
+    given, size = here["indices"], piece.local[0]
+    inside, index = _here(given, piece, 0)
+    index = index.where(inside, size)
+    return index.where(given != here["padding_idx"], size + 1), size
+
+
 LOOKUP: dict[str, Callable[[LocalOp], Any]] = {
+    "aten._embedding_bag": _embedding_bag,
+    "aten._embedding_bag_backward": _embedding_bag_backward,
+    "aten._embedding_bag_dense_backward": _embedding_bag_backward,
+    "aten._embedding_bag_forward_only": _embedding_bag,
     "aten._unsafe_index": _index,
     "aten._unsafe_index_put": _index_put,
     "aten.embedding": _embedding,
@@ -142,4 +172,5 @@ LOOKUP: dict[str, Callable[[LocalOp], Any]] = {
     "aten.scatter_add": _scatter,
     "aten.scatter_reduce": _scatter,
     "aten.select": _select,
+    "aten.select_backward": select_backward,
 }

@@ -53,7 +53,9 @@ def _local_arguments(here: LocalOp) -> dict[str, Any]:
 def _size_arguments(here: LocalOp) -> Iterator[tuple[str, int | list[int]]]:
     for name, value in here.items():
         if isinstance(value, list | tuple) and value and all(type(v) is int for v in value):
-            if is_size_argument(name, len(value)):
+            # A list of one number is no window's size where it spells out the shape of the output.
+            alone = len(value) == 1 and any(p is not None and _spells(value, p.shape) for p in here.outputs)
+            if is_size_argument(name, 2 if alone else len(value)):
                 yield name, list(value)
         elif type(value) is int and is_size_argument(name, 1):
             yield name, value
@@ -115,23 +117,46 @@ def _group_norm(here: LocalOp) -> Any:
     return here.run(N=batch, C=channels, HxW=prod(rest), group=groups)
 
 
+def select_backward(here: LocalOp) -> Any:
+    """The gradient lies in one slice of the output, which not every rank holds."""
+    (output,) = here.outputs
+    assert output is not None
+    dim = here["dim"] % len(output.shape)
+    index = here["index"] % output.shape[dim] - output.offset[dim]
+    if 0 <= index < output.local[dim]:
+        return here.run(input_sizes=list(output.local), index=index)
+    return here["grad_output"].new_zeros(output.local)
+
+
 _OWN: dict[str, Callable[[LocalOp], Any]] = {
     **dict.fromkeys(VIEWS, _reshape),
     "aten.repeat": _repeat,
     "aten.new_empty_strided": _strided,
     "aten.empty_strided": _strided,
+    "aten.select_backward": select_backward,
     "aten.native_group_norm": _group_norm,
     "aten.native_group_norm_backward": _group_norm,
 }
 
 
-def _convolution(here: LocalOp) -> Any:
+def _groups(here: LocalOp) -> int:
     piece: Piece = here.pieces["input"]
     groups = here["groups"]
-    return here.run(groups=groups * piece.local[1] // piece.shape[1] if groups > 1 else groups)
+    return groups * piece.local[1] // piece.shape[1] if groups > 1 else groups
+
+
+def _convolution(here: LocalOp) -> Any:
+    return here.run(groups=_groups(here))
+
+
+def _convolution_backward(here: LocalOp) -> Any:
+    changes: dict[str, Any] = {"groups": _groups(here)}
+    if (bias := here.outputs[2]) is not None:
+        changes["bias_sizes"] = list(bias.local)
+    return here.run(**changes)
 
 
 GROUPS: dict[str, Callable[[LocalOp], Any]] = {
     "aten.convolution": _convolution,
-    "aten.convolution_backward": _convolution,
+    "aten.convolution_backward": _convolution_backward,
 }

@@ -1,0 +1,12 @@
+"""Rules written by hand, for what clauses cannot say: groups of dims, local forms, random numbers.
+
+Each is a function from a call to rows, held to the same experiments as every other rule (`tests/rules/test_hand.py`).
+"""
+
+from . import _attention, _convolution, _factories, _lookup, _norms, _padding, _random, _scatter, _views
+from ._call import HandCall
+from ._register import hand_rows, hand_written
+
+_RULES = (_attention, _convolution, _factories, _lookup, _norms, _padding, _random, _scatter, _views)
+
+__all__ = ["HandCall", "hand_rows", "hand_written"]

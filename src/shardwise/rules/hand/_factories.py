@@ -1,0 +1,90 @@
+"""Tensors made from nothing: every rank makes its piece. Zeros are the sum of zeros."""
+
+from collections.abc import Iterator
+
+import torch
+from torch.distributed.tensor.placement_types import Placement
+
+from ...placements import Row, partial, shard
+from ._call import ALL, HandCall, R, pass_through, sharded_dims
+from ._register import hand
+
+
+def _made(call: HandCall, zero: bool) -> Iterator[tuple[Placement, str | None]]:
+    """Placements of what is made, each with the form it needs."""
+    for dim in sharded_dims(call.output):
+        yield shard(dim), "sizes"
+    dtype = call["dtype"] or (call["self"].dtype if call.has("self") else None)
+    if zero and dtype != torch.bool:
+        yield partial("sum"), None
+
+
+@hand("aten.full.default")
+def full(call: HandCall) -> Iterator[Row]:
+    for placement, local in _made(call, call["fill_value"] == 0):
+        yield call.row({}, placement, local=local)
+
+
+@hand("aten.zeros.default")
+def zeros(call: HandCall) -> Iterator[Row]:
+    for placement, local in _made(call, zero=True):
+        yield call.row({}, placement, local=local)
+
+
+@hand("aten.ones.default", "aten.empty.memory_format", "aten.empty_strided.default")
+def ones(call: HandCall) -> Iterator[Row]:
+    for placement, local in _made(call, zero=False):
+        yield call.row({}, placement, local=local)
+
+
+@hand("aten.scalar_tensor.default")
+def scalar_tensor(call: HandCall) -> Iterator[Row]:
+    for placement, local in _made(call, call["s"] == 0):
+        yield call.row({}, placement, local=local)
+
+
+@hand("aten.new_zeros.default")
+def new_zeros(call: HandCall) -> Iterator[Row]:
+    yield from _new(call, zero=True)
+
+
+@hand("aten.new_full.default")
+def new_full(call: HandCall) -> Iterator[Row]:
+    yield from _new(call, call["fill_value"] == 0)
+
+
+@hand("aten.new_ones.default", "aten.new_empty.default", "aten.new_empty_strided.default")
+def new(call: HandCall) -> Iterator[Row]:
+    yield from _new(call, zero=False)
+
+
+def _new(call: HandCall, zero: bool) -> Iterator[Row]:
+    """The tensor it is called on gives a dtype and a device only, so that one may be placed in any way."""
+    given = [R, *(shard(dim) for dim in call.dims("self")), *call.partials(("sum",), call["self"].dtype)]
+    made = [(R, None), *_made(call, zero)]
+    for like in given:
+        for placement, local in made:
+            yield call.row({"self": like}, placement, local=local)
+
+
+@hand(
+    "aten.arange.default",
+    "aten.arange.start",
+    "aten.arange.start_step",
+    "aten.linspace.default",
+    "aten.eye.default",
+    "aten.eye.m",
+    "aten.tril_indices.default",
+    "aten.triu_indices.default",
+)
+def positions(call: HandCall) -> Iterator[Row]:
+    for dim in sharded_dims(call.output):
+        yield call.row({}, shard(dim), local="offset")
+
+
+@hand("aten.tril.default", "aten.triu.default")
+def triangle(call: HandCall) -> Iterator[Row]:
+    ndim = len(call.output)
+    for dim in call.dims("self"):
+        yield call.row({"self": shard(dim)}, shard(dim), local="offset" if dim >= ndim - 2 else None)
+    yield from pass_through(call, "self", ALL)

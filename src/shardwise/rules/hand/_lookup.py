@@ -1,0 +1,150 @@
+"""Reading at indices: embedding, gather, indexing. With the table's rows sharded every rank gives what it holds."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.distributed.tensor.placement_types import Placement
+
+from ...placements import Row, partial, shard
+from .._bind import is_tensor
+from .._expression import Shape
+from ._call import ALL, LINEAR, HandCall, R, aligned, pass_through, sharded_dims
+from ._register import hand
+
+
+def looked_up(call: HandCall, name: str, dim: int) -> Iterator[Row]:
+    """The row for a sharded dim that is read by index: zeros and what is held add up to the whole."""
+    if call.shape(name)[dim] > 1 and call[name].dtype != torch.bool:
+        yield call.row({name: shard(dim)}, partial("sum"), local="lookup")
+
+
+@hand("aten.embedding.default")
+def embedding(call: HandCall) -> Iterator[Row]:
+    ndim = len(call.shape("indices"))
+    if 1 in call.dims("weight"):
+        yield call.row({"weight": shard(1)}, shard(ndim))
+    for dim in call.dims("indices"):
+        yield call.row({"indices": shard(dim)}, shard(dim))
+    yield from looked_up(call, "weight", 0)
+    yield from pass_through(call, "weight", ALL)
+
+
+@hand("aten.embedding_dense_backward.default")
+def embedding_dense_backward(call: HandCall) -> Iterator[Row]:
+    grad, ndim = "grad_output", len(call.shape("indices"))
+    if ndim in call.dims(grad):
+        yield call.row({grad: shard(ndim)}, shard(1))
+    if not call["scale_grad_by_freq"]:
+        for dim in call.dims("indices"):
+            yield call.row({grad: shard(dim), "indices": shard(dim)}, partial("sum"))
+    if call.output[0] > 1:
+        yield call.row({}, shard(0), local="lookup")
+    yield from pass_through(call, grad, LINEAR)
+
+
+_SUM, _MEAN = 0, 1
+
+
+@hand("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
+def embedding_bag(call: HandCall) -> Iterator[Row]:
+    """Bags of features, summed or averaged: the other outputs follow from the indices alone."""
+    if call["mode"] not in (_SUM, _MEAN):
+        return
+    if 1 in call.dims("weight"):
+        yield call.row({"weight": shard(1)}, [shard(1), R, R, R])
+    if 0 in call.dims("weight"):
+        yield call.row({"weight": shard(0)}, [partial("sum"), R, R, R], local="lookup")
+    for p in call.partials(LINEAR, call["weight"].dtype):
+        yield call.row({"weight": p}, [p, R, R, R])
+
+
+@hand("aten._embedding_bag_backward.default", "aten._embedding_bag_dense_backward.default")
+def embedding_bag_backward(call: HandCall) -> Iterator[Row]:
+    if call["mode"] not in (_SUM, _MEAN):
+        return
+    if 1 in call.dims("grad"):
+        yield call.row({"grad": shard(1)}, shard(1))
+    if call.output[0] > 1 and not call["scale_grad_by_freq"]:
+        yield call.row({}, shard(0), local="lookup")
+    yield from pass_through(call, "grad", LINEAR)
+
+
+@hand("aten.gather.default")
+def gather(call: HandCall) -> Iterator[Row]:
+    dim, table, index = call.dim(), call.shape("self"), call.shape("index")
+    for d in call.dims("index"):
+        if d == dim:
+            yield call.row({"index": shard(d)}, shard(d))
+        elif table[d] == index[d]:
+            yield call.row({"self": shard(d), "index": shard(d)}, shard(d))
+    if table:
+        yield from looked_up(call, "self", dim)
+    yield from pass_through(call, "self", ALL)
+
+
+@hand("aten.index_select.default")
+def index_select(call: HandCall) -> Iterator[Row]:
+    dim = call.dim()
+    for d in call.dims("self"):
+        if d != dim:
+            yield call.row({"self": shard(d)}, shard(d))
+    if 0 in call.dims("index"):
+        yield call.row({"index": shard(0)}, shard(dim))
+    if call.shape("self"):
+        yield from looked_up(call, "self", dim)
+    yield from pass_through(call, "self", ALL)
+
+
+@hand("aten.select.int")
+def select(call: HandCall) -> Iterator[Row]:
+    dim = call.dim()
+    for d in call.dims("self"):
+        if d != dim:
+            yield call.row({"self": shard(d)}, shard(d - (d > dim)))
+    yield from looked_up(call, "self", dim)
+    yield from pass_through(call, "self", ALL)
+
+
+class Indexing:
+    """Advanced indexing: the dims that are indexed give way to those of the indices, broadcast together; these stand
+    in the place of the first indexed dim, or in front where the indexed dims are not neighbours."""
+
+    def __init__(self, whole: Shape, indices: list[Any]) -> None:
+        self.indices = {dim: tuple(index.shape) for dim, index in enumerate(indices) if index is not None}
+        self.shape: Shape = torch.broadcast_shapes(*self.indices.values()) if self.indices else ()
+        given = list(self.indices)
+        neighbours = given == list(range(given[0], given[-1] + 1))
+        self.start = given[0] if neighbours else 0
+        self.kept = [dim for dim in range(len(whole)) if dim not in self.indices]
+
+    def position(self, dim: int) -> int:
+        """Where a dim that is not indexed stands in the result."""
+        place = self.kept.index(dim)
+        return place + (len(self.shape) if place >= self.start else 0)
+
+    def placed(self, dim: int) -> list[Placement]:
+        """The indices' placements for a shard of dim `dim` of their common shape."""
+        found = [aligned(shape, dim, len(self.shape)) for shape in self.indices.values()]
+        return [R if own is None else shard(own) for own in found]
+
+
+def by_position(call: HandCall) -> bool:
+    """True unless an index is a mask, or there is none."""
+    given = [index for index in call["indices"] if is_tensor(index)]
+    return bool(given) and all(index.dtype not in (torch.bool, torch.uint8) for index in given)
+
+
+@hand("aten.index.Tensor", "aten._unsafe_index.Tensor")
+def index(call: HandCall) -> Iterator[Row]:
+    if not by_position(call):
+        return
+    how = Indexing(call.shape("self"), call["indices"])
+    for dim in call.dims("self"):
+        if dim in how.indices:
+            yield from looked_up(call, "self", dim)
+        else:
+            yield call.row({"self": shard(dim)}, shard(how.position(dim)))
+    for dim in sharded_dims(how.shape):
+        yield call.row({"indices": how.placed(dim)}, shard(how.start + dim))
+    yield from pass_through(call, "self", ALL)

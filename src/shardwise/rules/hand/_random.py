@@ -1,0 +1,70 @@
+"""Random operators: ranks draw the numbers of their pieces, so results are shards of some draw, not of the same one.
+
+One table: for each operator which tensors carry the dims of the result. Two pieces of a sum would be two draws, so no
+partials pass.
+"""
+
+from collections.abc import Iterator
+
+from ...placements import Row, shard
+from ._call import HandCall, aligned, sharded_dims
+from ._register import hand
+
+# Draws a result of the shape of its first tensor (and of others beside it, which broadcast).
+_LIKE = (
+    "native_dropout.default",
+    "bernoulli.default",
+    "bernoulli.p",
+    "bernoulli.Tensor",
+    "binomial.default",
+    "cauchy.default",
+    "exponential.default",
+    "geometric.default",
+    "log_normal.default",
+    "normal_functional.default",
+    "normal.Tensor_float",
+    "normal.float_Tensor",
+    "normal.Tensor_Tensor",
+    "poisson.default",
+    "rand_like.default",
+    "randint_like.default",
+    "randint_like.low_dtype",
+    "randn_like.default",
+    "random.default",
+    "random.from",
+    "random.to",
+    "rrelu_with_noise_functional.default",
+    "uniform.default",
+)
+# Draws a result of a given size.
+_SIZED = (
+    "normal.float_float",
+    "rand.default",
+    "randn.default",
+    "randint.default",
+    "randint.low",
+)
+
+
+@hand(*(f"aten.{name}" for name in _LIKE))
+def like(call: HandCall) -> Iterator[Row]:
+    for dim in sharded_dims(call.output):
+        placed = {
+            name: shard(own)
+            for name in call.tensors
+            if (own := aligned(call.shape(name), dim, len(call.output))) is not None
+        }
+        yield call.row(placed, shard(dim))
+
+
+@hand(*(f"aten.{name}" for name in _SIZED))
+def sized(call: HandCall) -> Iterator[Row]:
+    for dim in sharded_dims(call.output):
+        yield call.row({}, shard(dim), local="sizes")
+
+
+@hand("aten.multinomial.default")
+def multinomial(call: HandCall) -> Iterator[Row]:
+    """Each row of probabilities is drawn from alone."""
+    if len(call.shape("self")) == 2 and call.shape("self")[0] > 1:
+        yield call.row({"self": shard(0)}, shard(0))

@@ -1,0 +1,99 @@
+"""Views: the same elements under other dims.
+
+The dims of input and output fall into groups with the same number of elements. A dim alone in its group is the same
+dim. Of several, the first is the outermost on both sides: cut into equal parts, it holds the same elements.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from ...placements import Row, shard
+from .._expression import Shape
+from ._call import ALL, HandCall, R, pass_through, sharded_dims
+from ._register import hand
+
+
+def dim_groups(before: Shape, after: Shape) -> Iterator[tuple[list[int], list[int]]]:
+    """The dims of both sides, of size 1 aside, in smallest groups of equal numbers of elements."""
+    left, right = sharded_dims(before), sharded_dims(after)
+    i = j = 0
+    while i < len(left) and j < len(right):
+        first, second = [left[i]], [right[j]]
+        i, j = i + 1, j + 1
+        have, want = before[first[0]], after[second[0]]
+        while have != want:
+            if have < want:
+                first.append(left[i])
+                have *= before[left[i]]
+                i += 1
+            else:
+                second.append(right[j])
+                want *= after[right[j]]
+                j += 1
+        yield first, second
+
+
+@hand(
+    "aten.view.default",
+    "aten.reshape.default",
+    "aten._unsafe_view.default",
+    "aten._reshape_alias.default",
+    "aten.view_copy.default",
+    "aten.flatten.using_ints",
+    "aten.unflatten.int",
+)
+def view(call: HandCall) -> Iterator[Row]:
+    before, after = call.shape("self"), call.output
+    if 0 not in before:
+        for first, second in dim_groups(before, after):
+            same = len(first) == len(second) == 1
+            yield call.row(
+                {"self": shard(first[0])}, shard(second[0]), "any" if same else "even", local="sizes"
+            )
+    yield from pass_through(call, "self", ALL, local="sizes")
+
+
+@hand("aten.expand.default", "aten.expand_copy.default")
+def expand(call: HandCall) -> Iterator[Row]:
+    before, after = call.shape("self"), call.output
+    for dim in sharded_dims(after):
+        own = dim - len(after) + len(before)
+        kept = own >= 0 and before[own] == after[dim]
+        yield call.row({"self": shard(own) if kept else R}, shard(dim), local="sizes")
+    yield from pass_through(call, "self", ALL)
+
+
+@hand("aten.repeat.default")
+def repeat(call: HandCall) -> Iterator[Row]:
+    before, after, repeats = call.shape("self"), call.output, call["repeats"]
+    for dim in sharded_dims(after):
+        own = dim - len(after) + len(before)
+        if own < 0 or before[own] == 1:
+            yield call.row({}, shard(dim), local="sizes")
+        elif repeats[dim] == 1:
+            yield call.row({"self": shard(own)}, shard(dim))
+    yield from pass_through(call, "self", ALL)
+
+
+@hand("aten.slice_backward.default")
+def slice_backward(call: HandCall) -> Iterator[Row]:
+    grad, dim, step = "grad_output", call.dim("grad_output"), call["step"]
+    yield from _into_zeros(call, grad, [(d, d) for d in call.dims(grad)])
+    if step > 1 and dim in call.dims(grad) and call.output[dim] == step * call.shape(grad)[dim]:
+        yield call.row({grad: shard(dim)}, shard(dim), "even", local="sizes")
+
+
+@hand("aten.select_backward.default")
+def select_backward(call: HandCall) -> Iterator[Row]:
+    dim = int(call["dim"]) % len(call.output)
+    yield from _into_zeros(call, "grad_output", [(d, d + (d >= dim)) for d in call.dims("grad_output")])
+    if call.output[dim] > 1:
+        yield call.row({}, shard(dim), local="lookup")
+
+
+def _into_zeros(call: HandCall, name: str, dims: Sequence[tuple[int, int]]) -> Iterator[Row]:
+    """A gradient put into a tensor of zeros: dims that are as large there as here can be sharded."""
+    grad = call.shape(name)
+    for own, other in dims:
+        if grad[own] == call.output[other]:
+            yield call.row({name: shard(own)}, shard(other), local="sizes")
+    yield from pass_through(call, name, ALL)

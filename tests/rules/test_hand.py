@@ -1,0 +1,294 @@
+"""Hand-written rules are held to experiments: every row they give holds, and none that discovery finds is missing."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+import shardwise as sw
+from shardwise.discover import Call, Expected, example_sizes
+from shardwise.discover._experiment import Experiment
+from shardwise.discover._partials import WAYS
+from shardwise.graph import attention
+from shardwise.placements import SHARDS, Row, is_partial, is_replicate
+from shardwise.rules import hand_rows, hand_written, overload
+
+
+def r(*shape: int) -> Tensor:
+    return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def i(high: int, *shape: int) -> Tensor:
+    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(high))
+
+
+def saved(query: Tensor, key: Tensor, value: Tensor, *rest: object) -> tuple[object, ...]:
+    """The arguments of attention's backward for a forward call."""
+    output, logsumexp = attention(query, key, value, *rest)
+    return (r(*output.shape), query, key, value, output, logsumexp, *rest)
+
+
+def normalised(grad: Tensor, x: Tensor, shape: list[int], weight: Tensor, bias: Tensor) -> tuple[object, ...]:
+    _, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, 1e-5)
+    return (grad, x, shape, mean, rstd, weight, bias, [True, True, True])
+
+
+def grouped(x: Tensor, weight: Tensor | None, groups: int, mask: list[bool]) -> tuple[object, ...]:
+    sizes = (x.shape[0], x.shape[1], x[0, 0].numel(), groups)
+    _, mean, rstd = torch.native_group_norm(x, weight, None, *sizes, 1e-5)
+    return (r(*x.shape), x, mean, rstd, weight, *sizes, mask)
+
+
+def convolved(
+    x: Tensor, weight: Tensor, bias: bool, stride: int, padding: int, groups: int, transposed: bool = False
+) -> tuple[object, ...]:
+    """The arguments of convolution's backward for a forward call."""
+    spread = ([stride] * 2, [padding] * 2, [1, 1], transposed, [0, 0], groups)
+    grad = torch.ops.aten.convolution.default(x, weight, None, *spread)
+    return (r(*grad.shape), x, weight, [grad.shape[1]], *spread, [True, True, bias])
+
+
+Q, K, V = r(2, 4, 9, 6), r(2, 4, 9, 6), r(2, 4, 9, 5)
+K2, V2, V1 = r(2, 2, 9, 6), r(2, 2, 9, 5), r(2, 1, 9, 5)
+PLAIN, CAUSAL = (None, None, False, 0.4, 0.0), (None, None, True, 0.4, 0.0)
+BAGS = (r(9, 5), i(9, 12), torch.tensor([0, 3, 3, 8]))
+
+
+def bagged(mode: int, padding: int = -1) -> tuple[object, ...]:
+    forward = torch.ops.aten._embedding_bag.default(*BAGS, False, mode, False, None, False, padding)
+    return (r(4, 5), *BAGS[1:], *forward[1:], 9, False, mode, False, None, padding)
+
+
+CALLS: dict[str, list[tuple[object, ...]]] = {
+    "aten.view.default": [
+        (r(8, 6, 4), [48, 4]),
+        (r(8, 6, 4), [2, 4, 6, 4]),
+        (r(6, 4), [8, 3]),
+        (r(4, 1, 6), [4, 6]),
+        (r(4, 6), [1, 4, 1, 3, 2]),
+        (i(5, 6, 4), [-1]),
+    ],
+    "aten._unsafe_view.default": [(r(8, 6, 4), [8, 24])],
+    "aten.expand.default": [(r(1, 6), [9, 6]), (r(6, 1), [5, 6, 9]), (r(1, 4, 6), [5, -1, -1])],
+    "aten.repeat.default": [(r(1, 6), [9, 1]), (r(6, 4), [5, 1, 2])],
+    "aten.slice_backward.default": [(r(8, 4, 5), [8, 6, 5], 1, 1, 5, 1), (r(8, 3), [8, 6], -1, 0, 6, 2)],
+    "aten.select_backward.default": [
+        (r(8, 5), [8, 6, 5], 1, 2),
+        (
+            r(
+                9,
+            ),
+            [9, 5],
+            -1,
+            -1,
+        ),
+    ],
+    "aten.full.default": [([9, 4], 2.0), ([9], 0)],
+    "aten.zeros.default": [([9, 4],)],
+    "aten.ones.default": [([9, 4],)],
+    "aten.empty.memory_format": [([9, 4],)],
+    "aten.empty_strided.default": [([9, 4], [1, 9])],
+    "aten.new_zeros.default": [(r(8, 6), [9, 4])],
+    "aten.new_full.default": [(r(8, 6), [9, 4], 3.0)],
+    "aten.new_ones.default": [(r(8, 6), [9])],
+    "aten.new_empty.default": [(r(8, 6), [9, 4])],
+    "aten.new_empty_strided.default": [(r(8, 6), [9, 4], [1, 9])],
+    "aten.scalar_tensor.default": [(3.0,)],
+    "aten.arange.default": [(9,)],
+    "aten.arange.start": [(2, 11)],
+    "aten.arange.start_step": [(0, 27, 3), (1.0, 0.1, -0.1)],
+    "aten.linspace.default": [(0.0, 1.0, 9)],
+    "aten.eye.default": [(9,)],
+    "aten.eye.m": [(9, 5)],
+    "aten.tril_indices.default": [(3, 4, 0)],
+    "aten.triu_indices.default": [(3, 4, 0)],
+    "aten.tril.default": [(r(9, 5),), (r(4, 6, 5), 2)],
+    "aten.triu.default": [(r(9, 5), -1), (r(4, 6, 5), 1)],
+    "aten.embedding.default": [(r(12, 5), i(12, 4, 7)), (r(12, 5), i(12, 7), 3)],
+    "aten.embedding_dense_backward.default": [
+        (r(4, 7, 5), i(9, 4, 7), 9, -1, False),
+        (r(7, 5), i(9, 7), 9, 2, False),
+    ],
+    "aten.gather.default": [
+        (r(8, 6, 4), 1, i(6, 8, 5, 4)),
+        (r(8, 6), -1, i(6, 5, 3)),
+        (i(7, 8, 6), 1, i(6, 8, 1)),
+    ],
+    "aten.index_select.default": [(r(8, 6, 4), 1, i(6, 5)), (r(8, 6), -2, i(8, 5))],
+    "aten.select.int": [(r(8, 6, 4), 1, 2), (r(9, 5), -2, -1), (r(9, 5) > 0.5, 0, 1)],
+    "aten.index.Tensor": [
+        (r(8, 6, 4), [None, i(6, 5, 3)]),
+        (r(8, 6, 4), [i(8, 5, 1), None, i(4, 3)]),
+        (r(8, 6, 4), [i(8, 5), i(6, 5)]),
+        (r(6, 3, 4), [None, i(3, 5), i(4, 5)]),
+    ],
+    "aten._unsafe_index.Tensor": [(r(2, 6, 4, 5), [None, None, i(4, 7, 1), i(5, 9)])],
+    "aten.index_put.default": [
+        (r(8, 6, 4), [None, torch.tensor([3, 1])], r(8, 2, 4), True),
+        (r(8, 6, 4), [torch.tensor([0, 3, 7])], r(3, 6, 4), False),
+        (r(8, 6, 4), [torch.tensor([0, 3, 7])], r(1, 4), True),
+        (r(6, 3, 4), [None, i(3, 5), i(4, 5)], r(6, 5), True),
+    ],
+    "aten._unsafe_index_put.default": [
+        (r(2, 6, 4, 5), [None, None, i(4, 7, 1), i(5, 9)], r(2, 6, 7, 9), True)
+    ],
+    "aten.scatter.value": [
+        (r(8, 6, 4), 1, i(6, 8, 5, 4), 2.0),
+        (r(8, 6), -1, i(6, 8, 1), 0),
+        (r(8, 6), 1, i(6, 5, 3), 2.0),
+    ],
+    "aten.scatter.src": [(r(9, 6, 5), 1, torch.arange(3).expand(9, 5, 3).mT + 1, r(9, 3, 5))],
+    "aten.scatter_add.default": [
+        (r(8, 6, 4), 1, i(6, 8, 5, 4), r(8, 5, 4)),
+        (r(8, 6), 0, i(8, 5, 6), r(7, 6)),
+    ],
+    "aten.convolution.default": [
+        (r(4, 6, 7, 7), r(8, 6, 3, 3), r(8), [1, 1], [1, 1], [1, 1], False, [0, 0], 1),
+        (r(4, 6, 9), r(5, 6, 1), r(5), [1], [0], [1], False, [0], 1),
+        (r(4, 6, 5, 5), r(12, 1, 3, 3), r(12), [1, 1], [1, 1], [1, 1], False, [0, 0], 6),
+        (r(4, 6, 5, 5), r(8, 3, 3, 3), r(8), [1, 1], [1, 1], [1, 1], False, [0, 0], 2),
+    ],
+    "aten.convolution_backward.default": [
+        convolved(r(4, 6, 7, 7), r(8, 6, 3, 3), True, 1, 1, 1),
+        convolved(r(4, 6, 5, 5), r(12, 1, 3, 3), True, 1, 1, 6),
+    ],
+    "shardwise.attention.default": [
+        (Q, K, V, *PLAIN),
+        (Q, K, V, *CAUSAL),
+        (Q, K2, V2, *CAUSAL),
+        (Q, r(2, 1, 9, 6), V1, *PLAIN),
+        (Q, K, V, r(2, 1, 9, 9) > 0.3, *CAUSAL[1:]),
+        (Q, K, V, r(4, 9, 9), *PLAIN[1:]),
+        (Q, K, V, r(4, 9, 9), *CAUSAL[1:]),
+    ],
+    "aten.native_layer_norm.default": [
+        (r(4, 6, 8), [8], r(8), r(8), 1e-5),
+        (r(4, 6, 8), [6, 8], None, None, 1e-5),
+        (r(4, 6), [6], r(6), None, 1e-5),
+    ],
+    "aten.native_layer_norm_backward.default": [normalised(r(4, 6, 8), r(4, 6, 8), [8], r(8), r(8))],
+    "aten.native_group_norm.default": [
+        (r(4, 12, 5), r(12), r(12), 4, 12, 5, 6, 1e-5),
+        (r(4, 12, 3, 5), None, None, 4, 12, 15, 4, 1e-5),
+    ],
+    "aten.constant_pad_nd.default": [(r(4, 6, 5), [1, 2], 0.0), (r(4, 6, 5), [0, 0, 1, 0], 3.0)],
+    "aten.upsample_bilinear2d_backward.default": [(r(4, 6, 10, 8), [10, 8], [4, 6, 5, 4], False, None, None)],
+    "aten.upsample_nearest1d_backward.default": [(r(4, 6, 10), [10], [4, 6, 5], None)],
+}
+# Integers that kernels trust (offsets ascend, indices are in range), and sizes that must fit each other (windows side
+# by side, whole groups of channels), and values that would overflow if they were drawn apart (the logarithm of a sum):
+# here experiments keep the sizes and integers of the call, and draw normal values.
+AS_GIVEN: dict[str, list[tuple[object, ...]]] = {
+    "shardwise.attention_backward.default": [
+        saved(Q, K, V, *PLAIN),
+        saved(Q, K, V, *CAUSAL),
+        saved(Q, K2, V2, *CAUSAL),
+        saved(Q, r(2, 1, 9, 6), V1, *PLAIN),
+        saved(Q, K, V, r(2, 1, 9, 9) > 0.3, *CAUSAL[1:]),
+        saved(Q, K, V, r(4, 9, 9), *PLAIN[1:]),
+    ],
+    "aten.native_group_norm_backward.default": [
+        grouped(r(4, 12, 5), r(12), 6, [True, True, True]),
+        grouped(r(4, 12, 3, 5), None, 4, [True, False, False]),
+    ],
+    "aten.embedding_dense_backward.default": [(r(7, 5), i(9, 7), 9, -1, True)],
+    "aten._reshape_alias.default": [(r(9, 6, 4), [9, 24], [24, 1]), (r(12, 6, 4), [72, 4], [4, 1])],
+    "aten.convolution.default": [
+        (r(4, 6, 24, 9), r(5, 6, 2, 3), None, [2, 3], [0, 0], [1, 1], False, [0, 0], 1),
+        (r(4, 6, 9, 12), r(6, 8, 2, 2), r(8), [2, 2], [0, 0], [1, 1], True, [0, 0], 1),
+        (r(4, 6, 5, 5), r(6, 2, 3, 3), None, [1, 1], [1, 1], [1, 1], True, [0, 0], 6),
+        (r(4, 12, 5, 5), r(24, 1, 3, 3), r(24), [1, 1], [1, 1], [1, 1], False, [0, 0], 12),
+    ],
+    "aten.convolution_backward.default": [
+        convolved(r(4, 6, 24, 24), r(5, 6, 2, 2), False, 2, 0, 1),
+        convolved(r(4, 6, 12, 12), r(6, 8, 2, 2), True, 2, 0, 1, transposed=True),
+        convolved(r(4, 12, 5, 5), r(12, 2, 3, 3), True, 1, 1, 12, transposed=True),
+    ],
+    "aten._embedding_bag.default": [
+        (*BAGS,),
+        (*BAGS, False, 1),
+        (*BAGS, False, 1, False, None, False, 4),
+        (*BAGS, False, 2),
+    ],
+    "aten._embedding_bag_backward.default": [bagged(0), bagged(1), bagged(1, 4)],
+}
+CASES = [(op, args) for op, calls in CALLS.items() for args in calls]
+
+
+def rows_of(op: str, args: tuple[object, ...]) -> list[Row]:
+    results = pytree.tree_leaves(overload(op)(*args), is_leaf=lambda leaf: leaf is None)
+    rows = hand_rows(op, args, {}, [None if o is None else tuple(o.shape) for o in results])
+    assert rows is not None
+    return rows
+
+
+def described(value: object) -> str:
+    if isinstance(value, str):
+        return value.removeprefix("aten.").removesuffix(".default")
+    leaves = pytree.tree_leaves(value)
+    return " ".join(str(tuple(leaf.shape)) for leaf in leaves if isinstance(leaf, Tensor))
+
+
+@pytest.mark.parametrize(("op", "args"), CASES, ids=described)
+def test_every_row_holds(op, args):
+    refuted = []
+    for row in rows_of(op, args):
+        verdict = sw.check(overload(op), row, *args)
+        held = verdict.shards
+        if not verdict or held is None or SHARDS.index(held) > SHARDS.index(row.shards):
+            refuted.append(f"{row} for {row.shards}, {row.local}: {held} {verdict.reason}")
+    assert refuted == []
+
+
+def implied(found: Row, known: list[Row]) -> bool:
+    """True if a row that discovery found follows from a known one: R is a case of P(avg), P(max) and P(min)."""
+    return any(
+        SHARDS.index(row.shards) <= SHARDS.index(found.shards)
+        and all(
+            a == b or (is_replicate(b) and keeps(a)) for a, b in zip(row.inputs, found.inputs, strict=True)
+        )
+        and all(
+            a == b or (is_replicate(a) and keeps(b)) for a, b in zip(row.outputs, found.outputs, strict=True)
+        )
+        for row in known
+    )
+
+
+def keeps(placement) -> bool:
+    return is_partial(placement) and placement.reduce_op != "sum"
+
+
+# Inputs that give a shape or a dtype only: whether they are partial is not asked.
+IGNORED = {"aten.native_layer_norm_backward.default": 5} | dict.fromkeys(
+    (op for op in CALLS if op.startswith("aten.new_")), 0
+)
+
+
+@pytest.mark.parametrize(("op", "args"), CASES, ids=described)
+def test_no_row_that_discovery_finds_is_missing(op, args):
+    found = sw.discover(overload(op), *args)
+    rows = [row for row in found.rows if op not in IGNORED or not is_partial(row.inputs[IGNORED[op]])]
+    known = rows_of(op, args)
+    assert [f"{row} for {row.shards}" for row in rows if not implied(row, known)] == []
+
+
+@pytest.mark.parametrize(
+    ("op", "args"), [(op, args) for op, calls in AS_GIVEN.items() for args in calls], ids=described
+)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_row_holds_for_the_call_as_it_is(op, args, ranks):
+    call = Call.of(overload(op), args, {})
+    for row in rows_of(op, args):
+        for way in WAYS:
+            inputs = [torch.randn_like(t) if t.is_floating_point() else t for t in call.tensors]
+            experiment = Experiment(example_sizes(call), ranks, "given", inputs, way)
+            shapes = [o.shape for o in experiment.outputs if isinstance(o, Expected)]
+            case = experiment.input_case(row.inputs)
+            for i in range(len(shapes)):
+                case = experiment.row_case(case, i, row.outputs[i])
+            if case in {"any": (), "nonempty": ("empty",), "even": ("uneven", "empty")}[row.shards]:
+                continue
+            local = experiment.run(row.inputs, row.local, row.outputs)
+            for expected, pieces, placement in zip(experiment.outputs, local, row.outputs, strict=True):
+                if placement is not None:
+                    assert expected.agrees(pieces, placement), f"{row} with local {row.local}"
