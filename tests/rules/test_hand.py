@@ -11,7 +11,7 @@ from shardwise.discover._experiment import Experiment
 from shardwise.discover._partials import WAYS
 from shardwise.graph import attention
 from shardwise.placements import SHARDS, Row, is_partial, is_replicate
-from shardwise.rules import hand_rows, hand_written, overload
+from shardwise.rules import hand_rows, overload
 
 
 def r(*shape: int) -> Tensor:

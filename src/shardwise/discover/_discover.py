@@ -85,7 +85,7 @@ def discover(op: Callable[..., Any], /, *args: Any, policy: Policy | None = None
         # With local sizes even replicated inputs, or none, can give sharded outputs: new_zeros, expand.
         candidates.append((Replicate(),) * len(laboratory.call.tensors))
     for inputs in candidates:
-        trial = _try(laboratory, inputs, policy)
+        trial = _try(front, laboratory, inputs, policy)
         trials[inputs] = trial
         rows |= {front.user_row(row): evidence for row, evidence in trial.rows()}
     kept = maximal(rows)
@@ -137,7 +137,7 @@ def check(
     best: Verdict | None = None
     forms: tuple[str | None, ...] = (None, "sizes") if size_leaves(laboratory.call) else (None,)
     for local in forms if row.local is None else (row.local,):
-        trial = _run(laboratory, Trial(inputs, outputs, local))
+        trial = _run(laboratory, Trial(inputs, outputs, local, front.outputs))
         verdict = _verdict(row, trial, front, laboratory, policy)
         if verdict:
             return verdict
@@ -170,7 +170,7 @@ def _bind(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -
     return Call.of(op, args, kwargs)
 
 
-def _try(laboratory: Laboratory, inputs: tuple[Placement, ...], policy: Policy) -> Trial:
+def _try(front: Dispatched, laboratory: Laboratory, inputs: tuple[Placement, ...], policy: Policy) -> Trial:
     """The trial of one placement of the inputs: as it stands, then with local sizes where arguments name some."""
     outputs = _output_options(laboratory, policy, inputs)
     if not policy.narrowing and _adds(inputs):
@@ -180,7 +180,7 @@ def _try(laboratory: Laboratory, inputs: tuple[Placement, ...], policy: Policy) 
     trial = _run(laboratory, Trial(inputs, outputs))
     sharded_and_raised = trial.raised_at_once and not any(is_partial(p) for p in inputs)
     if size_leaves(laboratory.call) and (sharded_and_raised or all(is_replicate(p) for p in inputs)):
-        with_sizes = _run(laboratory, Trial(inputs, outputs, "sizes"))
+        with_sizes = _run(laboratory, Trial(inputs, outputs, "sizes", front.outputs))
         if next(with_sizes.rows(), None) is not None:
             return with_sizes
     return trial

@@ -57,9 +57,12 @@ class Trial:
         inputs: tuple[Placement, ...],
         outputs: Sequence[Sequence[Placement] | None],
         local: str | None = None,
+        shown: Sequence[int] = (),
     ) -> None:
+        """`shown` are the outputs that the row will speak of."""
         self.inputs = inputs
         self.local = local
+        self.shown = shown
         self.claims = [None if o is None else {p: Claim() for p in o} for o in outputs]
         self.experiments = 0
         self.judged = 0
@@ -104,9 +107,10 @@ class Trial:
                 for i, (c, p) in enumerate(zip(self.claims, placements, strict=True))
                 if c is not None and p is not None
             ]
-            together = case  # a form may follow from any of the outputs
+            together = case  # a form may follow from any output, so shards are even where all the row's are
             for i, p, _ in affected:
-                together = experiment.row_case(together, i, p)
+                if i in self.shown:
+                    together = experiment.row_case(together, i, p)
             try:
                 local = experiment.run(self.inputs, self.local, placements)
             except LocalRunFailed as failure:
