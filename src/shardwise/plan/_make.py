@@ -106,6 +106,7 @@ class Planner:
         held = Pins(self.mesh, pins)
         held.require_all_used(self.graph)
         items = self._timed("choices", lambda: self._items(held))
+        self.most_recent: Items = items
         best = self._within_memory(items, held, alike, gap, time_limit)
         if not compare:
             return best
