@@ -5,7 +5,6 @@ leaves out what lies outside its piece. Writes that belong elsewhere go to a slo
 """
 
 from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 import torch
@@ -85,36 +84,28 @@ def _index(here: LocalOp) -> Any:
 
 
 def _index_put(here: LocalOp) -> Any:
-    """Of what is written, the part that lies in this piece."""
-    whole, piece, indices, values = here["self"], here.pieces["self"], list(here["indices"]), here["values"]
-    held = []
-    for dim, index in enumerate(indices):
-        if index is not None and piece.cuts(dim):
-            inside, indices[dim] = _here(_from_start(index, piece, dim), piece, dim)
-            held.append(inside)
-    if not held:
-        return here.run()
-    given = [dim for dim, index in enumerate(indices) if index is not None]
-    adjacent = given == list(range(given[0], given[-1] + 1))
-    where = torch.broadcast_shapes(*(indices[dim].shape for dim in given))
-    kept = [size for dim, size in enumerate(whole.shape) if dim not in given]
-    start = given[0] if adjacent else 0
-    values = values.expand(*kept[:start], *where, *kept[start:])
-    chosen = reduce(torch.logical_and, held).expand(where).flatten().nonzero().squeeze(1)
-    for dim in given:
-        indices[dim] = indices[dim].expand(where).flatten()[chosen]
-    values = values.flatten(start, start + len(where) - 1) if where else values.unsqueeze(start)
-    return here.run(indices=indices, values=values.index_select(start, chosen))
+    whole, piece, indices = here["self"], here.pieces["self"], list(here["indices"])
+    cut = [dim for dim, index in enumerate(indices) if index is not None and piece.cuts(dim)]
+    for dim in cut:
+        inside, index = _here(_from_start(indices[dim], piece, dim), piece, dim)
+        indices[dim] = index.where(inside, piece.local[dim])
+        whole = _with_slot(whole, dim)
+    written = here.run(**{"self": whole, "indices": indices})
+    for dim in cut:
+        written = written.narrow(dim, 0, piece.local[dim])
+    return written.contiguous()
 
 
 def _scatter(here: LocalOp) -> Any:
     whole, piece = here["self"], here.pieces["self"]
     dim = here["dim"] % max(whole.ndim, 1)
     inside, index = _here(here["index"], piece, dim)
-    size = piece.local[dim]
-    slot = whole.new_zeros((*whole.shape[:dim], 1, *whole.shape[dim + 1 :]))
-    changed = {"self": torch.cat([whole, slot], dim), "index": index.where(inside, size)}
-    return here.run(**changed).narrow(dim, 0, size).contiguous()
+    changed = {"self": _with_slot(whole, dim), "index": index.where(inside, piece.local[dim])}
+    return here.run(**changed).narrow(dim, 0, piece.local[dim]).contiguous()
+
+
+def _with_slot(whole: Tensor, dim: int) -> Tensor:
+    return torch.cat([whole, whole.new_zeros((*whole.shape[:dim], 1, *whole.shape[dim + 1 :]))], dim)
 
 
 def _embedding_backward(here: LocalOp) -> Any:

@@ -6,13 +6,15 @@ partials pass.
 
 from collections.abc import Iterator
 
-from ...placements import Row, shard
+from ...placements import Row, Shards, shard
 from ._call import HandCall, aligned, sharded_dims
 from ._register import hand
 
 # Draws a result of the shape of its first tensor (and of others beside it, which broadcast).
 _LIKE = (
-    "native_dropout.default",
+    "_standard_gamma.default",
+    "alpha_dropout.default",
+    "dropout.default",
     "bernoulli.default",
     "bernoulli.p",
     "bernoulli.Tensor",
@@ -27,9 +29,15 @@ _LIKE = (
     "normal.Tensor_Tensor",
     "poisson.default",
     "rand_like.default",
+    "rand_like.generator",
     "randint_like.default",
+    "randint_like.generator",
     "randint_like.low_dtype",
+    "randint_like.low_generator_dtype",
+    "randint_like.Tensor",
+    "randint_like.Tensor_generator",
     "randn_like.default",
+    "randn_like.generator",
     "random.default",
     "random.from",
     "random.to",
@@ -40,21 +48,35 @@ _LIKE = (
 _SIZED = (
     "normal.float_float",
     "rand.default",
+    "rand.generator",
     "randn.default",
+    "randn.generator",
     "randint.default",
+    "randint.generator",
     "randint.low",
+    "randint.low_generator",
 )
 
 
 @hand(*(f"aten.{name}" for name in _LIKE))
 def like(call: HandCall) -> Iterator[Row]:
+    yield from _drawn(call, "any")
+
+
+@hand("aten.native_dropout.default", "aten._fused_dropout.default")
+def dropout(call: HandCall) -> Iterator[Row]:
+    """Of an empty piece the kernel gives a mask that is no mask: one of floats."""
+    yield from _drawn(call, "nonempty")
+
+
+def _drawn(call: HandCall, shards: Shards) -> Iterator[Row]:
     for dim in sharded_dims(call.output):
         placed = {
             name: shard(own)
             for name in call.tensors
             if (own := aligned(call.shape(name), dim, len(call.output))) is not None
         }
-        yield call.row(placed, shard(dim))
+        yield call.row(placed, shard(dim), shards)
 
 
 @hand(*(f"aten.{name}" for name in _SIZED))
