@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ._app import Json, app, print_json
+from ._progress import StageProgress
 
 
 @app.command("audit")
@@ -31,7 +32,7 @@ def audit_command(
     from ..dtensor import html as as_html
     from ..dtensor import markdown as as_markdown
 
-    with _Progress(quiet=json) as progress:
+    with StageProgress(quiet=json) as progress:
         found = audit(op, jobs=jobs, samples=samples, progress=progress)
     command = "shardwise audit" + (f" --op '{op}'" if op != "*" else "")
     for file, write in ((html, as_html), (markdown, as_markdown)):
@@ -41,30 +42,6 @@ def audit_command(
         print_json(found.to_json())
     else:
         _print(found)
-
-
-class _Progress:
-    """A bar on the terminal for each stage; nothing where there is no terminal or it would be in the way."""
-
-    def __init__(self, quiet: bool) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bar = Progress(*columns, console=console, disable=quiet or not console.is_terminal)
-        self.stages: dict[str, Any] = {}
-
-    def __enter__(self) -> "_Progress":
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        if stage not in self.stages:
-            self.stages[stage] = self.bar.add_task(stage, total=total)
-        self.bar.update(self.stages[stage], completed=done)
 
 
 def _print(found: Any) -> None:

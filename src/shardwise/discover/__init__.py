@@ -10,9 +10,9 @@ from ._judge import Expected
 from ._laboratory import Laboratory, Unjudgeable
 from ._ops import op_name, resolve_op
 from ._report import report, yaml_report
-from ._samples import opinfos, samples
+from ._samples import foreach_opinfos, foreach_samples, opinfos, samples
 from ._sizes import Sized, example_sizes
-from ._study import Budget, Study, studies, study_calls, synthesize
+from ._study import Budget, Study, confirms, studies, study_calls, synthesize
 from ._sweep import Sweep, sweep
 from ._values import adversarial, generators
 
@@ -32,11 +32,14 @@ __all__ = [
     "Verdict",
     "adversarial",
     "check",
+    "confirms",
     "discover",
     "discover_isolated",
     "emit_strategy",
     "emit_tests",
     "example_sizes",
+    "foreach_opinfos",
+    "foreach_samples",
     "generators",
     "op_name",
     "opinfos",

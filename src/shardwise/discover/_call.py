@@ -175,10 +175,16 @@ def _channels_fit(tensors: Sequence[Tensor]) -> bool:
     )
 
 
+def _batches_fit(tensors: Sequence[Tensor]) -> bool:
+    """Pooling in two dims: batch and channels of the gradient are those of the input."""
+    return tensors[0].ndim > 2 and tensors[0].shape[:-2] == tensors[1].shape[:-2]
+
+
 # Kernels that trust their caller: on shapes that do not fit they divide by zero or write where they must not.
 GUARDS: tuple[tuple[str, Callable[[Sequence[Tensor]], bool]], ...] = (
     ("aten._scaled_dot_product_flash_attention_for_cpu.*", _attention_shapes_fit),
     ("aten.*native_batch_norm*", _channels_fit),
+    ("aten._adaptive_avg_pool2d_backward.*", _batches_fit),
 )
 
 

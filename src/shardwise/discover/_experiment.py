@@ -107,6 +107,8 @@ class Experiment:
                 cut = self._partials[index].of(placement.reduce_op)
             else:
                 cut = [piece.contiguous() for piece in split(tensor, placement, self.ranks)]
+                if is_shard(placement):  # a piece that is still a view would show `as_strided` the others
+                    cut = [piece.clone() if piece._is_view() else piece for piece in cut]
             self._pieces[key] = cut
         return self._pieces[key]
 

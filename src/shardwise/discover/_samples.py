@@ -24,6 +24,26 @@ def opinfos() -> tuple[Any, ...]:
     return tuple(op_db)
 
 
+@functools.cache
+def foreach_opinfos() -> tuple[Any, ...]:
+    """The operators on lists of tensors, which have a database of their own."""
+    from torch.testing._internal import common_methods_invocations as database
+
+    kinds = ("unary", "binary", "pointwise", "reduce", "other")
+    return tuple(info for kind in kinds for info in getattr(database, f"foreach_{kind}_op_db"))
+
+
+def foreach_samples(opinfo: Any) -> Iterator[Sample]:
+    """Sample calls of an operator on lists, with lists of four small tensors."""
+    torch.manual_seed(0)
+    shapes = {"num_input_tensors": [4], "size": 6}
+    for same_size in (True, False):
+        given = opinfo.sample_inputs("cpu", torch.float32, requires_grad=False, same_size=same_size, **shapes)
+        for sample in given:
+            kwargs = {k: v for k, v in sample.kwargs.items() if k != "disable_fastpath"}
+            yield opinfo.op, [sample.input, *sample.args], kwargs
+
+
 def samples(opinfo: Any, dtype: torch.dtype | None = None) -> Iterator[Sample]:
     """Every sample call of an OpInfo on the CPU, with dense tensors."""
     dtypes = opinfo.supported_dtypes("cpu")

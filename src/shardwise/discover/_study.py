@@ -28,12 +28,12 @@ Example = tuple[list[Any], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Budget:
-    """What a study may cost: calls to build from and to hold against, and the CPU seconds after which no further
-    call is judged."""
+    """What a study may cost: calls to build from and to hold against, and experiments after which no further call
+    is judged (not seconds, so that a study ends alike on every machine)."""
 
     build: int = BUILD
     hold: int = HOLD
-    seconds: float = math.inf
+    experiments: float = math.inf
 
 
 USUAL = Budget()
@@ -111,21 +111,20 @@ def study_calls(
     pool = _spread(swept.calls[overload])
     judged: list[Judged] = []
     study = Study(op, overload, None, judged, swept)
+    experiments = 0
 
     def judge(count: int) -> list[Judged]:
         fresh: list[Judged] = []
-        while pool and len(fresh) < count and time.process_time() - started < budget.seconds:
+        nonlocal experiments
+        while pool and len(fresh) < count and experiments < budget.experiments:
             call = pool.pop(0)
             args, kwargs = call.arguments(call.tensors)
             found = find(call.op, *args, **kwargs)
+            experiments += found.experiments
             if found.verdict not in ("rows", "no valid rows"):
                 study.refused.setdefault(found.verdict, found.reason)
                 continue
-            outputs = [
-                tuple(o.shape) if isinstance(o, Tensor) else None
-                for o in call.run([t.clone() for t in call.tensors])
-            ]
-            fresh.append(Judged(call, found, outputs))
+            fresh.append(Judged(call, found, _output_shapes(call)))
             if progress is not None:
                 progress(len(judged) + len(fresh), budget.build + budget.hold)
         judged.extend(fresh)
@@ -159,6 +158,16 @@ def study_calls(
     if study.rule is not None:
         study.rule = _with_evidence(study)
     return study
+
+
+def confirms(rule: Rule, call: Call, found: Found) -> bool:
+    """True if the rule yields what was found for a call."""
+    return agrees(rule, Observed.of(call, found, rule.reading, _output_shapes(call)))
+
+
+def _output_shapes(call: Call) -> list[Any]:
+    outputs = call.run([t.clone() for t in call.tensors])
+    return [tuple(o.shape) if isinstance(o, Tensor) else None for o in outputs]
 
 
 def _spread(calls: list[Call]) -> list[Call]:

@@ -1,7 +1,7 @@
 """The bridge to DTensor: the one room that touches PyTorch's private DTensor modules."""
 
 from ._audit import audit, audit_call
-from ._calls import OverloadCall, overload_calls, telling_calls
+from ._calls import OverloadCall, most_telling, overload_calls, telling_calls
 from ._findings import Audit, Missing, Unsupported, Wrong
 from ._hooks import use_search
 from ._lists import run_step_on_all
@@ -32,6 +32,7 @@ __all__ = [
     "html",
     "layout_of",
     "markdown",
+    "most_telling",
     "overload_calls",
     "read",
     "record_collectives",

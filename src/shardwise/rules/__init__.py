@@ -1,6 +1,8 @@
 """How operators may be sharded: the rule language and factors, clauses, and rules made of them."""
 
 from ._bind import DIM_ARGUMENTS, Bound, Reading, bind, named_arguments
+from ._book import VERDICTS, Book, Entry, write
+from ._cases import Case
 from ._clause import Clause, Term
 from ._expression import Scope
 from ._factors import Factor, FactorRule, Kind, TensorFactors
@@ -8,16 +10,23 @@ from ._from_rows import factors_of_call
 from ._language import Template, rule_for
 from ._local import local_call, require_form
 from ._local_sizes import VIEWS, is_size_argument
+from ._lookup import SHIPPED, book, book_rows, rows, rule
 from ._piece import Piece
 from ._recorder import Recorder
 from ._rule import Rule, overload
+from ._variants import derived, is_in_place, variants_of
 from .hand import hand_rows, hand_written
 
 __all__ = [
     "DIM_ARGUMENTS",
+    "SHIPPED",
+    "VERDICTS",
     "VIEWS",
+    "Book",
     "Bound",
+    "Case",
     "Clause",
+    "Entry",
     "Factor",
     "FactorRule",
     "Kind",
@@ -30,13 +39,21 @@ __all__ = [
     "TensorFactors",
     "Term",
     "bind",
+    "book",
+    "book_rows",
+    "derived",
     "factors_of_call",
     "hand_rows",
     "hand_written",
+    "is_in_place",
     "is_size_argument",
     "local_call",
     "named_arguments",
     "overload",
     "require_form",
+    "rows",
+    "rule",
     "rule_for",
+    "variants_of",
+    "write",
 ]

@@ -1,0 +1,7 @@
+"""Building the rule book of ATen: every operator that can be reached, studied by experiment."""
+
+from ._build import build
+from ._learn import learn
+from ._reach import Reached, reach
+
+__all__ = ["Reached", "build", "learn", "reach"]

@@ -1,0 +1,86 @@
+"""Building the book: reach every operator, study each once, confirm its variants, write what was learned.
+
+Every operator's entry is kept as soon as it is known, so a build that was interrupted goes on where it stopped.
+Operators are met independently of each other, so every build of the same torch gives the same book, whatever the number
+of workers.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch._ops import OpOverload
+
+from ..rules import VERDICTS, Entry, overload, variants_of, write
+from ._learn import learn, learn_variant
+from ._reach import Progress, Reached, reach
+from ._state import State
+
+
+def build(
+    out: Path,
+    *,
+    workers: int = 2,
+    resume: bool = False,
+    models: Path | None = None,
+    progress: Progress | None = None,
+) -> dict[str, int]:
+    """Build the book of the running torch into a folder; returns how many operators got each verdict.
+
+    `models` is a file whose functions `build_*` return a model, its arguments and keyword arguments: the operators of
+    their captured graphs are reached, too. `progress` is told (stage, done, total).
+    """
+    torch.set_num_threads(1)
+    state = State(out / "state", resume)
+    reached = state.reached()
+    if reached is None:
+        reached = reach(models, progress)
+        state.keep_reached(reached)
+    originals = _originals(reached)
+    studied = [name for name in reached.calls if name not in originals]
+    tasks = [partial(_study, state, reached, name) for name in studied]
+    _in_parallel("studying", tasks, workers, progress)
+    tasks = [partial(_confirm, state, reached, name, original) for name, original in originals.items()]
+    _in_parallel("variants", tasks, workers, progress)
+    entries = [entry for name in (*studied, *originals) if (entry := state.entry(name)) is not None]
+    entries += [Entry(name, "cannot run", reason) for name, reason in reached.unreached.items()]
+    write(out, entries, torch.__version__.split("+")[0], reached.functions)
+    counts = Counter(entry.verdict for entry in entries)
+    return {verdict: counts[verdict] for verdict in VERDICTS}
+
+
+def _originals(reached: Reached) -> dict[str, str]:
+    """Variants of what was reached, whether reached themselves or not, each with its original."""
+    found: dict[str, str] = {}
+    for name in reached.calls:
+        op = overload(name)
+        for variant in variants_of(op) if isinstance(op, OpOverload) else ():
+            found.setdefault(str(variant), name)
+    return dict(sorted(found.items()))
+
+
+def _study(state: State, reached: Reached, name: str) -> None:
+    if not state.has(name):
+        state.keep(learn(name, reached.calls[name]))
+
+
+def _confirm(state: State, reached: Reached, name: str, original: str) -> None:
+    if state.has(name):
+        return
+    entry = state.entry(original)
+    assert entry is not None
+    state.keep(learn_variant(name, entry, reached.calls.get(name) or reached.calls[original]))
+
+
+def _in_parallel(
+    stage: str, tasks: Sequence[Callable[[], None]], workers: int, progress: Progress | None
+) -> None:
+    with ThreadPoolExecutor(workers) as pool:
+        running = [pool.submit(task) for task in tasks]
+        for done, finished in enumerate(as_completed(running)):
+            finished.result()
+            if progress is not None:
+                progress(stage, done + 1, len(tasks))

@@ -1,0 +1,220 @@
+"""What one operator's entry in the book says: a study of it where it is studied, a confirmation where it is a variant.
+
+All of this runs in a process of its own, with a limit on its CPU time: a kernel that crashes or hangs costs that
+process, and is met again more carefully, one call and one process at a time.
+"""
+
+import resource
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+
+from ..discover import (
+    Budget,
+    Call,
+    Crash,
+    Found,
+    Policy,
+    Study,
+    Sweep,
+    confirms,
+    discover,
+    run_isolated,
+    study_calls,
+    sweep,
+)
+from ..dtensor import OverloadCall
+from ..errors import UsageError
+from ..rules import Case, Entry, derived, named_arguments, overload
+
+BUDGET = Budget(build=12, hold=16, experiments=40_000)
+
+# CPU seconds of one study and of one call met alone, and how long it may take when others use the machine, too.
+_STUDY, _CALL, _PATIENCE = 30, 12, 20
+
+# With more inputs than this, sums are the only partials that are tried.
+_MANY_INPUTS = 3
+
+# Calls of an operator without a rule whose rows are kept; calls that confirm a variant; calls met one by one.
+_CASES, _CONFIRMING, _CAREFUL = 12, 2, 6
+
+
+def learn(name: str, calls: Sequence[OverloadCall]) -> Entry:
+    """The entry of an operator from calls of it, or of the operator of which it is a variant."""
+    result = _limited(partial(_studied, name, calls), _STUDY)
+    if not isinstance(result, Crash):
+        return result
+    if any(str(call.op) != name for call in calls):
+        return Entry(name, "crashed", f"a native kernel ended the process with {result}")
+    # Without the sweep, whose strange shapes crash some kernels, and one process for each call.
+    founds: list[Found] = []
+    met = list(calls[:_CAREFUL])
+    for call in met:
+        found: Any = Crash()
+        for policy in (Policy(), Policy(empty=False)):
+            found = _limited(partial(_bare, call.op, *call.args, policy=policy, **call.kwargs), _CALL)
+            if not isinstance(found, Crash):
+                break
+        crashed = Found(name, (), "crashed", f"a native kernel ended the process with {found}")
+        founds.append(crashed if isinstance(found, Crash) else found)
+    again = _limited(partial(_studied_again, name, met, founds), _STUDY)
+    if isinstance(again, Crash):
+        return Entry(name, "crashed", f"a native kernel ended the process with {again}")
+    return again
+
+
+def learn_variant(name: str, original: Entry, calls: Sequence[OverloadCall]) -> Entry:
+    """The entry of an in-place or out variant: its original's rule where experiments confirm that, else its own.
+    `calls` are the variant's or the original's."""
+    result = _limited(partial(_confirmed, name, original, calls), _CALL)
+    return result if isinstance(result, Entry) else learn(name, calls)
+
+
+def _limited(function: Callable[[], Any], seconds: int) -> Any:
+    """The function's result in a process with this much CPU time."""
+
+    def run() -> Any:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        return function()
+
+    return run_isolated(run, seconds * _PATIENCE)
+
+
+def _studied(name: str, calls: Sequence[OverloadCall]) -> Entry:
+    op, calls = overload(name), _calls_of(name, calls)
+    examples = [(list(c.args), dict(c.kwargs)) for c in calls]
+    if any(t.layout != torch.strided or t.is_quantized for c in calls[:1] for t in c.tensors):
+        return Entry(name, "cannot run", "it is only called with sparse or quantized tensors")
+    swept = sweep(op, examples)
+    if name not in swept.calls:
+        swept = Sweep({name: [Call.of(op, *example) for example in examples]})
+    return _entry(study_calls(name, name, swept, budget=BUDGET, find=_found), calls)
+
+
+def _studied_again(name: str, calls: Sequence[OverloadCall], founds: Sequence[Found]) -> Entry:
+    known = {str(call): found for call, found in zip(calls, founds, strict=True)}
+    swept = Sweep({name: [Call.of(c.op, c.args, c.kwargs) for c in calls]})
+    find = partial(_known, known)
+    return _entry(study_calls(name, name, swept, budget=BUDGET, find=find), calls, find)
+
+
+def _known(known: dict[str, Found], op: OpOverload, *args: Any, **kwargs: Any) -> Found:
+    return known[str(OverloadCall(op, args, kwargs, ""))]
+
+
+def _found(op: OpOverload, *args: Any, policy: Policy | None = None, **kwargs: Any) -> Found:
+    """What discovery finds; a call that it cannot work with (a dtype that numpy lacks, say) is one that cannot run."""
+    policy = policy or Policy()
+    call = Call.of(op, args, kwargs)
+    if len(call.tensors) - sum(len(group) - 1 for group in call.lists) > _MANY_INPUTS:
+        policy = replace(policy, partials=("sum",))
+    try:
+        return discover(op, *args, policy=policy, **kwargs)
+    except UsageError as error:
+        return Found(str(op), (), "cannot run", str(error))
+    except Exception as error:
+        return Found(str(op), (), "cannot run", f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def _bare(op: OpOverload, *args: Any, policy: Policy | None = None, **kwargs: Any) -> Found:
+    """The same without the experiments, which do not travel between processes."""
+    return replace(_found(op, *args, policy=policy, **kwargs), trials={}, dispatched=None)
+
+
+def _entry(study: Study, calls: Sequence[OverloadCall], find: Callable[..., Found] = _found) -> Entry:
+    """The entry that a study comes to; where it found no rule, the rows of the calls at hand."""
+    name = study.overload
+    if study.rule is not None and study.rule.clauses:
+        evidence = {**study.rule.evidence, "generators": len(study.rule.evidence["generators"])}
+        del evidence["torch"]
+        return Entry(name, "ruled", rule=replace(study.rule, evidence={}, front=None), evidence=evidence)
+    evidence = {"calls": len(study.judged), "experiments": sum(j.found.experiments for j in study.judged)}
+    if not study.judged:
+        verdict, reason = _refusal(study)
+        return Entry(name, verdict, reason)
+    if not any(j.found.rows for j in study.judged):
+        return Entry(name, "no valid rows", "every row but the replicated one was refuted", evidence=evidence)
+    cases = [
+        Case.of(named_arguments(call.op, call.args, call.kwargs), found.rows)
+        for call in calls[:_CASES]
+        if (found := find(call.op, *call.args, **call.kwargs)).verdict in ("rows", "no valid rows")
+    ]
+    return Entry(name, "rows only", "no few clauses yield its rows", cases=tuple(cases), evidence=evidence)
+
+
+def _refusal(study: Study) -> tuple[str, str]:
+    """The verdict on an operator none of whose calls could be judged."""
+    named = ("random", "data-dependent shape", "crashed")
+    for verdict in named:
+        if verdict in study.refused:
+            return verdict, study.refused[verdict]
+    return "cannot run", next(iter(study.refused.values()), "no call of it that can be judged is known")
+
+
+# -- variants
+
+
+def _calls_of(name: str, calls: Sequence[OverloadCall]) -> Sequence[OverloadCall]:
+    """Calls of an operator; of a variant, those of its original that it takes."""
+    op = overload(name)
+    assert isinstance(op, OpOverload)
+    if all(call.op is op for call in calls):
+        return calls
+    names = {a.name for a in op._schema.arguments}
+    outs = [a for a in op._schema.arguments if a.is_out]
+    positional = [a.name for a in op._schema.arguments if not a.kwarg_only]
+    found = []
+    for call in calls:
+        arguments = named_arguments(call.op, call.args, call.kwargs)
+        given = {k: v for k, v in arguments.items() if k in names}
+        args = tuple(given.pop(n) for n in positional)
+        if outs:
+            results = [t for t in pytree.tree_leaves(call.op(*call.args, **call.kwargs)) if t is not None]
+            if str(outs[0].type).startswith("List"):
+                given[outs[0].name] = [torch.empty_like(t) for t in results]
+            elif len(results) == len(outs):
+                given |= {a.name: torch.empty_like(t) for a, t in zip(outs, results, strict=True)}
+            else:
+                continue
+        found.append(OverloadCall(op, args, given, call.source))
+    return [call for call in found if _runs(call)]
+
+
+def _runs(call: OverloadCall) -> bool:
+    args, kwargs = pytree.tree_map(
+        lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (call.args, call.kwargs)
+    )
+    try:
+        call.op(*args, **kwargs)
+    except Exception:
+        return False  # its original broadcasts or promotes where it cannot
+    return True
+
+
+def _confirmed(name: str, original: Entry, calls: Sequence[OverloadCall]) -> Entry | None:
+    """The entry of a variant if experiments on a few calls agree with its original's rule."""
+    calls = _calls_of(name, calls)
+    if not calls:
+        return Entry(name, "cannot run", f"it takes none of the known calls of {original.op}")
+    rule = derived(original.rule, name) if original.rule is not None else None
+    experiments = 0
+    for call in calls[:_CONFIRMING]:
+        found = _found(call.op, *call.args, **call.kwargs)
+        experiments += found.experiments
+        if found.verdict not in ("rows", "no valid rows"):
+            return Entry(name, found.verdict, found.reason) if found.verdict == original.verdict else None
+        if rule is None or not confirms(rule, Call.of(call.op, call.args, call.kwargs), found):
+            return None
+    evidence = {"calls": min(len(calls), _CONFIRMING), "experiments": experiments}
+    assert rule is not None
+    if not rule.clauses:
+        return Entry(
+            name, "no valid rows", f"no row of {original.op} leaves its result in place", evidence=evidence
+        )
+    return Entry(name, "ruled", rule=rule, like=original.op, evidence=evidence)

@@ -1,0 +1,217 @@
+"""Which operators can be reached, and by which calls: torch's OpInfo samples, forward and backward, its operators on
+lists, and what the captured graphs of models call.
+
+Every source runs in a process of its own, since some kernels crash; only calls come back, a few telling ones for each
+overload.
+"""
+
+import importlib.util
+import io
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+
+from ..discover import Crash, foreach_opinfos, foreach_samples, op_name, opinfos, run_isolated, samples
+from ..dtensor import OverloadCall, most_telling, overload_calls
+from ..graph import Graph, Ref, capture
+from ..rules import Recorder, overload
+
+# Samples of one source that are run, calls of an overload that are kept of one source, and elements of a tensor.
+_SAMPLES = 60
+_KEPT = 24
+_ELEMENTS = 20_000
+_TIMEOUT = 120.0
+
+_BOOKKEEPING = ("aten.detach.default", "aten.lift_fresh.default", "aten.alias.default")
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Reached:
+    """Calls by overload, overloads by function, and sources that reach none, each with a reason."""
+
+    calls: dict[str, list[OverloadCall]] = field(default_factory=dict)
+    functions: dict[str, list[str]] = field(default_factory=dict)
+    unreached: dict[str, str] = field(default_factory=dict)
+
+    def add(self, source: str, found: Any) -> None:
+        if isinstance(found, Crash):
+            self.unreached[source] = f"running its samples ended the process with {found}"
+            return
+        calls, functions, reason = torch.load(io.BytesIO(found), weights_only=False)
+        for name, kept in calls.items():
+            known = self.calls.setdefault(name, [])
+            known += [unpacked(name, call) for call in kept]
+        for function, reached in functions.items():
+            counts = Counter(dict.fromkeys(self.functions.get(function, ()), 1)) + Counter(reached)
+            self.functions[function] = sorted(counts, key=lambda op: (-counts[op], op))
+        if not calls:
+            self.unreached[source] = reason or "its samples call no ATen operator on dense tensors of the CPU"
+
+
+def reach(models: Path | None = None, progress: Progress | None = None) -> Reached:
+    """Everything that can be reached; `models` is a file of functions `build_*`, each returning a model, its
+    arguments and keyword arguments."""
+    sources: list[tuple[str, Callable[[], bytes]]] = [
+        *((info.formatted_name, partial(_of_opinfo, info, samples)) for info in opinfos()),
+        *((info.formatted_name, partial(_of_opinfo, info, foreach_samples)) for info in foreach_opinfos()),
+    ]
+    if models is not None:
+        sources += [(f"{models.stem}.{name}", partial(_of_model, models, name)) for name in _builders(models)]
+    reached = Reached()
+    for done, (name, run) in enumerate(sources):
+        reached.add(name, run_isolated(run, _TIMEOUT))
+        if progress is not None:
+            progress("recording", done + 1, len(sources))
+    reached.calls = {name: _chosen(reached.calls[name]) for name in sorted(reached.calls)}
+    return reached
+
+
+def _of_opinfo(info: Any, sample: Callable[[Any], Iterator[Any]]) -> bytes:
+    warnings.simplefilter("ignore")  # samples try what is deprecated, too
+    try:
+        chosen = [s for s, _ in zip(sample(info), range(_SAMPLES), strict=False)]
+    except Exception as error:  # a few OpInfos need libraries or devices that are not here
+        return _packed([], {}, f"its samples cannot be made: {error}")
+    calls: list[OverloadCall] = []
+    fronts: Counter[str] = Counter()
+    for function, args, kwargs in chosen:
+        reached = overload_calls(function, args, kwargs, info.formatted_name)
+        if not reached:  # what writes to its arguments refuses those that need a gradient
+            reached = overload_calls(torch.no_grad()(function), args, kwargs, info.formatted_name)
+        calls += reached
+        fronts.update(_forward(function, args, kwargs))
+    name = op_name(info.op)
+    return _packed(calls, {name: dict(fronts)} if name.startswith("torch.") else {})
+
+
+def _forward(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> list[str]:
+    """The one overload that a call reaches without its backward; none where there are several."""
+    recorder = Recorder()
+    try:
+        with torch.no_grad(), recorder:
+            function(*pytree.tree_map(_copied, args), **pytree.tree_map(_copied, kwargs))
+    except Exception:
+        return []  # samples may be made to raise
+    reached = dict.fromkeys(str(call[0]) for call in recorder.calls if str(call[0]) not in _BOOKKEEPING)
+    return list(reached) if len(reached) == 1 else []
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, Tensor) and leaf.layout == torch.strided else leaf
+
+
+# -- models
+
+
+def _module(models: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(models.stem, models)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _builders(models: Path) -> list[str]:
+    return [name for name in vars(_module(models)) if name.startswith("build_")]
+
+
+def _of_model(models: Path, name: str) -> bytes:
+    model, args, kwargs = getattr(_module(models), name)()
+    graph = capture(model, args, kwargs)
+    return _packed(list(_of_graph(graph)), {})
+
+
+def _of_graph(graph: Graph) -> Iterator[OverloadCall]:
+    """The calls of a graph's ATen operators, with values made up: ones where there are no floats."""
+    infos = {Ref(i.name): i.tensor for i in graph.inputs}
+    infos |= {Ref(n.name, i): t for n in graph.nodes for i, t in enumerate(n.outputs) if t is not None}
+    generator = torch.Generator().manual_seed(0)
+
+    def made(leaf: Any) -> Any:
+        if not isinstance(leaf, Ref):
+            return leaf
+        shape, dtype = infos[leaf].shape, infos[leaf].dtype
+        if dtype.is_floating_point:
+            return torch.randn(shape, generator=generator).to(dtype)
+        return torch.ones(shape, dtype=dtype)
+
+    for node in graph.nodes:
+        sizes = [infos[ref].numel for ref in node.inputs]
+        if node.op.startswith("aten.") and max(sizes, default=0) <= _ELEMENTS:
+            args, kwargs = pytree.tree_map(made, (tuple(node.args), dict(node.kwargs)))
+            yield OverloadCall(node.overload, args, kwargs, graph.name)
+
+
+# -- calls
+
+
+def _packed(calls: Iterable[OverloadCall], functions: dict[str, dict[str, int]], reason: str = "") -> bytes:
+    by_op: dict[str, dict[str, OverloadCall]] = {}
+    for call in calls:
+        by_op.setdefault(str(call.op), {}).setdefault(str(call), call)
+    kept = {op: [packed(c) for c in _chosen(list(found.values()))] for op, found in by_op.items()}
+    buffer = io.BytesIO()
+    torch.save((kept, functions, reason), buffer)
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A constant of torch that pickle does not take: a layout or a memory format."""
+
+    name: str
+
+
+Packed = tuple[tuple[Any, ...], dict[str, Any], str]
+
+
+def packed(call: OverloadCall) -> Packed:
+    """A call as it can be saved, beside the name of its operator."""
+
+    def leaf(value: Any) -> Any:
+        constant = isinstance(value, torch.layout | torch.memory_format)
+        return _Named(str(value).removeprefix("torch.")) if constant else value
+
+    return *pytree.tree_map(leaf, (call.args, call.kwargs)), call.source
+
+
+def unpacked(name: str, call: Packed) -> OverloadCall:
+    def leaf(value: Any) -> Any:
+        return getattr(torch, value.name) if isinstance(value, _Named) else value
+
+    args, kwargs = pytree.tree_map(leaf, call[:2])
+    op = overload(name)
+    assert isinstance(op, OpOverload)
+    return OverloadCall(op, args, kwargs, call[2])
+
+
+def _chosen(calls: list[OverloadCall]) -> list[OverloadCall]:
+    """A few telling calls: of those that experiments can judge, where there are such."""
+    without = [c for c in calls if not c.tensors]
+    if len(without) == len(calls):
+        return without[:_KEPT]
+    fitting = [c for c in calls if c.tensors and all(map(_fits, c.tensors))]
+    larger = [c for c in fitting if any(t.numel() > 1 for t in c.tensors)]
+    some = larger or fitting
+    return most_telling(some, _KEPT) if some else [c for c in calls if c.tensors][:1]
+
+
+def _fits(tensor: Tensor) -> bool:
+    return (
+        tensor.layout == torch.strided
+        and not tensor.is_quantized
+        and tensor.device.type == "cpu"
+        and tensor.dtype != torch.complex32  # which torch itself cannot compare
+        and 0 < tensor.numel() <= _ELEMENTS
+    )

@@ -1,0 +1,58 @@
+"""What a build has learned so far, on disk: the reached calls in one file, every operator's entry in its own."""
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+
+from ..errors import UsageError
+from ..rules import Entry
+from ._reach import Reached, packed, unpacked
+
+
+class State:
+    def __init__(self, folder: Path, resume: bool) -> None:
+        self.folder = folder
+        if folder.exists() and not resume:
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        version, told = folder / "torch", torch.__version__
+        if version.exists() and version.read_text() != told:
+            raise UsageError(
+                f"the build in {folder.parent} was begun with torch {version.read_text()}, but this is {told}: "
+                "build without --resume"
+            )
+        version.write_text(told)
+
+    def reached(self) -> Reached | None:
+        path = self.folder / "calls.pt"
+        if not path.exists():
+            return None
+        calls, functions, unreached = torch.load(path, weights_only=False)
+        found = Reached({}, functions, unreached)
+        for name, kept in calls.items():
+            found.calls[name] = [unpacked(name, call) for call in kept]
+        return found
+
+    def keep_reached(self, reached: Reached) -> None:
+        calls = {n: [packed(c) for c in found] for n, found in reached.calls.items()}
+        torch.save((calls, reached.functions, reached.unreached), self.folder / "calls.pt.new")
+        (self.folder / "calls.pt.new").replace(self.folder / "calls.pt")
+
+    def has(self, name: str) -> bool:
+        return self._path(name).exists()
+
+    def keep(self, entry: Entry) -> None:
+        """Keep an entry; one that is half written when the build is interrupted is not taken for a whole one."""
+        new = self._path(entry.op).with_suffix(".new")
+        new.write_text(json.dumps(entry.to_document()))
+        new.replace(self._path(entry.op))
+
+    def entry(self, name: str) -> Entry | None:
+        if not self.has(name):
+            return None
+        return Entry.from_document(json.loads(self._path(name).read_text()), self.entry)
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.json"

@@ -1,0 +1,74 @@
+"""`shardwise book`: the rule book of ATen, built and shown."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import UsageError
+from ._app import Json, app, print_json
+from ._progress import StageProgress
+
+book_app = typer.Typer(no_args_is_help=True, help="The rule book of ATen: build it, look an operator up.")
+app.add_typer(book_app, name="book")
+
+
+@book_app.command("build")
+def build_command(
+    out: Annotated[Path, typer.Option("--out", help="The folder to write the book into.")] = Path("book"),
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes at a time.")] = 2,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a build that was interrupted.")
+    ] = False,
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            "--models", help="A file of functions build_*() -> (model, args, kwargs) to capture, too."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Study every operator that torch's OpInfo database reaches, forward and backward, and write a book.
+
+    Without --models the models of examples/models.py are captured, too, where there is that file.
+
+    Example: shardwise book build --out book --workers 2
+    """
+    from ..book import build
+
+    if models is not None and not models.is_file():
+        raise UsageError(f"there is no file {models} with models to capture")
+    usual = Path("examples/models.py")
+    chosen = models or (usual if usual.is_file() else None)
+    with StageProgress(quiet=json) as progress:
+        counts = build(out, workers=workers, resume=resume, models=chosen, progress=progress)
+    if json:
+        print_json({"out": str(out), "counts": counts})
+        return
+    table = Table("verdict", "operators")
+    for verdict, count in counts.items():
+        table.add_row(verdict, str(count))
+    table.add_row("all", str(sum(counts.values())))
+    Console().print(table)
+
+
+@book_app.command("show")
+def show_command(
+    op: Annotated[str, typer.Argument(help="softmax, torch.softmax, aten.mm or aten.mm.default.")],
+    json: Json = False,
+) -> None:
+    """Print what the book says about an operator: its rule, with the evidence.
+
+    Example: shardwise book show softmax
+    """
+    from ..rules import book
+
+    entries = [entry for name in book().overloads(op) if (entry := book().entry(name)) is not None]
+    if not entries:
+        raise UsageError(f"the book has no operator {op!r}: `shardwise discover {op} --sweep` finds its rule")
+    if json:
+        print_json([entry.to_document() for entry in entries])
+        return
+    print("\n---\n".join(map(str, entries)))

@@ -1,0 +1,206 @@
+"""The book: what is known about every ATen operator, shipped as YAML and read one operator at a time.
+
+A family of operators is one file, an operator one document in it. Looking one up reads its family's text and parses
+that document alone. An index lists every operator with its verdict, and which overloads torch's functions reach.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from ..errors import UsageError
+from ..placements import Row, is_partial
+from ._bind import is_tensor, named_arguments
+from ._cases import Case
+from ._expression import Shape
+from ._rule import Rule, overload
+from ._variants import derived
+
+VERDICTS = (
+    *("ruled", "rows only", "random", "data-dependent shape", "no valid rows", "cannot run", "crashed"),
+)
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_GROUPS = ("foreach", "linalg", "fft", "special", "upsample")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the book says about one operator. `like` names the operator of which it is an in-place or out variant."""
+
+    op: str
+    verdict: str
+    reason: str = ""
+    rule: Rule | None = None
+    like: str | None = None
+    cases: tuple[Case, ...] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    def rows(
+        self, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Shape | None] | None = None
+    ) -> list[Row] | None:
+        """Rows for a call; None where the book does not know."""
+        if self.verdict == "no valid rows":
+            return []
+        if self.rule is not None:
+            rows = self.rule.rows_of(args, kwargs, outputs)
+            return [row for row in rows if _partials_fit(row, args, kwargs)]
+        arguments = named_arguments(overload(self.op), args, kwargs) if self.cases else {}
+        return next((list(case.rows) for case in self.cases if case.matches(arguments)), None)
+
+    def to_document(self) -> dict[str, Any]:
+        document: dict[str, Any] = {"op": self.op, "verdict": self.verdict}
+        if self.reason:
+            document["reason"] = self.reason
+        if self.like is not None:
+            document["like"] = self.like
+        elif self.rule is not None:
+            document |= {k: v for k, v in self.rule.to_document().items() if k != "evidence"}
+        if self.cases:
+            document["cases"] = [case.to_document() for case in self.cases]
+        if self.evidence:
+            document["evidence"] = dict(self.evidence)
+        return document
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any], entry: Callable[[str], "Entry | None"]) -> "Entry":
+        """An entry as it was written; `entry` gives that of which it is a variant."""
+        op, like = document["op"], document.get("like")
+        rule = Rule.from_document(document) if "clauses" in document else None
+        if like is not None:
+            original = entry(like)
+            if original is None or original.rule is None:
+                raise UsageError(f"{op} is said to be like {like}, which has no rule")
+            rule = derived(original.rule, op)
+        cases = tuple(Case.from_document(c) for c in document.get("cases", ()))
+        reason, evidence = document.get("reason", ""), document.get("evidence", {})
+        return cls(op, document["verdict"], reason, rule, like, cases, evidence)
+
+    def __str__(self) -> str:
+        return yaml.dump(
+            self.to_document(), Dumper=_DUMPER, sort_keys=False, width=110, allow_unicode=True
+        ).strip()
+
+
+def family(op: str) -> str:
+    """The file that an operator is in: its group where it has one, else its first letter."""
+    name = op.split(".")[1].lstrip("_") if "." in op else op
+    return next((group for group in _GROUPS if name.startswith(group)), name[0].lower())
+
+
+class Book:
+    """A folder of YAML files, read when asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._texts: dict[str, dict[str, str]] = {}
+        self._entries: dict[str, Entry | None] = {}
+
+    @functools.cached_property
+    def index(self) -> dict[str, Any]:
+        path = self.folder / "index.yaml"
+        if not path.is_file():
+            raise UsageError(f"there is no rule book in {self.folder}: build one with `shardwise book build`")
+        return yaml.load(path.read_text(), _LOADER)
+
+    @property
+    def torch(self) -> str:
+        """The version of torch that the book is about."""
+        return str(self.index["torch"])
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """Every operator of the book, with its verdict."""
+        return {op: verdict for verdict, ops in self.index["operators"].items() for op in ops}
+
+    @property
+    def functions(self) -> dict[str, list[str]]:
+        """Functions of torch, each with the overloads that it reaches, the usual one first."""
+        return self.index["functions"]
+
+    def entry(self, op: str) -> Entry | None:
+        if op not in self._entries:
+            self._entries[op] = self._read(op)
+        return self._entries[op]
+
+    def _read(self, op: str) -> Entry | None:
+        name = family(op)
+        if name not in self._texts:
+            path = self.folder / f"{name}.yaml"
+            parts = path.read_text().split("\n---\n") if path.is_file() else []
+            heads = (re.search(r"^op: (\S+)$", part, re.MULTILINE) for part in parts)
+            self._texts[name] = {h[1]: part for h, part in zip(heads, parts, strict=True) if h}
+        text = self._texts[name].get(op)
+        if text is None:
+            return None
+        return Entry.from_document(yaml.load(text, _LOADER), self.entry)
+
+    def overloads(self, name: str) -> list[str]:
+        """The operators of the book that a name may mean: `aten.mm.default`, `aten.mm`, `torch.softmax`, `softmax`."""
+        verdicts = self.verdicts
+        if name in verdicts:
+            return [name]
+        functions = [f for f in self.functions if f == name or f.rpartition(".")[2] == name]
+        found = [op for function in sorted(functions, key=len) for op in self.functions[function]]
+        bare = name.removeprefix("aten.").removeprefix("torch.").replace(".", "_")
+        packets = (bare, f"_{bare}")
+        found += sorted(
+            (op for op in verdicts if op.split(".")[1] in packets), key=lambda op: not op.endswith(".default")
+        )
+        return list(dict.fromkeys(found))
+
+
+def write(folder: Path, entries: Iterable[Entry], torch_version: str, functions: Mapping[str, Any]) -> None:
+    """Write a book: one file per family, and the index."""
+    by_family: dict[str, list[Entry]] = {}
+    by_verdict: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
+    for entry in sorted(entries, key=lambda e: e.op):
+        by_family.setdefault(family(entry.op), []).append(entry)
+        by_verdict[entry.verdict].append(entry.op)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.yaml"):
+        old.unlink()
+    for name, members in by_family.items():
+        (folder / f"{name}.yaml").write_text("".join(f"---\n{entry}\n" for entry in members))
+    index = {
+        "torch": torch_version,
+        "counts": {verdict: len(ops) for verdict, ops in by_verdict.items()},
+        "operators": by_verdict,
+        "functions": {name: functions[name] for name in sorted(functions)},
+    }
+    text = yaml.dump(index, Dumper=_DUMPER, sort_keys=False, width=110, default_flow_style=None)
+    (folder / "index.yaml").write_text(text)
+
+
+def _partials_fit(row: Row, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """False for partials that a dtype cannot have: any of bool, averages of integers, an order of complex numbers."""
+    if not any(is_partial(p) for p in row.inputs):
+        return True
+    tensors = tensors_in((*args, *kwargs.values()))
+    for tensor, placement in zip(tensors, row.inputs, strict=False):
+        dtype: torch.dtype = tensor.dtype
+        if not is_partial(placement):
+            continue
+        reduction = placement.reduce_op
+        if dtype == torch.bool or (dtype.is_complex and reduction in ("max", "min")):
+            return False
+        if reduction == "avg" and not (dtype.is_floating_point or dtype.is_complex):
+            return False
+    return True
+
+
+def tensors_in(values: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in values:
+        if is_tensor(value):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += tensors_in(value)
+    return found

@@ -1,0 +1,92 @@
+"""Rows of single calls, for operators that no few clauses describe.
+
+Experiments on a call vary the sizes of its dims, those of one size together, and leave everything else as it is. So
+what they found holds for every call with the same arguments whose dims agree where the example's do: a `Case` matches
+such calls, and says nothing about others.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..placements import SHARDS, Row, Shards
+from ._bind import is_tensor
+
+_TENSOR = re.compile(r"(\w+)\[([\d, ]*)\]")
+_SHARDS = re.compile(rf"(.*) for ({'|'.join(SHARDS)}) shards")
+
+
+@dataclass(frozen=True)
+class Case:
+    """The arguments of a call by name, tensors as `float32[4, 6]`, and its rows."""
+
+    arguments: Mapping[str, Any]
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], rows: Iterable[Row]) -> "Case":
+        return cls({name: plain(value) for name, value in arguments.items()}, tuple(rows))
+
+    def matches(self, arguments: Mapping[str, Any]) -> bool:
+        if arguments.keys() != self.arguments.keys():
+            return False
+        sizes: dict[int, int] = {1: 1}
+        alike = all(_alike(told, plain(arguments[name]), sizes) for name, told in self.arguments.items())
+        return alike and all(given != 1 for told, given in sizes.items() if told != 1)
+
+    def to_document(self) -> dict[str, Any]:
+        return {"arguments": dict(self.arguments), "rows": [_row_text(row) for row in self.rows]}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "Case":
+        return cls(document["arguments"], tuple(_parse_row(text) for text in document["rows"]))
+
+
+def plain(value: Any) -> Any:
+    """A value as it is written in a case: tensors by dtype and shape, what YAML lacks as text."""
+    if is_tensor(value):
+        return f"{str(value.dtype)[6:]}[{', '.join(str(int(s)) for s in value.shape)}]"
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _alike(told: Any, given: Any, sizes: dict[int, int]) -> bool:
+    """True if the values are equal; tensors need the same kind of dtype and number of dims, and add to `sizes`, which
+    says what each size of the case is in the call."""
+    if isinstance(told, list) and isinstance(given, list):
+        return len(told) == len(given) and all(_alike(t, g, sizes) for t, g in zip(told, given, strict=True))
+    if type(told) is not type(given):
+        return False
+    first = _TENSOR.fullmatch(told) if isinstance(told, str) else None
+    second = _TENSOR.fullmatch(given) if isinstance(given, str) else None
+    if first is None or second is None:
+        return bool(told == given)
+    shapes = [[int(s) for s in m[2].split(",") if s.strip()] for m in (first, second)]
+    return (
+        _kind(first[1]) == _kind(second[1])
+        and len(shapes[0]) == len(shapes[1])
+        and all(sizes.setdefault(t, g) == g for t, g in zip(*shapes, strict=True))
+    )
+
+
+def _kind(dtype: str) -> str:
+    found: torch.dtype = getattr(torch, dtype)
+    if found == torch.bool:
+        return "bool"
+    return "float" if found.is_floating_point else "complex" if found.is_complex else "integer"
+
+
+def _row_text(row: Row) -> str:
+    text = str(row) + (f" for {row.shards} shards" if row.shards != "any" else "")
+    return text + (f" with local {row.local}" if row.local else "")
+
+
+def _parse_row(text: str) -> Row:
+    text, _, local = text.partition(" with local ")
+    match = _SHARDS.fullmatch(text)
+    shards: Shards = next((s for s in SHARDS if match is not None and s == match[2]), "any")
+    return Row.parse(match[1] if match else text, shards, local or None)

@@ -1,0 +1,59 @@
+"""In-place and out variants: operators that compute what another one does and write the result somewhere.
+
+A variant has the arguments of its original. An `out` variant has its rows, too; an in-place one has those of them that
+leave the result where the input that it overwrites lies.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ._clause import Clause
+from ._rule import Rule, overload
+
+
+def variants_of(op: OpOverload) -> list[OpOverload]:
+    """The in-place and out variants of a functional overload."""
+    if op._schema.is_mutable:
+        return []
+    wanted = _arguments(op)
+    return [v for v in _candidates(op) if v is not op and v._schema.is_mutable and _arguments(v) == wanted]
+
+
+def is_in_place(op: OpOverload) -> bool:
+    """True if it writes to its first argument."""
+    arguments = op._schema.arguments
+    return bool(arguments) and arguments[0].is_write and not arguments[0].is_out
+
+
+def _candidates(op: OpOverload) -> Iterator[OpOverload]:
+    namespace, name = op._schema.name.split("::")
+    for packet_name in (name, f"{name}_"):
+        packet: Any = getattr(getattr(torch.ops, namespace), packet_name, None)
+        for variant in packet.overloads() if packet is not None else ():
+            yield getattr(packet, variant)
+
+
+def _arguments(op: OpOverload) -> list[tuple[str, str]]:
+    """Names and types of what is given, apart from where to write; a variant makes no dtype or layout of its own."""
+    made = ("dtype", "layout", "device", "pin_memory", "memory_format")
+    arguments = op._schema.arguments
+    return [(a.name, str(a.type)) for a in arguments if not a.is_out and a.name not in made]
+
+
+def derived(rule: Rule, variant: str) -> Rule:
+    """The rule of a variant from that of its original."""
+    op = overload(variant)
+    assert isinstance(op, OpOverload)
+    clauses: tuple[Clause, ...] = rule.clauses
+    if is_in_place(op):
+        returned = len(op._schema.returns)
+        clauses = tuple(
+            replace(clause, outputs=clause.outputs[:returned])
+            for clause in clauses
+            if clause.inputs and clause.outputs and clause.outputs[0] == clause.inputs[0]
+        )
+    return replace(rule, op=variant, clauses=clauses, front=None)
