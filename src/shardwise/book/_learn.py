@@ -31,7 +31,7 @@ from ..discover import (
 )
 from ..dtensor import OverloadCall
 from ..errors import UsageError
-from ..rules import Case, Entry, derived, named_arguments, overload
+from ..rules import Case, Entry, constants, derived, named_arguments, overload
 
 BUDGET = Budget(build=12, hold=16, experiments=40_000)
 
@@ -88,13 +88,54 @@ def _limited(function: Callable[[], Any], seconds: int) -> Any:
 
 def _studied(name: str, calls: Sequence[OverloadCall]) -> Entry:
     op, calls = overload(name), _calls_of(name, calls)
-    examples = [(list(c.args), dict(c.kwargs)) for c in calls]
+    examples = [(list(c.args), dict(c.kwargs)) for c in _of_one_kind(calls)]
     if any(t.layout != torch.strided or t.is_quantized for c in calls[:1] for t in c.tensors):
         return Entry(name, "cannot run", "it is only called with sparse or quantized tensors")
-    swept = sweep(op, examples)
+    swept = _of_all_alike(op, examples) if "._foreach_" in name else sweep(op, examples)
     if name not in swept.calls:
         swept = Sweep({name: [Call.of(op, *example) for example in examples]})
     return _entry(study_calls(name, name, swept, budget=BUDGET, find=_found), calls)
+
+
+def _of_one_kind(calls: Sequence[OverloadCall]) -> list[OverloadCall]:
+    """The calls that have real numbers wherever any of them has (integers and truth values have fewer partials, which
+    would look like exceptions), and tensors wherever any of them has (a plain number in their place is read as one)."""
+    kinds: list[dict[str, str]] = []
+    for call in calls:
+        arguments = named_arguments(call.op, call.args, call.kwargs)
+        kinds.append({name: _kind(value) for name, value in arguments.items()})
+    kept = []
+    for call, kind in zip(calls, kinds, strict=True):
+        best = {n: min((other[n] for other in kinds), key=_KINDS.index) for n in kind}
+        if all(kind[n] == best[n] or "none" in (kind[n], best[n]) for n in kind):
+            kept.append(call)
+    return kept or list(calls)
+
+
+_KINDS = ("real", "other tensor", "number", "none")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return "real" if value.is_floating_point() else "other tensor"
+    return "number" if isinstance(value, bool | int | float | complex) else "none"
+
+
+def _of_all_alike(op: Any, examples: Sequence[Any]) -> Sweep:
+    """Calls of an operator on lists, and the same with one dim more or fewer on every tensor: what is true of one
+    tensor of a list is true of the next."""
+    calls = []
+    for change in (
+        lambda t: t,
+        lambda t: t.expand(3, *t.shape).clone(),
+        lambda t: t[0].clone() if t.ndim > 1 else t,
+    ):
+        for args, kwargs in examples:
+            changed = pytree.tree_map(
+                lambda v, c=change: c(v) if isinstance(v, Tensor) and v.ndim else v, (args, kwargs)
+            )
+            calls.append(OverloadCall(op, tuple(changed[0]), changed[1], ""))
+    return Sweep({str(op): [Call.of(c.op, c.args, c.kwargs) for c in calls if _runs(c)]})
 
 
 def _studied_again(name: str, calls: Sequence[OverloadCall], founds: Sequence[Found]) -> Entry:
@@ -133,7 +174,8 @@ def _entry(study: Study, calls: Sequence[OverloadCall], find: Callable[..., Foun
     if study.rule is not None and study.rule.clauses:
         evidence = {**study.rule.evidence, "generators": len(study.rule.evidence["generators"])}
         del evidence["torch"]
-        return Entry(name, "ruled", rule=replace(study.rule, evidence={}, front=None), evidence=evidence)
+        rule = replace(study.rule, evidence={}, front=None)
+        return Entry(name, "ruled", rule=rule, constant=_constants(study), evidence=evidence)
     evidence = {"calls": len(study.judged), "experiments": sum(j.found.experiments for j in study.judged)}
     if not study.judged:
         verdict, reason = _refusal(study)
@@ -146,6 +188,18 @@ def _entry(study: Study, calls: Sequence[OverloadCall], find: Callable[..., Foun
         if (found := find(call.op, *call.args, **call.kwargs)).verdict in ("rows", "no valid rows")
     ]
     return Entry(name, "rows only", "no few clauses yield its rows", cases=tuple(cases), evidence=evidence)
+
+
+def _constants(study: Study) -> dict[str, Any]:
+    """Arguments that were the same in all calls; a dtype does not matter to an operator that ignores the values."""
+    calls = [j.call for j in study.judged]
+    found = constants([named_arguments(c.op, *c.arguments(c.tensors)) for c in calls])
+    if all(j.found.ignores_values for j in study.judged):
+        found.pop("dtype", None)
+    fractions = {
+        a.name for a in calls[0].op._schema.arguments if "number" in str(a.type) or "float" in str(a.type)
+    }
+    return {n: float(v) if n in fractions and type(v) is int else v for n, v in found.items()}
 
 
 def _refusal(study: Study) -> tuple[str, str]:
@@ -217,4 +271,4 @@ def _confirmed(name: str, original: Entry, calls: Sequence[OverloadCall]) -> Ent
         return Entry(
             name, "no valid rows", f"no row of {original.op} leaves its result in place", evidence=evidence
         )
-    return Entry(name, "ruled", rule=rule, like=original.op, evidence=evidence)
+    return Entry(name, "ruled", rule=rule, like=original.op, constant=original.constant, evidence=evidence)

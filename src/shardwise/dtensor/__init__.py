@@ -4,12 +4,13 @@ from ._audit import audit, audit_call
 from ._calls import OverloadCall, most_telling, overload_calls, telling_calls
 from ._findings import Audit, Missing, Unsupported, Wrong
 from ._hooks import use_search
+from ._install import install, uninstall
 from ._lists import run_step_on_all
 from ._pages import html, markdown
 from ._read import Answer, Unanswered, answers, ask, read, registration
 from ._record import Recorded, record_collectives
 from ._redistribute import layout_of, redistribute, run_plan
-from ._register import RuleLike, register, registered, unregister
+from ._register import RuleLike, extend, register, registered, unregister
 from ._reproduce import Reproduction, execute, reproduce
 from ._steps import run_step
 
@@ -29,7 +30,9 @@ __all__ = [
     "audit",
     "audit_call",
     "execute",
+    "extend",
     "html",
+    "install",
     "layout_of",
     "markdown",
     "most_telling",
@@ -45,6 +48,7 @@ __all__ = [
     "run_step",
     "run_step_on_all",
     "telling_calls",
+    "uninstall",
     "unregister",
     "use_search",
 ]

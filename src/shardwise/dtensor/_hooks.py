@@ -28,7 +28,7 @@ from ..layout import mixes_partials
 from ..mesh import Cluster
 from ..placements import Row
 from ..redistribute import Prices
-from ._propagate import cluster_of, input_specs, rows_of_torch, strategy_from_rows
+from ._propagate import cluster_of, input_specs, metas, rows_of_torch, strategy_from_rows
 from ._redistribute import is_plain, layout_of_spec, run_plan
 
 _torch_expand = sharding_prop._expand_single_dim_strategy_to_mesh
@@ -39,7 +39,7 @@ _torch_redistribute = torch_redistribute.redistribute_local_tensor
 class RuleInfo(_SingleDimStrategyInfo):
     """What PyTorch keeps about a registered rule; `rows` gives our form of the same."""
 
-    rows: Callable[[Any, Any], list[Row]] | None = None
+    rows: Callable[[Any, Any, Any], list[Row]] | None = None
 
 
 @dataclass
@@ -121,7 +121,8 @@ def _by_rule(schema: OpSchema, specs: list[DTensorSpec], info: RuleInfo, output_
     assert info.rows is not None
     search = _active[-1] if _active else _Search()
     cluster = search.cluster_for(specs[0].mesh) if specs else Cluster.preset("laptop")
-    rows = info.rows(schema.args_meta, schema.kwargs_meta)
+    outputs = [None if meta is None else tuple(meta.shape) for meta in metas(output_meta)]
+    rows = info.rows(schema.args_meta, schema.kwargs_meta, outputs)
     return strategy_from_rows(schema, specs, rows, output_meta, cluster, runs_plans=bool(_active))
 
 

@@ -89,7 +89,7 @@ def strategy_from_rows(
             Mesh.from_device_mesh(device_mesh),
             layouts,
             [_meta(spec).shape for spec in specs],
-            outputs=[None if meta is None else meta.shape for meta in _metas(output_meta)],
+            outputs=[None if meta is None else meta.shape for meta in metas(output_meta)],
             price=Prices(cluster),
             dtypes=[_meta(spec).dtype for spec in specs],
             fixed=fixed,
@@ -119,7 +119,7 @@ def _meta(spec: DTensorSpec) -> TensorMeta:
     return spec.tensor_meta
 
 
-def _metas(output_meta: Any) -> list[TensorMeta | None]:
+def metas(output_meta: Any) -> list[TensorMeta | None]:
     if output_meta is None or isinstance(output_meta, TensorMeta):
         return [output_meta] if output_meta is not None else []
     return list(output_meta)
@@ -128,7 +128,7 @@ def _metas(output_meta: Any) -> list[TensorMeta | None]:
 def _output_specs(device_mesh: DeviceMesh, rows: Sequence[Row], output_meta: Any) -> Any:
     """One spec, a tuple of them with None for outputs that are not returned, or None for no outputs."""
     specs = []
-    for number, meta in enumerate(_metas(output_meta)):
+    for number, meta in enumerate(metas(output_meta)):
         placements = [row.outputs[number] for row in rows]
         missing = meta is None or any(p is None for p in placements)
         specs.append(None if missing else _spec(device_mesh, [p for p in placements if p is not None], meta))

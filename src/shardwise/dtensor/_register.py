@@ -1,4 +1,4 @@
-"""Giving DTensor our rules: `register(rule)`, and `unregister` to put back what was there.
+"""Giving DTensor our rules: `register(rule)`, `extend(rule)`, and `unregister` to put back what was there.
 
 A rule enters through PyTorch's `register_single_dim_strategy`. PyTorch tells a strategy function the shapes of
 a call but not the mesh, and allows or forbids uneven shards for an operator as a whole, while each of our rows
@@ -25,6 +25,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from ..errors import UsageError
 from ..placements import AnyShard, Row
 from ..rules import overload
+from ._extend import extending
 from ._hooks import RuleInfo, expanding
 
 
@@ -32,7 +33,8 @@ class RuleLike(Protocol):
     """What `register` needs of a rule: the operator, a name for messages, and rows for a call.
 
     Tensors in a call are meta tensors; rows count tensors in the order of the operator's schema, those in
-    lists one by one.
+    lists one by one. A rule that needs no more than shapes may also have `rows_by_shape(args, kwargs, outputs)`,
+    which is given PyTorch's tensor metadata as it is and the shapes of the outputs.
     """
 
     @property
@@ -60,31 +62,57 @@ def register(rule: RuleLike) -> None:
 
     Rows that need a local form are left out: DTensor runs the operator itself on the local tensors.
     """
-    op = _overload(rule.op)
-    if op in _registered:
-        raise UsageError(
-            f"operator {op} is already registered by rule {_registered[op].rule.name!r}: "
-            f"unregister that before registering rule {rule.name!r}"
-        )
+    op = _free(rule)
     propagator = DTensor._op_dispatcher.sharding_propagator
-    tables = (
+    before = _taken(
+        op,
         propagator.op_single_dim_strategy_funcs,
         propagator.op_to_schema_info_for_single_dim_strategy,
         propagator.op_strategy_funcs,
         propagator.op_to_rules,
         propagator.op_to_schema_info,
     )
-    before = tuple((table, table.pop(op, _MISSING)) for table in tables)
     stack = ExitStack()
     stack.enter_context(expanding())
-    info = schema_info(op)
-    register_single_dim_strategy(op, info, allow_uneven_sharding=True)(_strategy_function(rule))
-    plain = propagator.op_single_dim_strategy_funcs[op]
-    propagator.op_single_dim_strategy_funcs[op] = RuleInfo(
-        plain.func, plain.allow_unbacked_sharding, plain.allow_uneven_sharding, rows=_rows_function(rule, op)
-    )
+    register_single_dim_strategy(op, schema_info(op), allow_uneven_sharding=True)(_strategy_function(rule))
+    propagator.op_single_dim_strategy_funcs[op] = _info(rule, op)
     _registered[op] = _Registered(rule, before, stack)
     _clear_sharding_prop_cache()
+
+
+def extend(rule: RuleLike, *, replaces: bool = False) -> None:
+    """Make DTensor shard an operator by what it has or by a rule, whichever moves less; `replaces` makes it the
+    rule alone."""
+    op = _free(rule)
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    before = _taken(op, propagator.op_to_schema_info, propagator.op_to_schema_info_for_single_dim_strategy)
+    propagator.op_to_schema_info[op] = schema_info(
+        op
+    )  # answers may differ by arguments that DTensor's do not
+    stack = ExitStack()
+    stack.enter_context(extending(op, _info(rule, op), replaces))
+    _registered[op] = _Registered(rule, before, stack)
+    _clear_sharding_prop_cache()
+
+
+def _free(rule: RuleLike) -> OpOverload:
+    """The rule's operator, if no other rule is registered for it."""
+    op = _overload(rule.op)
+    if op in _registered:
+        raise UsageError(
+            f"operator {op} is already registered by rule {_registered[op].rule.name!r}: "
+            f"unregister that before registering rule {rule.name!r}"
+        )
+    return op
+
+
+def _taken(op: OpOverload, *tables: dict[Any, Any]) -> tuple[tuple[dict[Any, Any], Any], ...]:
+    """What DTensor's tables have for an operator, removed from them."""
+    return tuple((table, table.pop(op, _MISSING)) for table in tables)
+
+
+def _info(rule: RuleLike, op: OpOverload) -> RuleInfo:
+    return RuleInfo(_strategy_function(rule), allow_uneven_sharding=True, rows=_rows_function(rule, op))
 
 
 def unregister(rule: RuleLike | OpOverload | str) -> None:
@@ -141,8 +169,13 @@ def _as_tensors(value: Any) -> Any:
     return value
 
 
-def _rows_of_call(rule: RuleLike, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Row]:
-    rows = rule.rows(*(_as_tensors(a) for a in args), **{name: _as_tensors(a) for name, a in kwargs.items()})
+def _rows_of_call(rule: RuleLike, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Any) -> list[Row]:
+    by_shape = getattr(rule, "rows_by_shape", None)
+    if by_shape is not None and outputs is not None:
+        rows = by_shape(args, kwargs, outputs)
+    else:
+        given = {name: _as_tensors(a) for name, a in kwargs.items()}
+        rows = rule.rows(*(_as_tensors(a) for a in args), **given)
     return [row for row in rows if row.local is None]
 
 
@@ -150,8 +183,8 @@ def _rows_function(rule: RuleLike, op: OpOverload) -> Any:
     """Rows for a call, with keyword tensors in the order in which DTensor counts them: the call's."""
     keyword_order = [argument.name for argument in op._schema.arguments]
 
-    def rows(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Row]:
-        found = _rows_of_call(rule, args, kwargs)
+    def rows(args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Any = None) -> list[Row]:
+        found = _rows_of_call(rule, args, kwargs, outputs)
         counts = {name: _count(value) for name, value in kwargs.items()}
         in_schema_order = sorted(counts, key=keyword_order.index)
         if in_schema_order == list(counts):

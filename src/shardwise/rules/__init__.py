@@ -2,7 +2,7 @@
 
 from ._bind import DIM_ARGUMENTS, Bound, Reading, bind, named_arguments
 from ._book import VERDICTS, Book, Entry, write
-from ._cases import Case
+from ._cases import Case, constants
 from ._clause import Clause, Term
 from ._expression import Scope
 from ._factors import Factor, FactorRule, Kind, TensorFactors
@@ -41,6 +41,7 @@ __all__ = [
     "bind",
     "book",
     "book_rows",
+    "constants",
     "derived",
     "factors_of_call",
     "hand_rows",

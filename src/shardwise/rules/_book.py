@@ -15,9 +15,9 @@ import torch
 import yaml
 
 from ..errors import UsageError
-from ..placements import Row, is_partial
+from ..placements import Row, is_partial, is_replicate
 from ._bind import is_tensor, named_arguments
-from ._cases import Case
+from ._cases import Case, is_covered
 from ._expression import Shape
 from ._rule import Rule, overload
 from ._variants import derived
@@ -33,7 +33,9 @@ _GROUPS = ("foreach", "linalg", "fft", "special", "upsample")
 
 @dataclass(frozen=True)
 class Entry:
-    """What the book says about one operator. `like` names the operator of which it is an in-place or out variant."""
+    """What the book says about one operator. `like` names the operator of which it is an in-place or out variant.
+
+    The rule is known to hold for calls whose arguments in `constant` are those given there: they never varied."""
 
     op: str
     verdict: str
@@ -41,6 +43,7 @@ class Entry:
     rule: Rule | None = None
     like: str | None = None
     cases: tuple[Case, ...] = ()
+    constant: Mapping[str, Any] = field(default_factory=dict)
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
     def rows(
@@ -49,11 +52,34 @@ class Entry:
         """Rows for a call; None where the book does not know."""
         if self.verdict == "no valid rows":
             return []
+        if self.rule is None and not self.cases:
+            return None
+        arguments = named_arguments(overload(self.op), args, kwargs)
         if self.rule is not None:
+            if not is_covered(arguments, self.constant):
+                return None
+            numbers = _numbers(overload(self.op), arguments)
+            if numbers:
+                return self._without(numbers, arguments, outputs)
             rows = self.rule.rows_of(args, kwargs, outputs)
-            return [row for row in rows if _partials_fit(row, args, kwargs)]
-        arguments = named_arguments(overload(self.op), args, kwargs) if self.cases else {}
+            return [row for row in rows if _partials_fit(row, tensors_in(arguments.values()))]
         return next((list(case.rows) for case in self.cases if case.matches(arguments)), None)
+
+    def _without(
+        self, numbers: Mapping[str, Any], arguments: Mapping[str, Any], outputs: Sequence[Shape | None] | None
+    ) -> list[Row]:
+        """Rows of a call that has plain numbers for tensors: those of the call with tensors that replicate them."""
+        assert self.rule is not None
+        tensors = {name: numbers.get(name, value) for name, value in arguments.items()}
+        held = tensors_in(tensors.values())
+        places = [i for i, t in enumerate(held) if any(t is number for number in numbers.values())]
+        found: dict[Row, None] = {}
+        for row in self.rule.rows_of((), tensors, outputs):
+            if all(is_replicate(row.inputs[i]) for i in places) and _partials_fit(row, held):
+                inputs = tuple(p for i, p in enumerate(row.inputs) if i not in places)
+                kept = Row(inputs, row.outputs, row.shards, row.local)
+                found.update({} if kept.is_replicated else {kept: None})
+        return list(found)
 
     def to_document(self) -> dict[str, Any]:
         document: dict[str, Any] = {"op": self.op, "verdict": self.verdict}
@@ -63,6 +89,8 @@ class Entry:
             document["like"] = self.like
         elif self.rule is not None:
             document |= {k: v for k, v in self.rule.to_document().items() if k != "evidence"}
+            if self.constant:
+                document["constant"] = dict(self.constant)
         if self.cases:
             document["cases"] = [case.to_document() for case in self.cases]
         if self.evidence:
@@ -74,14 +102,15 @@ class Entry:
         """An entry as it was written; `entry` gives that of which it is a variant."""
         op, like = document["op"], document.get("like")
         rule = Rule.from_document(document) if "clauses" in document else None
+        constant = document.get("constant", {})
         if like is not None:
             original = entry(like)
             if original is None or original.rule is None:
                 raise UsageError(f"{op} is said to be like {like}, which has no rule")
-            rule = derived(original.rule, op)
+            rule, constant = derived(original.rule, op), original.constant
         cases = tuple(Case.from_document(c) for c in document.get("cases", ()))
         reason, evidence = document.get("reason", ""), document.get("evidence", {})
-        return cls(op, document["verdict"], reason, rule, like, cases, evidence)
+        return cls(op, document["verdict"], reason, rule, like, cases, constant, evidence)
 
     def __str__(self) -> str:
         return yaml.dump(
@@ -179,15 +208,30 @@ def write(folder: Path, entries: Iterable[Entry], torch_version: str, functions:
     (folder / "index.yaml").write_text(text)
 
 
-def _partials_fit(row: Row, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+@dataclass(frozen=True)
+class _Number:
+    """A plain number as the tensor without dims that it stands for."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...] = ()
+
+
+def _numbers(op: Any, arguments: Mapping[str, Any]) -> dict[str, _Number]:
+    """Plain numbers among the arguments that the schema calls tensors."""
+    dtypes = {bool: torch.bool, int: torch.int64, float: torch.float32, complex: torch.complex64}
+    return {
+        a.name: _Number(dtypes[type(arguments[a.name])])
+        for a in op._schema.arguments
+        if a.name in arguments and type(arguments[a.name]) in dtypes and "Tensor" in str(a.type)
+    }
+
+
+def _partials_fit(row: Row, tensors: Sequence[Any]) -> bool:
     """False for partials that a dtype cannot have: any of bool, averages of integers, an order of complex numbers."""
-    if not any(is_partial(p) for p in row.inputs):
-        return True
-    tensors = tensors_in((*args, *kwargs.values()))
     for tensor, placement in zip(tensors, row.inputs, strict=False):
-        dtype: torch.dtype = tensor.dtype
         if not is_partial(placement):
             continue
+        dtype: torch.dtype = tensor.dtype
         reduction = placement.reduce_op
         if dtype == torch.bool or (dtype.is_complex and reduction in ("max", "min")):
             return False

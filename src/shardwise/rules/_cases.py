@@ -6,7 +6,7 @@ such calls, and says nothing about others.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,9 @@ import torch
 
 from ..placements import SHARDS, Row, Shards
 from ._bind import is_tensor
+
+# Arguments that say where and how a result is kept, not what it is.
+UNIMPORTANT = {"layout", "device", "pin_memory", "non_blocking", "memory_format", "generator"}
 
 _TENSOR = re.compile(r"(\w+)\[([\d, ]*)\]")
 _SHARDS = re.compile(rf"(.*) for ({'|'.join(SHARDS)}) shards")
@@ -28,10 +31,10 @@ class Case:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], rows: Iterable[Row]) -> "Case":
-        return cls({name: plain(value) for name, value in arguments.items()}, tuple(rows))
+        return cls({n: plain(v) for n, v in arguments.items() if n not in UNIMPORTANT}, tuple(rows))
 
     def matches(self, arguments: Mapping[str, Any]) -> bool:
-        if arguments.keys() != self.arguments.keys():
+        if arguments.keys() - UNIMPORTANT != self.arguments.keys():
             return False
         sizes: dict[int, int] = {1: 1}
         alike = all(_alike(told, plain(arguments[name]), sizes) for name, told in self.arguments.items())
@@ -43,6 +46,37 @@ class Case:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "Case":
         return cls(document["arguments"], tuple(_parse_row(text) for text in document["rows"]))
+
+
+def constants(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Arguments that are the same in all of these calls, apart from tensors; a tensor that none has is None."""
+    found = {}
+    for name, value in calls[0].items() if calls else ():
+        values = [plain(call[name]) for call in calls]
+        if name not in UNIMPORTANT and _has_no_tensor(value) and all(v == values[0] for v in values):
+            found[name] = values[0]
+    return found
+
+
+def is_covered(arguments: Mapping[str, Any], constant: Mapping[str, Any]) -> bool:
+    """True if a call is of the kind that was seen, where `constant` are the arguments that never varied. A number
+    with a fraction, or that could have one, may be another of its sign."""
+    for name, seen in constant.items():
+        given = plain(arguments.get(name))
+        numbers = isinstance(seen, float) and type(given) in (int, float)
+        if not (_sign(given) == _sign(seen) if numbers else type(given) is type(seen) and given == seen):
+            return False
+    return True
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)
+
+
+def _has_no_tensor(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_has_no_tensor(v) for v in value)
+    return not is_tensor(value)
 
 
 def plain(value: Any) -> Any:

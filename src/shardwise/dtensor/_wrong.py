@@ -1,0 +1,26 @@
+"""The operators whose rules in DTensor the audit refuted, as shipped."""
+
+import functools
+import warnings
+from pathlib import Path
+
+import torch
+import yaml
+
+FINDINGS = Path(__file__).parent / "refuted.yaml"
+
+
+@functools.cache
+def wrong_operators() -> frozenset[str]:
+    """Overloads for which DTensor claims a row that gives wrong numbers; none are known of another torch than the
+    audited one, which is said once."""
+    findings = yaml.safe_load(FINDINGS.read_text())
+    audited, running = str(findings["torch"]), torch.__version__.split("+")[0]
+    if audited != running:
+        warnings.warn(
+            f"the audit's findings are about torch {audited}, but this is torch {running}, so no rule is replaced: "
+            f"`shardwise audit` finds which are wrong in it",
+            stacklevel=2,
+        )
+        return frozenset()
+    return frozenset(findings["wrong"])
