@@ -196,9 +196,8 @@ def _constants(study: Study) -> dict[str, Any]:
     found = constants([named_arguments(c.op, *c.arguments(c.tensors)) for c in calls])
     if all(j.found.ignores_values for j in study.judged):
         found.pop("dtype", None)
-    fractions = {
-        a.name for a in calls[0].op._schema.arguments if "number" in str(a.type) or "float" in str(a.type)
-    }
+    op: Any = overload(study.overload)
+    fractions = {a.name for a in op._schema.arguments if "number" in str(a.type) or "float" in str(a.type)}
     return {n: float(v) if n in fractions and type(v) is int else v for n, v in found.items()}
 
 
