@@ -1,7 +1,7 @@
 """Shardwise: how operators may be sharded, found by running them, and whole models sharded by it."""
 
 from .discover import Found, Policy, Verdict, adversarial, check, discover, synthesize
-from .dtensor import audit
+from .dtensor import audit, install, uninstall
 from .errors import UsageError
 from .graph import Graph, capture
 from .layout import Sharding
@@ -9,7 +9,7 @@ from .mesh import Cluster, Mesh
 from .placements import Row
 from .plan import Plan, plan
 from .propagate import propagate
-from .rules import Rule
+from .rules import Rule, rows, rule
 from .runtime import Report, parallelize, simulate, verify
 from .solve import solve
 
@@ -31,11 +31,15 @@ __all__ = [
     "capture",
     "check",
     "discover",
+    "install",
     "parallelize",
     "plan",
     "propagate",
+    "rows",
+    "rule",
     "simulate",
     "solve",
     "synthesize",
+    "uninstall",
     "verify",
 ]

@@ -26,18 +26,20 @@ def build(
     workers: int = 2,
     resume: bool = False,
     models: Path | None = None,
+    pattern: str = "*",
     progress: Progress | None = None,
 ) -> dict[str, int]:
     """Build the book of the running torch into a folder; returns how many operators got each verdict.
 
     `models` is a file whose functions `build_*` return a model, its arguments and keyword arguments: the operators of
-    their captured graphs are reached, too. `progress` is told (stage, done, total).
+    their captured graphs are reached, too. `pattern` names the OpInfos and models to start from. `progress` is told
+    (stage, done, total).
     """
     torch.set_num_threads(1)
     state = State(out / "state", resume)
     reached = state.reached()
     if reached is None:
-        reached = reach(models, progress)
+        reached = reach(models, pattern, progress)
         state.keep_reached(reached)
     originals = _originals(reached)
     studied = [name for name in reached.calls if name not in originals]

@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from ..discover import Crash, foreach_opinfos, foreach_samples, op_name, opinfos, run_isolated, samples
 from ..dtensor import OverloadCall, most_telling, overload_calls
+from ..errors import UsageError
 from ..graph import Graph, Ref, capture
 from ..rules import Recorder, overload
 
@@ -59,15 +61,20 @@ class Reached:
             self.unreached[source] = reason or "its samples call no ATen operator on dense tensors of the CPU"
 
 
-def reach(models: Path | None = None, progress: Progress | None = None) -> Reached:
+def reach(models: Path | None = None, pattern: str = "*", progress: Progress | None = None) -> Reached:
     """Everything that can be reached; `models` is a file of functions `build_*`, each returning a model, its
-    arguments and keyword arguments."""
+    arguments and keyword arguments. `pattern` names the OpInfos or models to start from, with `*`."""
     sources: list[tuple[str, Callable[[], bytes]]] = [
         *((info.formatted_name, partial(_of_opinfo, info, samples)) for info in opinfos()),
         *((info.formatted_name, partial(_of_opinfo, info, foreach_samples)) for info in foreach_opinfos()),
     ]
     if models is not None:
         sources += [(f"{models.stem}.{name}", partial(_of_model, models, name)) for name in _builders(models)]
+    sources = [(name, run) for name, run in sources if fnmatch(name, pattern)]
+    if not sources:
+        raise UsageError(
+            f"no OpInfo or model is called {pattern!r}: use a name such as linalg_det, or linalg_*"
+        )
     reached = Reached()
     for done, (name, run) in enumerate(sources):
         reached.add(name, run_isolated(run, _TIMEOUT))

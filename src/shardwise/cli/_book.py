@@ -28,6 +28,9 @@ def build_command(
             "--models", help="A file of functions build_*() -> (model, args, kwargs) to capture, too."
         ),
     ] = None,
+    op: Annotated[
+        str, typer.Option("--op", help="Only what these OpInfos or models reach, with *: linalg_*.")
+    ] = "*",
     json: Json = False,
 ) -> None:
     """Study every operator that torch's OpInfo database reaches, forward and backward, and write a book.
@@ -43,7 +46,7 @@ def build_command(
     usual = Path("examples/models.py")
     chosen = models or (usual if usual.is_file() else None)
     with StageProgress(quiet=json) as progress:
-        counts = build(out, workers=workers, resume=resume, models=chosen, progress=progress)
+        counts = build(out, workers=workers, resume=resume, models=chosen, pattern=op, progress=progress)
     if json:
         print_json({"out": str(out), "counts": counts})
         return

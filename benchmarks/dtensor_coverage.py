@@ -1,8 +1,8 @@
 """How much of torch's OpInfo database DTensor runs, and how much of it without communication.
 
-    python benchmarks/coverage.py [--op 'linalg.*'] [--samples 12] [--jobs 2] [--list]
+    python benchmarks/dtensor_coverage.py [--op 'linalg.*'] [--samples 12] [--jobs 2] [--list]
 
-Counted before and, where `shardwise.install` exists, after installing, in one run:
+Counted before and after `shardwise.install()`, in one run:
 
 - names with no strategy: OpInfos with a sample on which DTensor raises for want of a sharding strategy;
 - names that fail only in backward for want of a strategy: the forward of all samples runs, a backward does not;
@@ -13,15 +13,9 @@ Every run is on two simulated ranks, and its numbers are held against the unshar
 differ are listed and count neither as run nor as silent. Random operators are run but not compared.
 """
 
-import sys
-
-# numba imports the package `coverage` where there is one, and a script beside this file would hand it this one.
-if __name__ == "coverage":
-    raise ImportError("this is a benchmark, not the package coverage")
-sys.path.pop(0)  # nor may it be found from here
-
 import argparse
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -90,12 +84,10 @@ def main() -> None:
     infos = [info for info in opinfos() if fnmatch(info.name, options.op)]
     calls = list(telling_calls(options.op, 2).values())
     names, rows = [counted_names(infos, options)], [counted_rows(calls, options, {})]
-    titles = ["before"]
-    if hasattr(sw, "install"):
-        sw.install()
-        titles.append("after install()")
-        names.append(counted_names(infos, options))
-        rows.append(counted_rows(calls, options, {r.op: r.valid for r in rows[0]}))
+    titles = ["before", "after install()"]
+    sw.install()
+    names.append(counted_names(infos, options))
+    rows.append(counted_rows(calls, options, {r.op: r.valid for r in rows[0]}))
     table = Table("", *titles)
     for line in zip(*(summary(n, r) for n, r in zip(names, rows, strict=True)), strict=True):
         table.add_row(line[0][0], *(value for _, value in line))
