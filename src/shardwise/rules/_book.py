@@ -179,10 +179,8 @@ class Book:
         functions = [f for f in self.functions if f == name or f.rpartition(".")[2] == name]
         found = [op for function in sorted(functions, key=len) for op in self.functions[function]]
         bare = name.removeprefix("aten.").removeprefix("torch.").replace(".", "_")
-        packets = (bare, f"_{bare}")
-        found += sorted(
-            (op for op in verdicts if op.split(".")[1] in packets), key=lambda op: not op.endswith(".default")
-        )
+        members = [op for op in verdicts if op.count(".") == 2 and op.split(".")[1] in (bare, f"_{bare}")]
+        found += sorted(members, key=lambda op: not op.endswith(".default"))
         return list(dict.fromkeys(found))
 
 

@@ -1,0 +1,75 @@
+"""Building a book: what crashes costs one operator, what was interrupted goes on, and two builds are one."""
+
+import json
+
+import pytest
+import torch
+
+from shardwise.book import build, learn
+from shardwise.dtensor import OverloadCall
+from shardwise.rules import VERDICTS, Book
+
+aten = torch.ops.aten
+
+
+def of(op, *args, **kwargs):
+    return OverloadCall(op, args, kwargs, "test")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A book of what one OpInfo reaches, one whose kernel crashes when it is given pieces."""
+    out = tmp_path_factory.mktemp("book")
+    counts = build(out, workers=1, pattern="linalg_ldl_solve")
+    return out, counts
+
+
+def test_a_native_crash_is_a_verdict(small):
+    out, counts = small
+    assert list(counts) == list(VERDICTS)
+    assert counts["crashed"] >= 1
+    entry = Book(out).entry("aten.linalg_ldl_solve.default")
+    assert entry.verdict == "crashed" and "ended the process with SIG" in entry.reason
+
+
+def test_what_is_reached_is_all_in_the_book(small):
+    out, counts = small
+    verdicts = Book(out).verdicts
+    assert sum(counts.values()) == len(verdicts)
+    assert verdicts["aten.mul.Tensor"] == "ruled"  # called by the backward of the sample
+
+
+def test_a_build_goes_on_where_it_stopped_and_comes_to_the_same(small):
+    out, _ = small
+    before = {path.name: path.read_text() for path in out.glob("*.yaml")}
+    state = out / "state"
+    kept = state / "aten.linalg_ldl_solve.default.json"
+    document = json.loads(kept.read_text())
+    kept.write_text(json.dumps({**document, "reason": "not met again"}))
+    (state / "aten.mul.Tensor.json").unlink()
+    build(out, workers=2, resume=True)
+    after = {path.name: path.read_text() for path in out.glob("*.yaml")}
+    assert "not met again" in after["linalg.yaml"]
+    assert after["m.yaml"] == before["m.yaml"]
+    kept.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("call", "verdict"),
+    [
+        (of(aten.bernoulli.default, torch.rand(4, 6)), "random"),
+        (of(aten.nonzero.default, torch.rand(4, 6).round()), "data-dependent shape"),
+        (of(aten.neg.default, torch.rand(4, 6)), "ruled"),
+        (of(aten.neg.default, torch.rand(4, 6).to_sparse()), "cannot run"),
+        (of(aten.linalg_det.default, torch.rand(4, 4)), "ruled"),
+    ],
+)
+def test_verdicts(call, verdict):
+    assert learn(str(call.op), [call]).verdict == verdict
+
+
+@pytest.mark.long
+def test_unpacking_an_lu_survives(tmp_path):
+    counts = build(tmp_path, workers=2, pattern="lu_unpack")
+    assert Book(tmp_path).verdicts["aten.lu_unpack.default"] in VERDICTS
+    assert sum(counts.values()) > 5
