@@ -31,7 +31,18 @@ from ..discover import (
 )
 from ..dtensor import OverloadCall
 from ..errors import UsageError
-from ..rules import Case, Entry, constants, derived, named_arguments, overload
+from ..placements import Row
+from ..rules import (
+    Case,
+    Entry,
+    book_rows,
+    constants,
+    derived,
+    is_by_hand,
+    named_arguments,
+    overload,
+    variant_by_hand,
+)
 
 BUDGET = Budget(build=12, hold=16, experiments=40_000)
 
@@ -41,8 +52,9 @@ _STUDY, _CALL, _PATIENCE = 30, 12, 20
 # With more inputs than this, sums are the only partials that are tried.
 _MANY_INPUTS = 3
 
-# Calls of an operator without a rule whose rows are kept; calls that confirm a variant; calls met one by one.
-_CASES, _CONFIRMING, _CAREFUL = 12, 2, 6
+# Calls of an operator without a rule whose rows are kept; calls that confirm a variant; calls met one by one;
+# calls that a hand-written rule is held against.
+_CASES, _CONFIRMING, _CAREFUL, _BY_HAND = 12, 2, 6, 3
 
 
 def learn(name: str, calls: Sequence[OverloadCall]) -> Entry:
@@ -91,10 +103,36 @@ def _studied(name: str, calls: Sequence[OverloadCall]) -> Entry:
     examples = [(list(c.args), dict(c.kwargs)) for c in _of_one_kind(calls)]
     if any(t.layout != torch.strided or t.is_quantized for c in calls[:1] for t in c.tensors):
         return Entry(name, "cannot run", "it is only called with sparse or quantized tensors")
+    if is_by_hand(name):
+        return _by_hand(name, calls, book_rows)
     swept = _of_all_alike(op, examples) if "._foreach_" in name else sweep(op, examples)
     if name not in swept.calls:
         swept = Sweep({name: [Call.of(op, *example) for example in examples]})
     return _entry(study_calls(name, name, swept, budget=BUDGET, find=_found), calls)
+
+
+def _by_hand(
+    name: str,
+    calls: Sequence[OverloadCall],
+    rows_of: Callable[..., list[Row] | None],
+    like: str | None = None,
+) -> Entry:
+    """The entry of an operator with a hand-written rule: experiments on a few calls, and how many of them find every
+    row that it gives where the operator itself is run on the pieces."""
+    judged, agreeing, experiments = 0, 0, 0
+    verdict, reason = "ruled", ""
+    for call in calls[:_BY_HAND]:
+        found = _found(call.op, *call.args, **call.kwargs)
+        if found.verdict not in ("rows", "no valid rows"):
+            verdict, reason = ("random", found.reason) if found.verdict == "random" else (verdict, reason)
+            continue
+        given = rows_of(name, call.args, call.kwargs) or []
+        held = {(row.inputs, row.outputs) for row in found.rows}
+        judged += 1
+        agreeing += all((row.inputs, row.outputs) in held for row in given if row.local is None)
+        experiments += found.experiments
+    evidence = {"calls": judged, "agreeing": agreeing, "experiments": experiments}
+    return Entry(name, verdict, reason, like=like, evidence=evidence if judged else {}, by_hand=True)
 
 
 def _of_one_kind(calls: Sequence[OverloadCall]) -> list[OverloadCall]:
@@ -250,11 +288,23 @@ def _runs(call: OverloadCall) -> bool:
     return True
 
 
+def _variant_rows(original: str, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Row]:
+    return variant_by_hand(name, original, args, kwargs)
+
+
 def _confirmed(name: str, original: Entry, calls: Sequence[OverloadCall]) -> Entry | None:
     """The entry of a variant if experiments on a few calls agree with its original's rule."""
     calls = _calls_of(name, calls)
     if not calls:
         return Entry(name, "cannot run", f"it takes none of the known calls of {original.op}")
+    if original.by_hand:
+        entry = _by_hand(name, calls, partial(_variant_rows, original.op), like=original.op)
+        right = (
+            entry.verdict == "ruled"
+            and entry.evidence
+            and entry.evidence["agreeing"] == entry.evidence["calls"]
+        )
+        return entry if right or entry.verdict == "random" else None
     rule = derived(original.rule, name) if original.rule is not None else None
     experiments = 0
     for call in calls[:_CONFIRMING]:

@@ -10,12 +10,12 @@ from ._from_rows import factors_of_call
 from ._language import Template, rule_for
 from ._local import local_call, require_form
 from ._local_sizes import VIEWS, is_size_argument
-from ._lookup import SHIPPED, book, book_rows, rows, rule
+from ._lookup import SHIPPED, book, book_rows, rows, rule, variant_by_hand
 from ._piece import Piece
 from ._recorder import Recorder
 from ._rule import Rule, overload
 from ._variants import derived, is_in_place, variants_of
-from .hand import hand_rows, hand_written
+from .hand import hand_rows, hand_written, is_by_hand
 
 __all__ = [
     "DIM_ARGUMENTS",
@@ -46,6 +46,7 @@ __all__ = [
     "factors_of_call",
     "hand_rows",
     "hand_written",
+    "is_by_hand",
     "is_in_place",
     "is_size_argument",
     "local_call",
@@ -55,6 +56,7 @@ __all__ = [
     "rows",
     "rule",
     "rule_for",
+    "variant_by_hand",
     "variants_of",
     "write",
 ]

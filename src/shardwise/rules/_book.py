@@ -35,7 +35,8 @@ _GROUPS = ("foreach", "linalg", "fft", "special", "upsample")
 class Entry:
     """What the book says about one operator. `like` names the operator of which it is an in-place or out variant.
 
-    The rule is known to hold for calls whose arguments in `constant` are those given there: they never varied."""
+    The rule is known to hold for calls whose arguments in `constant` are those given there: they never varied. A rule
+    written by hand is code, not clauses: `shardwise.rules.hand`."""
 
     op: str
     verdict: str
@@ -45,6 +46,7 @@ class Entry:
     cases: tuple[Case, ...] = ()
     constant: Mapping[str, Any] = field(default_factory=dict)
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    by_hand: bool = False
 
     def rows(
         self, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Shape | None] | None = None
@@ -85,6 +87,8 @@ class Entry:
         document: dict[str, Any] = {"op": self.op, "verdict": self.verdict}
         if self.reason:
             document["reason"] = self.reason
+        if self.by_hand:
+            document["rule"] = "by hand"
         if self.like is not None:
             document["like"] = self.like
         elif self.rule is not None:
@@ -102,15 +106,15 @@ class Entry:
         """An entry as it was written; `entry` gives that of which it is a variant."""
         op, like = document["op"], document.get("like")
         rule = Rule.from_document(document) if "clauses" in document else None
-        constant = document.get("constant", {})
-        if like is not None:
+        constant, by_hand = document.get("constant", {}), "rule" in document
+        if like is not None and not by_hand:
             original = entry(like)
             if original is None or original.rule is None:
                 raise UsageError(f"{op} is said to be like {like}, which has no rule")
             rule, constant = derived(original.rule, op), original.constant
         cases = tuple(Case.from_document(c) for c in document.get("cases", ()))
         reason, evidence = document.get("reason", ""), document.get("evidence", {})
-        return cls(op, document["verdict"], reason, rule, like, cases, constant, evidence)
+        return cls(op, document["verdict"], reason, rule, like, cases, constant, evidence, by_hand)
 
     def __str__(self) -> str:
         return yaml.dump(

@@ -12,11 +12,13 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from ..errors import UsageError
 from ..placements import Row
-from ._bind import on_meta
+from ._bind import named_arguments, on_meta, output_shapes
 from ._book import Book, tensors_in
 from ._expression import Shape
 from ._recorder import Recorder
-from ._rule import Rule
+from ._rule import Rule, overload
+from ._variants import is_in_place, rows_in_place
+from .hand import hand_rows, is_by_hand
 
 SHIPPED = Path(__file__).parent / "book"
 
@@ -55,8 +57,9 @@ def rule(op: Callable[..., Any] | str) -> Rule:
     ruled = next((entry.rule for entry in entries if entry.rule is not None), None)
     if ruled is None:
         first = entries[0]
+        why = "it is written by hand" if first.by_hand else f"its verdict is {first.verdict!r}"
         raise UsageError(
-            f"the book has no rule of {first.op}, its verdict is {first.verdict!r}: "
+            f"the book has no clauses of {first.op}, {why}: "
             "shardwise.rows or shardwise.discover give the rows of one call"
         )
     return ruled
@@ -87,10 +90,38 @@ def rows(op: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> list[Row]:
 def book_rows(
     op: str, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Shape | None] | None = None
 ) -> list[Row] | None:
-    """Rows for a call of an overload, from its rule in the book; None if that has none. `outputs` are the shapes of
-    the call's outputs, where they are known."""
+    """Rows for a call of an overload: by its hand-written rule, else by the book's; None if there is neither. `outputs`
+    are the shapes of the call's outputs, where they are known."""
+    if is_by_hand(op):
+        return hand_rows(op, args, kwargs, _shapes(op, args, kwargs, outputs))
     entry = book().entry(op)
-    return None if entry is None else entry.rows(args, kwargs, outputs)
+    if entry is None:
+        return None
+    if entry.by_hand and entry.like is not None:
+        return variant_by_hand(op, entry.like, args, kwargs, outputs)
+    return entry.rows(args, kwargs, outputs)
+
+
+def variant_by_hand(
+    variant: str,
+    original: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    outputs: Sequence[Shape | None] | None = None,
+) -> list[Row]:
+    """The rows of an in-place or out variant of an operator whose rule is written by hand."""
+    op = overload(variant)
+    assert isinstance(op, OpOverload)
+    arguments = named_arguments(op, args, kwargs)
+    rows = hand_rows(original, (), arguments, _shapes(original, (), arguments, outputs or None))
+    assert rows is not None
+    return rows_in_place(rows, op) if is_in_place(op) else [row for row in rows if row.local is None]
+
+
+def _shapes(
+    op: str, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Shape | None] | None
+) -> Sequence[Shape | None]:
+    return output_shapes(overload(op), args, kwargs) if outputs is None else outputs
 
 
 def _name(op: Callable[..., Any] | str) -> str:

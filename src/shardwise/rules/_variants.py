@@ -4,13 +4,14 @@ A variant has the arguments of its original. An `out` variant has its rows, too;
 leave the result where the input that it overwrites lies.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
+from ..placements import Row
 from ._clause import Clause
 from ._rule import Rule, overload
 
@@ -42,6 +43,16 @@ def _arguments(op: OpOverload) -> list[tuple[str, str]]:
     made = ("dtype", "layout", "device", "pin_memory", "memory_format")
     arguments = op._schema.arguments
     return [(a.name, str(a.type)) for a in arguments if not a.is_out and a.name not in made]
+
+
+def rows_in_place(rows: Iterable[Row], op: OpOverload) -> list[Row]:
+    """Of the rows of an original, those of its in-place variant."""
+    returned = len(op._schema.returns)
+    return [
+        replace(row, outputs=row.outputs[:returned])
+        for row in rows
+        if row.inputs and row.outputs and row.outputs[0] == row.inputs[0] and row.local is None
+    ]
 
 
 def derived(rule: Rule, variant: str) -> Rule:

@@ -5,8 +5,8 @@ Each is a function from a call to rows, held to the same experiments as every ot
 
 from . import _attention, _convolution, _factories, _lookup, _norms, _padding, _random, _scatter, _views
 from ._call import HandCall
-from ._register import hand_rows, hand_written
+from ._register import hand_rows, hand_written, is_by_hand
 
 _RULES = (_attention, _convolution, _factories, _lookup, _norms, _padding, _random, _scatter, _views)
 
-__all__ = ["HandCall", "hand_rows", "hand_written"]
+__all__ = ["HandCall", "hand_rows", "hand_written", "is_by_hand"]

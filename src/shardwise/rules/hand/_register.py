@@ -30,6 +30,11 @@ def hand_written() -> list[str]:
     return sorted(_RULES)
 
 
+def is_by_hand(op: str) -> bool:
+    """True if an overload has a hand-written rule."""
+    return op in _RULES
+
+
 def hand_rows(
     op: str, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Sequence[Shape | None]
 ) -> list[Row] | None:
