@@ -1,5 +1,6 @@
 """Running discovery in a child process, so that a crash of a native kernel costs one answer and nothing else."""
 
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -61,6 +62,7 @@ def run_isolated(function: Callable[[], Any], timeout: float | None = 600) -> An
 def _send(sending: Any, function: Callable[[], Any]) -> None:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)  # kernels print warnings about the strange values they are given
+    faulthandler.disable()  # a crash is an answer here
     torch.set_num_threads(1)  # a forked child that asks OpenMP for its parent's threads waits forever
     try:
         sending.send(("ok", function()))
