@@ -48,6 +48,11 @@ def convolved(
     return (r(*grad.shape), x, weight, [grad.shape[1]], *spread, [True, True, bias])
 
 
+def pooled(x: Tensor) -> tuple[object, ...]:
+    output, indices = torch.ops.aten.max_pool2d_with_indices.default(x, [2, 2], [2, 2])
+    return (r(*output.shape), x, [2, 2], [2, 2], [0, 0], [1, 1], False, indices)
+
+
 Q, K, V = r(2, 4, 9, 6), r(2, 4, 9, 6), r(2, 4, 9, 5)
 K2, V2, V1 = r(2, 2, 9, 6), r(2, 2, 9, 5), r(2, 1, 9, 5)
 PLAIN, CAUSAL = (None, None, False, 0.4, 0.0), (None, None, True, 0.4, 0.0)
@@ -192,6 +197,16 @@ AS_GIVEN: dict[str, list[tuple[object, ...]]] = {
         grouped(r(4, 12, 3, 5), None, 4, [True, False, False]),
     ],
     "aten.embedding_dense_backward.default": [(r(7, 5), i(9, 7), 9, -1, True)],
+    "aten.avg_pool2d_backward.default": [
+        (r(4, 6, 3, 4), r(4, 6, 6, 8), [2, 2], [2, 2], [0, 0], False, True, None)
+    ],
+    "aten._adaptive_avg_pool2d_backward.default": [
+        (r(4, 6, 3, 2), r(4, 6, 9, 8)),
+        (r(6, 3, 2), r(6, 9, 8)),
+    ],
+    "aten.reflection_pad1d_backward.default": [(r(4, 6, 9), r(4, 6, 7), [1, 1])],
+    "aten.replication_pad2d_backward.default": [(r(4, 6, 9, 7), r(4, 6, 7, 6), [1, 0, 1, 1])],
+    "aten.max_pool2d_with_indices_backward.default": [pooled(r(5, 7, 6, 8)), pooled(r(9, 6, 6))],
     "aten._reshape_alias.default": [(r(9, 6, 4), [9, 24], [24, 1]), (r(12, 6, 4), [72, 4], [4, 1])],
     "aten.convolution.default": [
         (r(4, 6, 24, 9), r(5, 6, 2, 3), None, [2, 3], [0, 0], [1, 1], False, [0, 0], 1),

@@ -1,0 +1,78 @@
+"""Padding, and the backward of pooling and resampling: dims over which no window runs can be cut.
+
+What is pooled has as many last dims as the operator's name says; those in front are a batch, with or without channels.
+Gradients are linear in the output's.
+"""
+
+from collections.abc import Iterator
+
+from ...placements import Row, shard
+from ._call import ALL, KEEPING, LINEAR, HandCall, pass_through
+from ._register import hand
+
+
+@hand("aten.constant_pad_nd.default")
+def constant_pad(call: HandCall) -> Iterator[Row]:
+    before, after, pad = call.shape("self"), call.output, call["pad"]
+    for dim in call.dims("self"):
+        place = 2 * (len(before) - 1 - dim)
+        if before[dim] == after[dim] and not any(pad[place : place + 2]):
+            yield call.row({"self": shard(dim)}, shard(dim))
+    yield from pass_through(call, "self", ALL if call["value"] == 0 else KEEPING)
+
+
+# Of the forward's input they are told the shape.
+_RESAMPLED = (
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_nearest3d",
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "upsample_bicubic2d",
+    "_upsample_bilinear2d_aa",
+    "_upsample_bicubic2d_aa",
+    "upsample_trilinear3d",
+)
+# They are given the forward's input, and some its indices.
+_POOLED = {
+    "avg_pool2d": 2,
+    "avg_pool3d": 3,
+    "_adaptive_avg_pool2d": 2,
+    "_adaptive_avg_pool3d": 3,
+    "adaptive_max_pool2d": 2,
+    "adaptive_max_pool3d": 3,
+    "fractional_max_pool2d": 2,
+    "fractional_max_pool3d": 3,
+    "max_pool2d_with_indices": 2,
+    "max_pool3d_with_indices": 3,
+    "reflection_pad1d": 1,
+    "reflection_pad2d": 2,
+    "reflection_pad3d": 3,
+    "replication_pad1d": 1,
+    "replication_pad2d": 2,
+    "replication_pad3d": 3,
+}
+
+
+@hand(*(f"aten.{name}_backward.default" for name in _RESAMPLED))
+def upsample_backward(call: HandCall) -> Iterator[Row]:
+    for dim in call.dims("grad_output"):
+        if dim < 2:
+            yield call.row({"grad_output": shard(dim)}, shard(dim), local="sizes")
+    yield from pass_through(call, "grad_output", LINEAR)
+
+
+def _register_pooled(name: str, windows: int) -> None:
+    @hand(f"aten.{name}_backward.default")
+    def pooled_backward(call: HandCall) -> Iterator[Row]:
+        for dim in call.dims("grad_output"):
+            if dim < len(call.output) - windows:
+                yield call.row(dict.fromkeys(call.tensors, shard(dim)), shard(dim), "nonempty")
+        yield from pass_through(call, "grad_output", LINEAR)
+
+
+for _name, _windows in _POOLED.items():
+    _register_pooled(_name, _windows)
