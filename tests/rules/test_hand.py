@@ -1,7 +1,11 @@
 """Hand-written rules are held to experiments: every row they give holds, and none that discovery finds is missing."""
 
+import math
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -151,7 +155,7 @@ CALLS: dict[str, list[tuple[object, ...]]] = {
         (r(4, 6, 7, 7), r(8, 6, 3, 3), r(8), [1, 1], [1, 1], [1, 1], False, [0, 0], 1),
         (r(4, 6, 9), r(5, 6, 1), r(5), [1], [0], [1], False, [0], 1),
         (r(4, 6, 5, 5), r(12, 1, 3, 3), r(12), [1, 1], [1, 1], [1, 1], False, [0, 0], 6),
-        (r(4, 6, 5, 5), r(8, 3, 3, 3), r(8), [1, 1], [1, 1], [1, 1], False, [0, 0], 2),
+        (r(4, 8, 5, 5), r(12, 4, 3, 3), r(12), [1, 1], [1, 1], [1, 1], False, [0, 0], 2),
     ],
     "aten.convolution_backward.default": [
         convolved(r(4, 6, 7, 7), r(8, 6, 3, 3), True, 1, 1, 1),
@@ -212,12 +216,14 @@ AS_GIVEN: dict[str, list[tuple[object, ...]]] = {
         (r(4, 6, 24, 9), r(5, 6, 2, 3), None, [2, 3], [0, 0], [1, 1], False, [0, 0], 1),
         (r(4, 6, 9, 12), r(6, 8, 2, 2), r(8), [2, 2], [0, 0], [1, 1], True, [0, 0], 1),
         (r(4, 6, 5, 5), r(6, 2, 3, 3), None, [1, 1], [1, 1], [1, 1], True, [0, 0], 6),
+        (r(4, 8, 5, 5), r(12, 2, 3, 3), r(12), [1, 1], [1, 1], [1, 1], False, [0, 0], 4),
         (r(4, 12, 5, 5), r(24, 1, 3, 3), r(24), [1, 1], [1, 1], [1, 1], False, [0, 0], 12),
     ],
     "aten.convolution_backward.default": [
         convolved(r(4, 6, 24, 24), r(5, 6, 2, 2), False, 2, 0, 1),
         convolved(r(4, 6, 12, 12), r(6, 8, 2, 2), True, 2, 0, 1, transposed=True),
         convolved(r(4, 12, 5, 5), r(12, 2, 3, 3), True, 1, 1, 12, transposed=True),
+        convolved(r(4, 8, 5, 5), r(12, 2, 3, 3), True, 1, 1, 4),
     ],
     "aten._embedding_bag.default": [
         (*BAGS,),
@@ -306,6 +312,29 @@ def test_every_row_holds_for_the_call_as_it_is(assert_rows_hold, op, args, ranks
 
 def is_float(leaf: object) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+@st.composite
+def views(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    """A shape, and another of as many elements."""
+    factors = draw(st.lists(st.sampled_from([1, 2, 2, 3, 4]), min_size=1, max_size=5))
+
+    def gathered(numbers: list[int]) -> list[int]:
+        cuts = draw(st.lists(st.booleans(), min_size=len(numbers), max_size=len(numbers)))
+        shape = [1]
+        for number, cut in zip(numbers, cuts, strict=True):
+            shape = [*shape, number] if cut else [*shape[:-1], shape[-1] * number]
+        return shape
+
+    return gathered(factors), gathered(draw(st.permutations(factors)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(views(), st.sampled_from([2, 3, 4]))
+def test_rows_of_any_view_hold(assert_rows_hold, shapes, ranks):
+    before, after = shapes
+    values = torch.arange(math.prod(before), dtype=torch.float64).reshape(before)
+    assert_rows_hold("aten.view.default", (values, after), {}, ranks, "uneven")
 
 
 RANDOM: dict[str, tuple[object, ...]] = {

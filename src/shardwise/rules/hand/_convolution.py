@@ -1,6 +1,7 @@
 """Convolution: a sum over input channels and window positions, for every image and output channel."""
 
 from collections.abc import Iterator
+from math import gcd
 
 from torch.distributed.tensor.placement_types import Placement
 
@@ -19,8 +20,8 @@ class _Sizes:
         self.output = output
         self.groups = call["groups"]
         self.made, self.read = (1, 0) if call["transposed"] else (0, 1)
-        # One group per input channel: cutting the channels cuts between groups.
-        self.by_channel = self.groups > 1 and self.groups == self.input[1]
+        # What divides the channels on both sides then divides the groups: even shards cut between groups.
+        self.cut_between_groups = self.groups > 1 and gcd(self.input[1], self.output[1]) == self.groups
         self.windows = self._separate_windows(call)
 
     def _separate_windows(self, call: HandCall) -> list[int]:
@@ -46,7 +47,7 @@ def convolution(call: HandCall) -> Iterator[Row]:
     sizes = _Sizes(call, call.output)
     if sizes.input[0] > 1:
         yield call.row({"input": shard(0)}, shard(0))
-    if sizes.by_channel:
+    if sizes.cut_between_groups:
         row = {"input": shard(1), "weight": shard(0), "bias": shard(0)}
         yield call.row(row, shard(1), "even", local="groups")
     elif sizes.groups == 1:
@@ -75,7 +76,7 @@ def convolution_backward(call: HandCall) -> Iterator[Row]:
     if sizes.input[0] > 1:
         yield call.row({grad: shard(0), "input": shard(0)}, [shard(0), _SUM, _SUM], "nonempty")
     made, read = shard(sizes.made), shard(sizes.read)
-    if sizes.by_channel:
+    if sizes.cut_between_groups:
         row: dict[str, Placement] = {grad: shard(1), "input": shard(1), "weight": shard(0)}
         yield call.row(row, [shard(1), shard(0), shard(0)], "even", local="groups")
     elif sizes.groups == 1:
