@@ -15,7 +15,9 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 # Modules of commands, in the order in which the help lists them.
-_COMMANDS: tuple[str, ...] = ("_discover", "_book", "_audit", "_propagate", "_solve", "_capture", "_plan")
+_COMMANDS: tuple[str, ...] = (
+    *("_discover", "_book", "_audit", "_propagate", "_solve", "_capture", "_plan", "_verify"),
+)
 
 
 @app.callback()

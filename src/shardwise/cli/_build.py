@@ -9,6 +9,7 @@ import typer
 
 from ..errors import UsageError
 
+_PREFIX = "_shardwise_"
 Build = Annotated[
     str, typer.Argument(metavar="FILE.py:BUILD", help="A function without arguments: (model, args, kwargs).")
 ]
@@ -32,8 +33,17 @@ def built(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     raise UsageError(f"{text} gives {type(result).__name__}: it must return (model, args, kwargs)")
 
 
+def loaded_files() -> dict[str, str]:
+    """The files that were loaded here, by the names of their modules: other processes need them to know the classes."""
+    return {
+        name: str(module.__file__)
+        for name, module in sys.modules.items()
+        if name.startswith(_PREFIX) and module.__file__
+    }
+
+
 def _imported(path: Path) -> Any:
-    name = f"_shardwise_{path.stem}"  # so that no installed module of the same name is hidden
+    name = f"{_PREFIX}{path.stem}"  # so that no installed module of the same name is hidden
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is no Python file")

@@ -1,6 +1,5 @@
 """`parallelize`: a model becomes its sharded self, inside a program that `torchrun` started on every rank."""
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,12 +9,14 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import UsageError
-from ..graph import Graph, as_module, capture
+from ..graph import as_module
 from ..mesh import Mesh
 from ..plan import Plan
+from ..plan import plan as make_plan
 from ._agree import agreed, from_first
 from ._emit import emit
 from ._init import Init, local_state
+from ._live import with_live_graph
 from ._module import Sharded
 
 
@@ -51,10 +52,13 @@ def parallelize(
     def planned() -> Plan | str:
         if not first:
             return ""
-        return _stripped(plan or _planned(model, args, given, Mesh.of(device_mesh), options))
+        return _stripped(plan or make_plan(model, args, given, mesh=Mesh.of(device_mesh), **options))
 
     shared: Plan = from_first(agreed("planning", planned))
-    own = agreed("capturing the model", lambda: _with_graph(shared, plan, model, args, given))
+    own = agreed(
+        "capturing the model",
+        lambda: with_live_graph(shared, model, args, given, None if plan is None else plan.graph),
+    )
     if own.mesh.shape != tuple(device_mesh.shape):
         raise UsageError(f"the plan is for mesh {own.mesh}, but the model runs on {Mesh.of(device_mesh)}")
     rank = device_mesh_rank(device_mesh)
@@ -92,48 +96,9 @@ def _device_mesh(mesh: DeviceMesh | Mesh | str) -> DeviceMesh:
     return mesh.to_device_mesh("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
-def _planned(
-    model: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    mesh: Mesh,
-    options: dict[str, Any],
-) -> Plan:
-    room: Any = importlib.import_module("..plan", __package__)
-    return room.plan(model, args, kwargs, mesh=mesh, **options)
-
-
 def _stripped(plan: Plan) -> Plan:
     """The plan as plain data, without what only this process can have."""
     return replace(plan, graph=replace(plan.graph, live=None))
-
-
-def _with_graph(
-    shared: Plan, plan: Plan | None, model: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> Plan:
-    """The plan with this process's own graph, which must be the one that was planned."""
-    graph = plan.graph if plan is not None and plan.graph.live is not None else None
-    if graph is None or graph != shared.graph:
-        losses = [entry.target for entry in shared.graph.with_role("tangent")]
-        graph = capture(model, args, kwargs, training=shared.graph.training, loss=losses or None)
-    if graph != shared.graph:
-        raise UsageError(_difference(shared.graph, graph))
-    return replace(shared, graph=graph)
-
-
-def _difference(planned: Graph, found: Graph) -> str:
-    for one, other in zip(planned.inputs, found.inputs, strict=False):
-        if one != other:
-            return (
-                f"the plan is for another model or other arguments: it has {one.role} {one.target!r} as {one.tensor}, "
-                f"the model has {other.role} {other.target!r} as {other.tensor}"
-            )
-    for here, there in zip(planned.nodes, found.nodes, strict=False):
-        if here != there:
-            return f"the plan is for another model: it has {here}, the model has {there}"
-    return (
-        f"the plan is for another model: it has {len(planned.nodes)} nodes, the model has {len(found.nodes)}"
-    )
 
 
 def _persistence(module: nn.Module) -> Callable[[str], bool]:

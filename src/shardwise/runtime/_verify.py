@@ -12,6 +12,7 @@ from ..errors import UsageError
 from ..graph import inputs_of
 from ..plan import Call, Plan, Value
 from ._compare import Check, compare, error_of, floor_of, tolerance
+from ._live import with_live_graph
 from ._optimizers import Optimizer, chosen_optimizer
 from ._real import train_on_gloo
 from ._reference import Run, is_random_graph, run_captured, run_graph, run_model
@@ -43,6 +44,7 @@ def verify(
     is sent; `files` are modules (a file for each name) that those processes must load to know its class.
     """
     kwargs = dict(kwargs or {})
+    plan = with_live_graph(plan, model, args, kwargs)
     if not plan.graph.training:
         steps = 0
     chosen = chosen_optimizer(optimizer)

@@ -1,0 +1,44 @@
+"""A plan from elsewhere (a file, another rank) and this process's own capture of the model, brought together."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..errors import UsageError
+from ..graph import Graph, capture
+from ..plan import Plan
+
+
+def with_live_graph(
+    plan: Plan,
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    captured: Graph | None = None,
+) -> Plan:
+    """The plan with a graph that can be run: `captured`, if that is it, or a new capture of the model, which must be
+    the one that was planned."""
+    if plan.graph.live is not None:
+        return plan
+    graph = captured
+    if graph is None or graph.live is None or graph != plan.graph:
+        losses = [entry.target for entry in plan.graph.with_role("tangent")]
+        graph = capture(model, args, dict(kwargs), training=plan.graph.training, loss=losses or None)
+    if graph != plan.graph:
+        raise UsageError(_difference(plan.graph, graph))
+    return replace(plan, graph=graph)
+
+
+def _difference(planned: Graph, found: Graph) -> str:
+    for one, other in zip(planned.inputs, found.inputs, strict=False):
+        if one != other:
+            return (
+                f"the plan is for another model or other arguments: it has {one.role} {one.target!r} as {one.tensor}, "
+                f"the model has {other.role} {other.target!r} as {other.tensor}"
+            )
+    for here, there in zip(planned.nodes, found.nodes, strict=False):
+        if here != there:
+            return f"the plan is for another model: it has {here}, the model has {there}"
+    return (
+        f"the plan is for another model: it has {len(planned.nodes)} nodes, the model has {len(found.nodes)}"
+    )
