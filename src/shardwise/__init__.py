@@ -10,7 +10,7 @@ from .placements import Row
 from .plan import Plan, plan
 from .propagate import propagate
 from .rules import Rule, rows, rule
-from .runtime import Report, parallelize, simulate, verify
+from .runtime import Report, parallelize, shard_map, simulate, transfer, verify
 from .solve import solve
 
 __all__ = [
@@ -37,9 +37,11 @@ __all__ = [
     "propagate",
     "rows",
     "rule",
+    "shard_map",
     "simulate",
     "solve",
     "synthesize",
+    "transfer",
     "uninstall",
     "verify",
 ]
