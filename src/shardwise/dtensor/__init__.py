@@ -13,6 +13,7 @@ from ._redistribute import layout_of, redistribute, run_plan
 from ._register import RuleLike, extend, register, registered, unregister
 from ._reproduce import Reproduction, execute, reproduce
 from ._steps import run_step
+from ._store import default_store
 
 __all__ = [
     "Answer",
@@ -29,6 +30,7 @@ __all__ = [
     "ask",
     "audit",
     "audit_call",
+    "default_store",
     "execute",
     "extend",
     "html",

@@ -94,7 +94,8 @@ def arguments(
     flat, spec = pytree.tree_flatten(given)
     if spec != live.in_spec:
         raise UsageError(
-            f"{graph.name} is called with arguments of the form {spec}, but was captured with {live.in_spec}"
+            f"{graph.name} is called with arguments of the form {_form(spec)}, "
+            f"but was captured with {_form(live.in_spec)}"
         )
     values = {}
     for node in live.module.graph.find_nodes(op="placeholder"):
@@ -111,6 +112,14 @@ def ones(graph: Graph, tangents: Mapping[str, Tensor] | None = None) -> dict[str
         entry.name: _laid_out(given.get(entry.target, 1.0), entry.tensor)
         for entry in graph.with_role("tangent")
     }
+
+
+def _form(spec: pytree.TreeSpec) -> str:
+    """Arguments by their structure: `(*, [*, *])`, `{labels: *}`."""
+    tree = pytree.tree_unflatten(["*"] * spec.num_leaves, spec)
+    args, kwargs = tree
+    named = [f"{name}={value}" for name, value in kwargs.items()]
+    return f"({', '.join([*map(str, args), *named])})".replace("'*'", "*")
 
 
 def _live(graph: Graph) -> Live:

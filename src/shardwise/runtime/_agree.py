@@ -1,11 +1,15 @@
 """Agreement between ranks: what fails on one of them is an error on all of them, and nobody waits for the dead."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from ..dtensor import default_store
 from ..errors import UsageError
+
+_FAULT = "shardwise/fault"
 
 Made = TypeVar("Made")
 
@@ -36,6 +40,27 @@ def from_first(value: Any) -> Any:
     held = [value]
     dist.broadcast_object_list(held, src=0)
     return held[0]
+
+
+@contextmanager
+def told_to_others() -> Iterator[None]:
+    """A mistake inside is made known to the other ranks before it is raised here."""
+    try:
+        yield
+    except UsageError as error:
+        default_store().set(_FAULT, f"rank {dist.get_rank()} stopped: {error}")
+        raise
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """A collective that fails inside because another rank has stopped says so, and why that one stopped."""
+    try:
+        yield
+    except RuntimeError as error:
+        if default_store().check([_FAULT]):
+            raise UsageError(default_store().get(_FAULT).decode()) from error
+        raise
 
 
 def _told(error: BaseException) -> str:

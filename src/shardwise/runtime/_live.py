@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from ..errors import UsageError
-from ..graph import Graph, capture
+from ..graph import Graph, as_module, capture
 from ..plan import Plan
 
 
@@ -18,6 +20,7 @@ def with_live_graph(
 ) -> Plan:
     """The plan with a graph that can be run: `captured`, if that is it, or a new capture of the model, which must be
     the one that was planned."""
+    _require_state(plan.graph, as_module(model))
     if plan.graph.live is not None:
         return plan
     graph = captured
@@ -27,6 +30,24 @@ def with_live_graph(
     if graph != plan.graph:
         raise UsageError(_difference(plan.graph, graph))
     return replace(plan, graph=graph)
+
+
+def _require_state(planned: Graph, module: nn.Module) -> None:
+    """Raise unless the model has the parameters and buffers that were planned."""
+    state = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    for entry in planned.inputs:
+        if entry.role not in ("parameter", "buffer"):
+            continue
+        found = state.get(entry.target)
+        if found is None or tuple(found.shape) != entry.tensor.shape:
+            has = "none of that name" if found is None else f"it as {str(found.dtype)[6:]}{list(found.shape)}"
+            raise UsageError(
+                f"the plan is for another model: it has {entry.role} {entry.target!r} as {entry.tensor}, "
+                f"the model has {has}"
+            )
 
 
 def _difference(planned: Graph, found: Graph) -> str:

@@ -22,6 +22,7 @@ from ..layout import Layout
 from ..placements import is_partial
 from ..plan import Plan, Value
 from ..redistribute import Prices
+from ._agree import explained, told_to_others
 from ._emit import Program
 from ._streams import follows_positions, is_random
 from ._train import require_same_layout
@@ -42,17 +43,15 @@ class Sharded(nn.Module):
         *,
         persistent: Callable[[str], bool] = lambda name: True,
         local_outputs: bool = False,
-        compile: bool = False,
+        compile: bool | str = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.plan, self.program, self.device_mesh = program.plan, program, device_mesh
         self.local_outputs, self.seed, self.steps = local_outputs, seed, 0
         self._parts = program.parts
-        self._forward = _compiled(program.forward) if compile else program.forward
-        self._backward = program.backward
-        if compile and program.backward is not None:
-            self._backward = _compiled(program.backward)
+        self._forward = _compiled(program.forward, compile)
+        self._backward = None if program.backward is None else _compiled(program.backward, compile)
         for parameter in self._graph.inputs:
             if parameter.role in ("parameter", "buffer"):
                 self._hold(parameter, state[parameter.target], persistent)
@@ -104,11 +103,12 @@ class Sharded(nn.Module):
     # -- running
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        given = arguments(self._graph, args, kwargs)
-        inputs = [self._input(value, given) for value in self._parts.inputs]
+        with told_to_others():
+            given = arguments(self._graph, args, kwargs)
+            inputs = [self._input(value, given) for value in self._parts.inputs]
         seed = torch.tensor(self.seed + self.steps, device=self.device_mesh.device_type)
         self.steps += 1
-        with self._generator():
+        with explained(), self._generator():
             if torch.is_grad_enabled() and self._backward is not None:
                 results = _Run.apply(self, seed, *inputs)
             else:
@@ -227,7 +227,7 @@ class _Run(torch.autograd.Function):
         assert sharded._backward is not None
         given = dict(zip(parts.results, grads, strict=True))
         tangents = [sharded.tangent(value, given) for value in parts.tangents]
-        with torch.no_grad():
+        with explained(), torch.no_grad():
             made = sharded._backward(*saved, *tangents, seed)
         made_by_value: dict[Value | None, Tensor] = dict(zip(parts.gradients, made, strict=True))
         return None, None, *(made_by_value.get(sharded._gradients.get(value)) for value in parts.inputs)
@@ -253,8 +253,10 @@ def piece_of(tensor: Tensor, layout: Layout, rank: int) -> Tensor:
     return piece if piece.shape == tensor.shape else piece.clone(memory_format=torch.contiguous_format)
 
 
-def _compiled(module: torch.fx.GraphModule) -> Callable[..., Any]:
-    return torch.compile(module, dynamic=False)
+def _compiled(module: torch.fx.GraphModule, how: bool | str) -> Callable[..., Any]:
+    if not how:
+        return module
+    return torch.compile(module, dynamic=False, backend="inductor" if how is True else how)
 
 
 def _mutated(plan: Plan) -> dict[str, Layout]:

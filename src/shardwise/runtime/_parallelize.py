@@ -29,7 +29,7 @@ def parallelize(
     plan: Plan | None = None,
     init: Init | str | None = None,
     local_outputs: bool = False,
-    compile: bool = False,
+    compile: bool | str = False,
     seed: int = 0,
     **options: Any,
 ) -> Sharded:
@@ -38,7 +38,8 @@ def parallelize(
     `args` and `kwargs` are example arguments, as for `capture`. Without a plan the first rank makes one with the
     `options` of `shardwise.plan`; the first rank's plan is used by all. Weights are the first rank's; those of a model
     on the meta device are drawn here, by `init` or as its modules draw them, or with `init="empty"` left to a
-    checkpoint. `compile` compiles the local program. What fails on one rank raises on every rank.
+    checkpoint. `compile` compiles the local program,
+    by the backend of `torch.compile` that it names. What fails on one rank raises on every rank.
     """
     if not dist.is_initialized():
         raise UsageError(

@@ -4,6 +4,7 @@ Each process runs one function with the same arguments and sends back what it re
 others are stopped, and none is left behind, however this ends.
 """
 
+import faulthandler
 import importlib.util
 import os
 import pickle
@@ -85,7 +86,9 @@ def _results(
     folder: Path, processes: Sequence[subprocess.Popen[bytes]], late: bool, timeout: float
 ) -> list[Any]:
     if late:
-        raise TimeoutError(f"the ranks did not end within {timeout:.0f} seconds")
+        logs = [(folder / f"log{rank}").read_text(errors="replace")[-2000:] for rank in range(len(processes))]
+        where = "\n".join(f"rank {rank}:\n{log}" for rank, log in enumerate(logs))
+        raise TimeoutError(f"the ranks did not end within {timeout:.0f} seconds\n{where}")
     found: list[Any] = []
     problems: list[tuple[str, str]] = []
     for rank in range(len(processes)):
@@ -108,6 +111,7 @@ def _results(
 def serve(job: Path, ranks: int, rank: int) -> None:
     """One rank's part: run the function, and leave behind what it returns or what went wrong."""
     sys.path[:], files, timeout, parcel = pickle.loads(job.read_bytes())
+    faulthandler.dump_traceback_later(0.9 * timeout)  # into the log: where it hangs, if it does
     torch.set_num_threads(1)
     for name, file in files.items():
         _import(name, file)
