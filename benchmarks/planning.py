@@ -1,6 +1,6 @@
 """Planning at production size: phases in CPU seconds, nodes, choices, gap and memory of the process.
 
-    python benchmarks/planning.py [--model 8b] [--layers 1,2,4,8,16,32] [--mesh dp=8,tp=8] [--mesh a=4,b=4,c=4] [--unfolded]
+    python benchmarks/planning.py [--model 8b] [--layers 1,2,4,8,16,32] [--mesh dp=8,tp=8] [--unfolded]
 
 Llama 3 dimensions (Hugging Face `LlamaForCausalLM`, fake weights, sequence 8192, two sequences for each rank of the
 first axis, training with Adam). Each line is a process of its own, so that its memory is its own. `--unfolded` solves
