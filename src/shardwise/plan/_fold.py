@@ -15,7 +15,7 @@ import numpy as np
 from ..solve import FORBIDDEN, Problem
 from ._items import Item, Items
 
-ROUNDS = 12
+ROUNDS = 4
 
 
 @dataclass(frozen=True, eq=False)
