@@ -17,7 +17,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 from torch.utils import _pytree as pytree
 
 from ..placements import Row
-from ..rules import Recorder
+from ..rules import Recorder, named_arguments
 from ._ops import op_name
 
 # Overloads that only move metadata or wrap constants: they do not make a function composite.
@@ -79,24 +79,25 @@ class Call:
     @cached_property
     def runner(self) -> Callable[[Sequence[Tensor]], Any]:
         """The quickest way to run this call: without pytree where no tensor is inside a list."""
-        quick = self._quick_runner()
-        if self._guard is None:
+        quick, guard = self._quick_runner(), self._guard
+        if guard is None:
             return quick
 
         def guarded(tensors: Sequence[Tensor]) -> Any:
-            self.guard(tensors)
+            if not guard(self, tensors):
+                raise ValueError(f"{self.name} does not take shapes {[tuple(t.shape) for t in tensors]}")
             return quick(tensors)
 
         return guarded
 
     @cached_property
-    def _guard(self) -> Callable[[Sequence[Tensor]], bool] | None:
+    def _guard(self) -> "Guard | None":
         return next((guard for pattern, guard in GUARDS if fnmatch(self.name, pattern)), None)
 
-    def guard(self, tensors: Sequence[Tensor]) -> None:
-        """Refuse shapes on which the operator's kernel would end the process."""
-        if self._guard is not None and not self._guard(tensors):
-            raise ValueError(f"{self.name} does not take shapes {[tuple(t.shape) for t in tensors]}")
+    @property
+    def guarded_op(self) -> Callable[..., Any]:
+        """The operator, which refuses calls on which its kernel would end the process."""
+        return self.op if self._guard is None else _Guarded(self.op)
 
     def _quick_runner(self) -> Callable[[Sequence[Tensor]], Any]:
         flat_args, flat_kwargs = pytree.tree_unflatten(list(self.leaves), self.tree)
@@ -155,7 +156,20 @@ class Call:
         )
 
 
-def _attention_shapes_fit(tensors: Sequence[Tensor]) -> bool:
+@dataclass(frozen=True)
+class _Guarded:
+    op: Callable[..., Any]
+
+    @property
+    def _schema(self) -> Any:
+        return getattr(self.op, "_schema", None)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = Call.of(self.op, args, kwargs)
+        return call.runner(call.tensors)
+
+
+def _attention_shapes_fit(_: Call, tensors: Sequence[Tensor]) -> bool:
     query, key, value = (t.shape for t in tensors[:3])
     return (
         all(t.numel() for t in tensors)
@@ -166,7 +180,7 @@ def _attention_shapes_fit(tensors: Sequence[Tensor]) -> bool:
     )
 
 
-def _channels_fit(tensors: Sequence[Tensor]) -> bool:
+def _channels_fit(_: Call, tensors: Sequence[Tensor]) -> bool:
     """Batch norm: one value per channel in every vector, and all other tensors of one shape."""
     shape = tensors[0].shape
     vectors, others = [t for t in tensors if t.ndim == 1], [t for t in tensors if t.ndim != 1]
@@ -175,15 +189,44 @@ def _channels_fit(tensors: Sequence[Tensor]) -> bool:
     )
 
 
-def _batches_fit(tensors: Sequence[Tensor]) -> bool:
+def _batches_fit(_: Call, tensors: Sequence[Tensor]) -> bool:
     """Pooling in two dims: batch and channels of the gradient are those of the input."""
     return tensors[0].ndim > 2 and tensors[0].shape[:-2] == tensors[1].shape[:-2]
 
 
+def _statistics_fit(_: Call, tensors: Sequence[Tensor]) -> bool:
+    """Layer norm backward: a mean for every normalised part of the input, a weight for every element of one."""
+    grad, given, mean, rstd, *weights = tensors
+    return (
+        grad.shape == given.shape
+        and mean.shape == rstd.shape
+        and mean.ndim == given.ndim
+        and all(m in (1, size) for m, size in zip(mean.shape, given.shape, strict=True))
+        and all(weight.numel() * mean.numel() == given.numel() for weight in weights)
+    )
+
+
+def _windows_fit(call: Call, tensors: Sequence[Tensor]) -> bool:
+    """Convolution backward: a gradient of the shape that the forward has."""
+    args, kwargs = call.arguments(tensors)
+    given = named_arguments(call.op, args, kwargs)
+    grad, image, weight = (given[name].to("meta") for name in ("grad_output", "input", "weight"))
+    how = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+    try:
+        output = torch.ops.aten.convolution.default(image, weight, None, *(given[name] for name in how))
+    except RuntimeError:
+        return False
+    return grad.numel() > 0 and output.shape == grad.shape
+
+
+Guard = Callable[[Call, Sequence[Tensor]], bool]
+
 # Kernels that trust their caller: on shapes that do not fit they divide by zero or write where they must not.
-GUARDS: tuple[tuple[str, Callable[[Sequence[Tensor]], bool]], ...] = (
+GUARDS: tuple[tuple[str, Guard], ...] = (
     ("aten._scaled_dot_product_flash_attention_for_cpu.*", _attention_shapes_fit),
     ("aten.*native_batch_norm*", _channels_fit),
+    ("aten.convolution_backward.*", _windows_fit),
+    ("aten.native_layer_norm_backward.*", _statistics_fit),
     ("aten._adaptive_avg_pool2d_backward.*", _batches_fit),
 )
 
