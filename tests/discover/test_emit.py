@@ -83,8 +83,8 @@ def emitted(name: str) -> Emitted:
     if name == "addbmm":
         rule = _rule(
             "aten.addbmm.default",
-            "S(0), S(0), R -> S(0)",
-            "S(1), R, S(1) -> S(1)",
+            "S(-2), S(-2), R -> S(-2)",
+            "S(-1), R, S(-1) -> S(-1)",
             "P(sum), S(0), S(0) -> P(sum)",
             "P(sum), S(2), S(1) -> P(sum)",
             "P(sum), P(sum), R -> P(sum)",

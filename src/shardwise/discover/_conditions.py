@@ -9,6 +9,7 @@ from ..rules import DIM_ARGUMENTS, Scope
 
 # An argument with more values than this is told apart by none of them.
 _FEW_VALUES = 12
+_FEW_WORDS = 6
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ def atoms(
         found.append(f"d not in ({first}, {second})")
     found += _values(scopes)
     inputs = max((len(s.inputs) for s in scopes), default=0)
+    if any(s.broadcast for s in scopes):
+        found += ["d < outdim(0)-1", "d < outdim(0)-2"]
     for i in range(min(inputs, 3)):
         found += [f"d < ndim({i})-1", f"d < ndim({i})-2", f"d == ndim({i})-1", f"d >= ndim({i})-2"]
         found += [f"ndim({i}) == {n}" for n in _ranks(scopes, i)] + [
@@ -51,7 +54,8 @@ def atoms(
         found += [f"size({i}, d) == size({j}, d)", f"ndim({i}) == ndim({j})"]
         found += [f"size({i}, -1) == size({j}, -1)"]
     for i in range(min(inputs, 3)):
-        found += [f"size({i}, d) == 1"]
+        found += [f"size({i}, d) == 1", f"size({i}, -1) == 1"]
+    found += [f"d >= {n}" for n in (1, 2)]
     for name in lists:
         # Windows: the last dims have one number each, after two for batch and channel.
         found += [f"{name}[d-2] == {value}" for value in (0, 1)]
@@ -84,6 +88,8 @@ def _values(scopes: Sequence[Scope]) -> list[str]:
             found += [f"{name} is None", f"{name} is not None"]
         if len(values) <= _FEW_VALUES and kinds <= {int, float, str, bool, type(None)}:
             found += [f"{name} == {text}" for text in values] + [f"{name} != {text}" for text in values]
+        if kinds == {str} and 3 < len(values) <= _FEW_WORDS:
+            found += [f"{name} in ({first}, {second})" for first, second in itertools.combinations(values, 2)]
     return found
 
 

@@ -25,7 +25,7 @@ from ._found import Found, Verdict, refutation
 from ._judge import Expected
 from ._laboratory import RANKS, Laboratory, Unjudgeable
 from ._sizes import size_leaves
-from ._trial import Trial, maximal
+from ._trial import Trial, maximal, replicated_partials
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,16 @@ def discover(op: Callable[..., Any], /, *args: Any, policy: Policy | None = None
     if size_leaves(laboratory.call):
         # With local sizes even replicated inputs, or none, can give sharded outputs: new_zeros, expand.
         candidates.append((Replicate(),) * len(laboratory.call.tensors))
+    refused: set[tuple[Placement, ...]] = set()
     for inputs in candidates:
+        # Pieces of partials have the shapes of the whole: what raises on these shapes with R raises with P.
+        whole = replicated_partials(inputs)
+        if whole in refused and whole != inputs:
+            continue
         trial = _try(front, laboratory, inputs, policy)
         trials[inputs] = trial
+        if trial.raised_at_once and not trial.alive:
+            refused.add(inputs)
         rows |= {front.user_row(row): evidence for row, evidence in trial.rows()}
     kept = maximal(rows)
     return Found(

@@ -93,7 +93,7 @@ class Writer:
             return clause
         inputs = []
         for i, term in enumerate(clause.inputs):
-            if term.kind == "S":
+            if term.kind == "S" and not term.inside.isdigit():
                 shift = None if term.each or self.known.is_broadcast else self.known.shift(clause, i)
                 may_broadcast = Term("B", term.inside, term.each)
                 term = may_broadcast if shift is None else Term("S", shifted(term.inside, shift))
@@ -246,9 +246,11 @@ class Writer:
             return f"Partial({reduction})" if reduction else f'Partial("{term.inside}")'
         if term.kind == "B":
             self.helpers.add("_broadcast_sharding")
-            return f"_broadcast_sharding({variable}, {self.source(term.inside)}, {self.output_ndim(0)})"
+            ndim = self.output_ndim(0)
+            dim = _from_end(ndim, term.inside) if term.inside[0] == "-" else self.source(term.inside)
+            return f"_broadcast_sharding({variable}, {dim}, {ndim})"
         if term.inside.startswith("-"):
-            return f"_ShardingPlaceholder({ndim} - {term.inside[1:]})"
+            return f"_ShardingPlaceholder({_from_end(ndim, term.inside)})"
         return f"_ShardingPlaceholder({self.source(term.inside)})"
 
     def _outputs(self, clause: Clause, reduction: str | None) -> list[str]:
@@ -343,6 +345,11 @@ def shifted(expression: str, shift: int) -> str:
     if expression.lstrip("-").isdigit():
         return str(int(expression) + shift)
     return expression if shift == 0 else f"{expression}{shift:+d}"
+
+
+def _from_end(ndim: str, negative: str) -> str:
+    """A dim counted from the end as one counted from 0."""
+    return str(int(ndim) + int(negative)) if ndim.isdigit() else f"{ndim} - {negative[1:]}"
 
 
 def _parsed(text: str) -> ast.expr:

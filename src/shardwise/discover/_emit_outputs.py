@@ -68,16 +68,20 @@ class KnownCalls:
 
     def shift(self, clause: Clause, index: int) -> int | None:
         """How far the dims of an input lie behind the output's that they are aligned with, if this is always the
-        same and the input is never broadcast along the dim that the clause shards; else None."""
+        same and the input is never broadcast along the dim that the clause shards; else None. Dims counted from
+        the end are the same in both."""
+        inside = clause.inputs[index].inside
         shifts = set()
         for bound in self.bounds:
             output = bound.scope.outputs[0]
             if output is None or not bound.groups[index]:
                 return None
             shape = bound.scope.inputs[bound.groups[index][0]]
-            shifts.add(len(shape) - len(output))
+            shifts.add(0 if inside.startswith("-") else len(shape) - len(output))
             for d in _values(clause, bound):
-                dim = bound.scope.evaluate(clause.inputs[index].inside, d)
+                dim = bound.scope.evaluate(inside, d)
+                if type(dim) is int and dim < 0:
+                    dim += len(output)
                 if (
                     type(dim) is int
                     and 0 <= dim < len(output)

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 
-from ..placements import is_partial, is_shard, shard_sizes, split
+from ..placements import is_partial, is_replicate, is_shard, shard_sizes, split
 from ..rules import Piece, local_call
 from ._call import Call, flat_outputs
 from ._judge import Expected, array
@@ -73,6 +73,15 @@ class Experiment:
         if special is None or is_partial(inputs[special]):
             return True
         return not any(is_partial(p) for p in inputs)
+
+    def tells(self, inputs: Sequence[Placement], output: Placement) -> bool:
+        """Nor is it a fault if ranks that add up multiply one infinity by values of either sign: inf - inf again."""
+        special = self.special_input
+        return (
+            special is None
+            or not is_replicate(inputs[special])
+            or not (is_partial(output) and output.reduce_op in ("sum", "avg"))
+        )
 
     def size_case(self, size: int) -> Case:
         case = self._cases.get(size)

@@ -12,7 +12,7 @@ from torch.distributed.tensor.placement_types import Placement
 from ..placements import Row, Shards, is_shard
 from ._call import Dispatched
 from ._experiment import CASES, Experiment, LocalRunFailed
-from ._trial import Trial
+from ._trial import Trial, replicated_partials
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,8 @@ class Found:
         if self.dispatched is None:
             return None
         inputs = self.dispatched.judged_inputs(row.inputs)
-        trial = self.trials.get(inputs)
+        # Placements that differ in partials from ones that raise were not tried: they raise alike.
+        trial = self.trials.get(inputs) or self.trials.get(replicated_partials(inputs))
         if trial is None:
             return None
         outputs: list[Placement | None] = [None] * len(trial.claims)

@@ -23,6 +23,9 @@ from ._values import HIGH, LOW, Generator, generators, normal
 
 RANKS = (2, 3, 4)
 
+# Where an operator has few generators, each is used several times, with partials split in other ways.
+LEAST_TURNS = 9
+
 # Their outputs are memory as it was found.
 _UNINITIALISED = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
 
@@ -201,8 +204,9 @@ class Laboratory:
         sizings = {n: self._sizings(n) for n in ranks}
         shapes: dict[tuple[tuple[int, ...], ...], tuple[object, ...]] = {}
         most = max(len(options) for by_case in sizings.values() for options in by_case)
-        for turn in range(max(len(fitting), 3 * most) + 1):
-            generator = fitting[turn % len(fitting)] if turn < max(len(fitting), 3 * most) else given
+        turns = max(len(fitting), 3 * most, LEAST_TURNS)
+        for turn in range(turns + 1):
+            generator = fitting[turn % len(fitting)] if turn < turns else given
             for position, n in enumerate(ranks):
                 # In every turn one number of ranks has even shards, one uneven and one empty ones.
                 by_case = sizings[n]

@@ -85,6 +85,8 @@ class Pieces:
 
     def _extreme(self, sign: int) -> np.ndarray:
         noise = self._spread(_EXTREME_SPREAD[self.way])
+        if self.real and self.finite and (self.array == np.round(self.array)).all():
+            noise = np.round(noise)  # among whole numbers a piece may meet the value of another input
         pieces = np.where(self.owns, self.array, self.array + sign * np.abs(noise))
         if self.finite:
             return pieces

@@ -94,7 +94,7 @@ def _rest(judged: Any) -> str:
 def _analysis(study: Study) -> dict[str, Any]:
     """What the clauses show: how dims are used, and in what the operator is linear or monotone."""
     clauses = study.rule.clauses if study.rule is not None else ()
-    arguments = {name for j in study.judged[:1] for _, name, _ in j.call.named_leaves()}
+    arguments = {name for j in study.judged for _, name, _ in j.call.named_leaves()}
     contracted = any(c.reason.startswith("contracted") for c in clauses)
     conditions = {atom for c in clauses for atom in c.when if " d" in f" {atom}"}
     moves = {c.inputs[0].inside for c in clauses if len(c.inputs) == 1 and c.inputs[0].kind == "P"}

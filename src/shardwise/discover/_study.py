@@ -44,6 +44,7 @@ class Judged:
     call: Call
     found: Found
     outputs: list[Any]
+    keeps_values: bool = False
 
 
 @dataclass
@@ -93,9 +94,16 @@ def studies(
     if not swept.calls:
         raise UsageError(f"no calls of {op_name(op)} are known: give example calls, as in --shape 4,6,8")
     # Calls that reach several overloads are judged whole; they are studied only where there are no others.
-    single = [name for name, calls in swept.calls.items() if isinstance(calls[0].op, torch._ops.OpOverload)]
+    single = [name for name, calls in swept.calls.items() if _reaches_dispatch(calls[0].op)]
     order = sorted(single or swept.calls, key=lambda name: (-len(swept.calls[name]), name))
     return [study_calls(op_name(op), name, swept, progress) for name in order]
+
+
+def _reaches_dispatch(op: Callable[..., Any]) -> bool:
+    """False for functions, and for overloads that are made of others before dispatch."""
+    return isinstance(op, torch._ops.OpOverload) and not op.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    )
 
 
 def study_calls(
@@ -124,20 +132,26 @@ def study_calls(
             if found.verdict not in ("rows", "no valid rows"):
                 study.refused.setdefault(found.verdict, found.reason)
                 continue
-            fresh.append(Judged(call, found, _output_shapes(call)))
+            # Of the thousands of refuted trials nothing is asked any more; keeping them would cost much memory.
+            kept = {row.inputs: found.trials[row.inputs] for row in found.rows if row.inputs in found.trials}
+            fresh.append(Judged(call, replace(found, trials=kept), _output_shapes(call), _keeps_values(call)))
             if progress is not None:
                 progress(len(judged) + len(fresh), budget.build + budget.hold)
         judged.extend(fresh)
-        # Where most calls depend on the values, one that does not is an accident (argmax over a dim of size 1), and so
-        # are rows of a call that refuses most values (a mask with more places than there are values to put there).
-        usual = sorted(j.found.ignores_values for j in judged)[len(judged) // 2] if judged else False
+        # Where most calls depend on the values, one that does not is an accident (argmax over a dim of size 1), where
+        # most change them, one that does not is another (a sum over a dim of size 1), and so are rows of a call that
+        # refuses most values (a mask with more places than there are values to put there).
+        kinds = sorted((j.found.ignores_values, j.keeps_values) for j in judged)
+        usual = kinds[len(kinds) // 2] if kinds else None
         most = max((j.found.generators for j in judged), default=0)
         judged[:] = [
-            j for j in judged if j.found.ignores_values == usual and j.found.generators >= 0.75 * most
+            j
+            for j in judged
+            if (j.found.ignores_values, j.keeps_values) == usual and j.found.generators >= 0.75 * most
         ]
         return [j for j in fresh if j in judged]
 
-    building = judge(budget.build)
+    building = judge(min(budget.build, max(len(pool) // 2, 1)))
     held: list[Judged] = []
     for _ in range(ROUNDS):
         if not building:
@@ -150,7 +164,7 @@ def study_calls(
         study.built_from, study.held_against = len(building), len(held)
         study.disagreed = [j.call for j in wrong]
         if not wrong:
-            study.rule = candidate
+            study.rule = _as_far_as_seen(candidate, [*building, *held])
             break
         building += wrong[:12]
         held = [j for j in held if j not in building]
@@ -170,12 +184,31 @@ def _output_shapes(call: Call) -> list[Any]:
     return [tuple(o.shape) if isinstance(o, Tensor) else None for o in outputs]
 
 
+def _keeps_values(call: Call) -> bool:
+    """True if the only output holds the first input's values in the same order."""
+    results = call.run([t.clone() for t in call.tensors])
+    if not call.tensors or len(results) != 1 or not isinstance(results[0], Tensor):
+        return False
+    first, output = call.tensors[0], results[0]
+    return (
+        first.dtype == output.dtype
+        and first.numel() == output.numel()
+        and torch.equal(first.reshape(-1), output.reshape(-1))
+    )
+
+
 def _spread(calls: list[Call]) -> list[Call]:
-    """Calls of different ranks and argument lists in turn, so that few of them show much."""
+    """Calls of different ranks and with different words, flags and counts in turn, so that few of them show much."""
     kinds: dict[Any, list[Call]] = {}
     for call in calls:
-        kinds.setdefault(tuple(t.ndim for t in call.tensors), []).append(call)
-    queues = [kinds[k] for k in sorted(kinds, key=lambda k: -sum(k))]
+        ranks = tuple(t.ndim for t in call.tensors)
+        words = tuple(
+            str(leaf)
+            for _, name, leaf in call.named_leaves()
+            if isinstance(leaf, bool | str) or name in _COUNTS
+        )
+        kinds.setdefault((ranks, words), []).append(call)
+    queues = [kinds[k] for k in sorted(kinds, key=lambda k: (-sum(k[0]), k[1]))]
     spread = []
     while any(queues):
         spread += [queue.pop(0) for queue in queues if queue]
@@ -190,6 +223,32 @@ def _fit(overload: str, building: Sequence[Judged]) -> Rule | None:
         if clauses is not None and (best is None or len(clauses) < len(best.clauses)):
             best = Rule(overload, tuple(clauses), reading)
     return best
+
+
+# Numbers that change what an operator does, like a flag.
+_COUNTS = ("groups",)
+
+# Lists with one number per dim of a window; most often all alike, and a rule does not turn on which.
+_WINDOWS = ("kernel_size", "stride", "padding", "dilation", "output_padding", "output_size")
+
+
+def _as_far_as_seen(rule: Rule, judged: Sequence[Judged]) -> Rule:
+    """A list of numbers that every call must give and that was the same in all of them (`expand1` in bilinear's
+    `_trilinear`) may decide everything: the rule then speaks of calls with that list alone."""
+    seen: dict[str, set[Any]] = {}
+    for j in judged:
+        for name, value in _observe(j, rule.reading).bound.scope.arguments.items():
+            seen.setdefault(name, set()).add(value)
+    schema = getattr(judged[0].call.op, "_schema", None)
+    required = {a.name for a in schema.arguments if not a.has_default_value()} if schema else set()
+    fixed = [
+        f"{name} == {next(iter(values))}"
+        for name, values in seen.items()
+        if len(values) == 1
+        and name in required - {*_WINDOWS, *DIM_ARGUMENTS}
+        and isinstance(next(iter(values)), tuple)
+    ]
+    return replace(rule, clauses=tuple(replace(c, when=(*c.when, *fixed)) for c in rule.clauses))
 
 
 def _readings(building: Sequence[Judged]) -> Iterator[Reading]:

@@ -31,8 +31,10 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "correction": (0, 1),
 }
 
-# More dims than this show nothing that fewer do not.
+# More dims than this show nothing that fewer do not; nor more than the second, where three tensors have them all.
 MOST_DIMS = 5
+ENOUGH_DIMS = 4
+MOST_SIZE = 12
 
 # Calls changed in one place are taken up to the first number, in two places up to the second, and so on.
 ENOUGH = (200, 150, 120, 100)
@@ -57,8 +59,9 @@ def sweep(
     found = Sweep()
     seen: set[Any] = set()
     newest = [dispatched(call).judged for call in _examples(op, examples) if _add(found, call, seen)]
+    habits = {name: Habit.of([c for c in newest if c.name == name]) for name in found.calls}
     for depth in range(4):
-        changed = [list(_changes(call, values or {})) for call in newest]
+        changed = [list(_changes(c, values or {}, habits.get(c.name, Habit()))) for c in newest]
         newest = []
         for call in _turns(changed):
             if len(found.calls.get(call.name, ())) < ENOUGH[depth] and _add(found, call, seen):
@@ -131,9 +134,35 @@ def _turns(groups: Iterable[list[Call]]) -> Iterator[Call]:
                 yield group.pop(0)
 
 
-def _changes(call: Call, values: Mapping[str, Sequence[Any]]) -> Iterator[Call]:
+@dataclass(frozen=True)
+class Habit:
+    """What the examples of an overload have in common: whether all of their tensors broadcast to each other, the fewest
+    dims that each tensor has, if there are several examples, and whether three tensors or more always have the same
+    numbers of dims. Kernels often take more than operators mean to."""
+
+    broadcasts: bool = True
+    fewest: tuple[int, ...] = ()
+    one_rank: bool = False
+
+    @classmethod
+    def of(cls, examples: Sequence[Call]) -> "Habit":
+        ranks = [[t.ndim for t in call.tensors] for call in examples if len(examples) > 1]
+        return cls(
+            all(_broadcast(call.tensors) for call in examples),
+            tuple(min(column) for column in zip(*ranks, strict=False)),
+            len(ranks) > 2 and len(ranks[0]) > 2 and all(r == ranks[0] for r in ranks),
+        )
+
+    def may_drop_a_dim(self, index: int, tensor: Tensor) -> bool:
+        least = self.fewest[index] if index < len(self.fewest) else 0
+        return tensor.ndim > least and len(tensor) > 0
+
+
+def _changes(call: Call, values: Mapping[str, Sequence[Any]], habit: Habit) -> Iterator[Call]:
+    """Calls changed in one place. Other ranks come first: what an argument means shows where there are many dims."""
+    yield from _other_ranks(call, habit)
     yield from _other_arguments(call, values)
-    yield from _other_shapes(call)
+    yield from _other_sizes(call, habit)
 
 
 def _other_arguments(call: Call, values: Mapping[str, Sequence[Any]]) -> Iterator[Call]:
@@ -175,31 +204,51 @@ def _values_for(argument: Any, old: Any, ndim: int, values: Mapping[str, Sequenc
     return VALUES.get(argument.name, ())
 
 
-def _other_shapes(call: Call) -> Iterator[Call]:
-    """One leading dim more or fewer, on all tensors or on one; a dim of size 1 in one of several tensors."""
+def _with_tensors(call: Call, new: Mapping[int, Tensor]) -> Call:
+    return call.with_leaves({call.slots[i]: tensor for i, tensor in new.items()})
+
+
+def _other_ranks(call: Call, habit: Habit) -> Iterator[Call]:
+    """One leading dim more or fewer, on all tensors or on one."""
     tensors = call.tensors
-    slots = dict(enumerate(call.slots))
+    if habit.one_rank:
+        return
+    if len(tensors) < 3 or max(t.ndim for t in tensors) < ENOUGH_DIMS:
+        yield _with_tensors(call, {i: _longer(t) for i, t in enumerate(tensors)})
+    if len(tensors) == 1 or all(habit.may_drop_a_dim(i, t) for i, t in enumerate(tensors) if t.ndim):
+        yield _with_tensors(call, {i: t[0].clone() for i, t in enumerate(tensors) if t.ndim and len(t)})
+    if len(tensors) > 1:
+        for i, tensor in enumerate(tensors):
+            yield _with_tensors(call, {i: _longer(tensor)})
+            if habit.may_drop_a_dim(i, tensor):
+                yield _with_tensors(call, {i: tensor[0].clone()})
 
-    def changed(new: dict[int, Tensor]) -> Call:
-        return call.with_leaves({slots[i]: t for i, t in new.items()})
 
-    yield changed({i: _longer(t) for i, t in enumerate(tensors)})
-    yield changed({i: t[0].clone() for i, t in enumerate(tensors) if t.ndim and len(t)})
+def _other_sizes(call: Call, habit: Habit) -> Iterator[Call]:
+    """A dim shorter, in all tensors or in one; dims of one size changed together; dims in another order; a dim of size
+    1 in one of several tensors that broadcast."""
+    tensors = call.tensors
     for dim in range(max((t.ndim for t in tensors), default=0)):
         shorter = {i: _shorter(t, dim) for i, t in enumerate(tensors) if t.ndim > dim and t.shape[dim] > 2}
-        yield changed(shorter)
-    yield changed({i: t.transpose(0, -1).contiguous() for i, t in enumerate(tensors) if t.ndim > 1})
-    if len(tensors) > 1:
-        broadcast = _broadcast(tensors)
-        for i, tensor in enumerate(tensors):
-            yield changed({i: _longer(tensor)})
-            if tensor.ndim > 0 and len(tensor):
-                yield changed({i: tensor[0].clone()})
-            for dim in range(tensor.ndim):
-                if broadcast:
-                    yield changed({i: tensor.narrow(dim, 0, 1).clone()})
-                if tensor.shape[dim] > 2:
-                    yield changed({i: _shorter(tensor, dim)})
+        yield _with_tensors(call, shorter)
+    turned = {i: t.transpose(0, -1).contiguous() for i, t in enumerate(tensors) if t.ndim > 1}
+    yield _with_tensors(call, turned)
+    if len(tensors) == 1:
+        return
+    # Where a window slides, dims that have one size have it by accident.
+    slides = any(name == "dilation" for _, name, _ in call.named_leaves())
+    for size in sorted({s for t in tensors for s in t.shape if s > 1 and not slides}):
+        for new in (size - 1, size + 2):
+            if 1 < new < MOST_SIZE:
+                resized = {i: _resized(t, size, new) for i, t in enumerate(tensors) if size in t.shape}
+                yield _with_tensors(call, resized)
+    broadcasts = habit.broadcasts and _broadcast(tensors)
+    for i, tensor in enumerate(tensors):
+        for dim in range(tensor.ndim):
+            if broadcasts:
+                yield _with_tensors(call, {i: tensor.narrow(dim, 0, 1).clone()})
+            if tensor.shape[dim] > 2:
+                yield _with_tensors(call, {i: _shorter(tensor, dim)})
 
 
 def _longer(tensor: Tensor) -> Tensor:
@@ -209,6 +258,15 @@ def _longer(tensor: Tensor) -> Tensor:
 
 def _shorter(tensor: Tensor, dim: int) -> Tensor:
     return tensor.narrow(dim, 0, tensor.shape[dim] - 1).clone()
+
+
+def _resized(tensor: Tensor, size: int, new: int) -> Tensor:
+    """The tensor with every dim of one size made another, by leaving out or repeating: dims that must agree have one
+    size."""
+    for dim in range(tensor.ndim):
+        if tensor.shape[dim] == size:
+            tensor = tensor.index_select(dim, torch.arange(new) % size)
+    return tensor
 
 
 def _broadcast(tensors: Sequence[Tensor]) -> bool:
@@ -221,5 +279,7 @@ def _broadcast(tensors: Sequence[Tensor]) -> bool:
 
 
 def _is_scalar_mask(tensor: Tensor) -> bool:
-    """A mask or index without dims: it means all or nothing, which says little about masks."""
+    """A mask of one element, or an index without dims: it means all or nothing, which says little about masks."""
+    if tensor.dtype == torch.bool:
+        return tensor.numel() == 1
     return tensor.ndim == 0 and not tensor.is_floating_point() and not tensor.is_complex()

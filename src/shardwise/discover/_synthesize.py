@@ -102,7 +102,7 @@ class Vocabulary:
         self.expressions += [f"d-before(d, {name})" for name in self.several]
         self.expressions += [f"d-before(d, {a}, {b})" for a, b in itertools.combinations(self.single, 2)]
         self.expressions += [f"d-ones(0, d, {name})" for name in (*self.single, *self.several)]
-        self.expressions += ["d-ones(0, d)", "d+outdim(0)-ndim(0)", "d+ndim(0)-ndim(1)", "d+ndim(1)-ndim(0)"]
+        self.expressions += ["d-ones(0, d)", "d+ndim(0)-ndim(1)", "d+ndim(1)-ndim(0)"]
         self.expressions += ["d+ndim(1)-1", "d+ndim(1)"]
         self.cost = {text: place for place, text in enumerate(self.expressions)}
         self.atoms = atoms([o.bound.scope for o in observed], self.single, self.several, sorted(lists))
@@ -196,7 +196,7 @@ def _cheapest(options: Sequence[list[tuple[Term, float]]]) -> Iterator[tuple[tup
     most = max(2, int(MOST_GENERALISATIONS ** (1 / several))) if several else 1
     kept = [sorted(o, key=lambda item: item[1])[:most] for o in options]
     for choice in itertools.product(*kept):
-        yield tuple(term for term, _ in choice), sum(cost for _, cost in choice)
+        yield tuple(term for term, _ in choice), sum({term.inside: cost for term, cost in choice}.values())
 
 
 def _names(expression: str) -> list[str]:

@@ -124,7 +124,7 @@ class Trial:
         self, experiment: Experiment, case: Case, output: int, placement: Placement, claim: Claim, local: list
     ) -> None:
         row_case = experiment.row_case(case, output, placement)
-        if row_case in claim.failed:
+        if row_case in claim.failed or not experiment.tells(self.inputs, placement):
             return
         expected = experiment.outputs[output]
         if expected.agrees(local, placement):
@@ -181,6 +181,11 @@ def implies(stronger: Row, weaker: Row) -> bool:
 
 def _covers(placement: Placement) -> bool:
     return is_partial(placement) and placement.reduce_op in COVERS_REPLICATE
+
+
+def replicated_partials(inputs: Sequence[Placement]) -> tuple[Placement, ...]:
+    """The placements with R for every partial: local pieces have the same shapes."""
+    return tuple(Replicate() if is_partial(p) else p for p in inputs)
 
 
 def maximal(rows: dict[Row, Counter[str]]) -> dict[Row, Counter[str]]:

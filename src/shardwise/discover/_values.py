@@ -199,7 +199,7 @@ def _sorted_rows(
 ) -> Tensor:
     random = _random(name, shape, input_idx)
     gaps = torch.rand(shape, generator=random).mul(2 * step)
-    gaps = gaps.floor() if step >= 1 else gaps
+    gaps = gaps.floor() if step == int(step) else gaps
     return (gaps.cumsum(-1) - step * shape[-1] / 2 if shape else gaps).to(dtype)
 
 
@@ -210,7 +210,10 @@ def _register_sorted(pattern: str, sequence: int) -> None:
     def sorted_sequence(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
         """A sorted sequence with random gaps, and values around it."""
         if input_idx == sequence:
-            return _sorted_rows("sorted", shape, dtype, input_idx, 0.7 if _is_real(dtype) else 2)
+            # From about -4 to 4 however long it is, so that a given number falls inside.
+            return _sorted_rows(
+                "sorted", shape, dtype, input_idx, 8 / max((1, *shape[-1:])) if _is_real(dtype) else 2
+            )
         return normal(shape, dtype, device, input_idx)
 
     @adversarial(pattern, only=True)
@@ -227,6 +230,32 @@ def _register_sorted(pattern: str, sequence: int) -> None:
             return _sorted_rows("sorted far", shape, dtype, input_idx, 0.4 if _is_real(dtype) else 1)
         return wide(shape, dtype, device, input_idx)
 
+    @adversarial(pattern, only=True)
+    def sorted_below_values(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
+        """A sorted sequence, most of it below the values: the search goes far."""
+        if input_idx == sequence:
+            return _sorted_rows("sorted low", shape, dtype, input_idx, 1) - (4 if dtype.is_signed else 0)
+        return positive(shape, dtype, device, input_idx)
 
+
+def _register_distinct(pattern: str) -> None:
+    """Operators that take the root of a difference of squares: where inputs are equal, nothing but rounding is left."""
+
+    def apart(make: Make, first: int, doc: str) -> None:
+        def shifted(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
+            return make(shape, dtype, device, input_idx) + 5 * abs(input_idx - first)
+
+        shifted.__name__, shifted.__doc__ = f"{make.__name__}_apart", doc
+        adversarial(pattern, only=True)(shifted)
+
+    apart(normal, 0, "Normal values, the second input above the first.")
+    apart(ties, 1, "Few distinct values, the first input above the second.")
+    apart(positive, 1, "Values from 1.1 to 3, the first input above the second.")
+    apart(
+        sparse, 0, "Alike but for one element, which only one shard holds; the second input above the first."
+    )
+
+
+_register_distinct("aten._euclidean_dist*")
 _register_sorted("aten.searchsorted*", 0)
 _register_sorted("aten.bucketize*", 1)

@@ -3,7 +3,8 @@
 Terms are placements whose dim is an expression; `S(-1)` counts from the end. `[S(d)]` stands for every tensor of a
 list. The variable d runs over the dims of the first tensor written `S(d)`. For an operator whose operands broadcast, a
 dim of a sharded output is meant instead: an operand is sharded along the dim aligned with it from the right, and
-replicated where it has no such dim or only size 1.
+replicated where it has no such dim or only size 1. `S(-2)` is then likewise a shard or, where there is nothing to cut,
+R; `S(0)` stays the operand's own first dim.
 """
 
 import re
@@ -58,16 +59,16 @@ class Term:
         dim = scope.evaluate(self.inside, d)
         if type(dim) is not int:
             return None
-        if aligned:
+        if aligned and not self.inside.isdigit():
             return _broadcast(dim, shape, scope.outputs[0])
         dim = dim + len(shape) if dim < 0 else dim
         return shard(dim) if 0 <= dim < len(shape) and shape[dim] >= least else None
 
 
 def _broadcast(dim: int, shape: Sequence[int], output: Sequence[int] | None) -> Placement | None:
-    if output is None or not 0 <= dim < len(output):
+    if output is None or not -len(output) <= dim < len(output):
         return None
-    aligned = dim - len(output) + len(shape)
+    aligned = dim + len(shape) - (len(output) if dim >= 0 else 0)
     return Replicate() if aligned < 0 or shape[aligned] == 1 else shard(aligned)
 
 
@@ -168,7 +169,8 @@ class Clause:
         for term, group in zip(self.outputs, output_groups, strict=True):
             for i in group:
                 shape = scope.outputs[i]
-                placement = None if shape is None else term.place(scope, d, shape, least=1)
+                # Operands that broadcast to a dim of size 1 leave nothing of it to shard.
+                placement = None if shape is None else term.place(scope, d, shape, least=1 + aligned)
                 if placement is None and shape is not None:
                     return None
                 outputs.append(placement)

@@ -36,6 +36,7 @@ class Scope:
     def __post_init__(self) -> None:
         functions: dict[str, Any] = {
             "ndim": self.ndim,
+            "outdim": self.outdim,
             "size": self.size,
             "before": _before,
             "ones": self.ones,

@@ -1,0 +1,157 @@
+"""Rules found from sweeps: how many clauses each has, and how many calls it was held against that it had not seen.
+
+    python benchmarks/synthesis.py              the operators of the list
+    python benchmarks/synthesis.py --hard       operators for which DTensor has no strategy
+    python benchmarks/synthesis.py torch.kron   any others
+    python benchmarks/synthesis.py --hard --pipeline
+
+With --pipeline the whole command `shardwise discover OP --sweep --yaml F --emit-strategy F --emit-tests F` is run for
+each operator, and its CPU seconds (user and system, start of Python and torch included) are printed.
+
+One line per overload that an operator reaches: the number of clauses, the calls the rule was built from and held
+against, the calls left out of the sweep, the CPU seconds of the study, and the first clauses. Exit status 1 if a rule
+is missing or was held against fewer calls than asked.
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import torch
+
+from shardwise import UsageError
+from shardwise.discover import Study, resolve_op, studies
+
+LISTED = (
+    "torch.linalg.cross",
+    "torch.softmax",
+    "torch.log_softmax",
+    "torch.sum",
+    "torch.mean",
+    "torch.amax",
+    "torch.logsumexp",
+    "torch.var",
+    "torch.cumsum",
+    "torch.sort",
+    "torch.topk",
+    "torch.argmax",
+    "torch.gather",
+    "torch.index_select",
+    "torch.flip",
+    "torch.roll",
+    "torch.tril",
+    "torch.diagonal",
+    "torch.cat",
+    "torch.stack",
+    "torch.unsqueeze",
+    "torch.squeeze",
+    "torch.transpose",
+    "torch.permute",
+    "torch.select",
+    "torch.narrow",
+    "torch.unbind",
+    "torch.Tensor.expand",
+    "torch.repeat_interleave",
+    "torch.nn.functional.layer_norm",
+    "torch.add",
+    "torch.where",
+    "torch.addmm",
+    "torch.bmm",
+    "torch.nn.functional.conv2d",
+    "torch.nn.functional.scaled_dot_product_attention",
+    "torch.searchsorted",
+    "torch.nn.functional.embedding",
+)
+
+HARD = (
+    "torch.searchsorted",
+    "torch.cdist",
+    "torch.addbmm",
+    "torch.renorm",
+    "torch.Tensor.unfold",
+    "torch.block_diag",
+    "torch.masked_scatter",
+    "torch.scatter_reduce",
+    "torch.nn.functional.bilinear",
+    "torch.nn.functional.unfold",
+)
+
+HEADER = f"{'operator':<44}{'overload':<54}{'clauses':>8}{'built':>6}{'held':>6}{'cpu s':>7}  first clause"
+
+
+def line(study: Study, held: int) -> tuple[str, bool]:
+    rule = study.rule
+    good = rule is not None and study.held_against >= held
+    clauses = len(rule.clauses) if rule is not None else "no rule"
+    first = str(rule.clauses[0]) if rule is not None and rule.clauses else ""
+    text = (
+        f"{study.op:<44}{study.overload:<54}{clauses:>8}{study.built_from:>6}{study.held_against:>6}"
+        f"{study.seconds:>7.1f}  {first}"
+    )
+    return text, good
+
+
+def pipeline(op: str) -> float:
+    """CPU seconds of the whole command in a process of its own."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory() as folder:
+        files = ["--yaml", "r.yaml", "--emit-strategy", "s.py", "--emit-tests", "test_s.py"]
+        command = [sys.executable, "-c", "from shardwise.cli import main; main()", "discover", op, "--sweep"]
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "src")}
+        subprocess.run([*command, *files], cwd=folder, env=environment, check=True, capture_output=True)
+        if not (Path(folder) / "test_s.py").exists():
+            return float("nan")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("ops", nargs="*", help="operators such as torch.kron")
+    parser.add_argument("--hard", action="store_true", help="operators for which DTensor has no strategy")
+    parser.add_argument("--held", type=int, default=30, help="held-out calls that a rule must survive")
+    parser.add_argument("--clauses", action="store_true", help="print every clause")
+    parser.add_argument("--pipeline", action="store_true", help="time the whole command instead")
+    options = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    names = options.ops or (HARD if options.hard else LISTED)
+    if options.pipeline:
+        for name in names:
+            print(f"{name:<44}{pipeline(name):>7.1f} CPU seconds", flush=True)
+        return 0
+    print(HEADER)
+    found = asked = 0
+    for name in names:
+        started = time.process_time()
+        try:
+            results = studies(resolve_op(name))
+        except UsageError as error:
+            print(f"{name:<44}{error}")
+            asked += 1
+            continue
+        # The overload of most calls is the operator's; the others are variants with few samples.
+        for i, study in enumerate(results):
+            text, good = line(study, options.held)
+            print(text, flush=True)
+            if i == 0:
+                asked, found = asked + 1, found + good
+            if options.clauses and study.rule is not None:
+                print("\n".join(f"    {clause}" for clause in study.rule.clauses))
+        if len(results) > 1:
+            print(f"{name:<44}{'all of its overloads':<54}{'':>20}{time.process_time() - started:>7.1f}")
+    print(f"{found} of {asked} operators have a rule that was held against {options.held} calls or more")
+    return 0 if found == asked else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
