@@ -3,9 +3,7 @@ import torch
 from torch import nn
 
 from shardwise.graph import capture
-from shardwise.layout import Layout
-from shardwise.plan._random import random_plan
-from shardwise.plan._rows import Offers
+from shardwise.plan import Offers, random_plan
 
 
 class MLP(nn.Module):
@@ -37,7 +35,3 @@ def plan_of():
         return random_plan(graph, mesh, seed, offers=offers)
 
     return make
-
-
-def layouts(mesh, *texts):
-    return [Layout.parse(text, mesh) for text in texts]

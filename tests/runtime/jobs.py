@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 import shardwise as sw
 from shardwise.dtensor import record_collectives
 from shardwise.graph import capture
-from shardwise.plan._random import random_plan
+from shardwise.plan import random_plan
 from shardwise.runtime import priced_collectives, transfer_parcels
 
 

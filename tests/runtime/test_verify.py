@@ -9,7 +9,7 @@ from torch import nn
 import shardwise as sw
 from shardwise.graph import capture
 from shardwise.placements import Row
-from shardwise.plan import Choice
+from shardwise.plan import Choice, random_plan
 from shardwise.runtime import simulate, verify
 
 
@@ -47,8 +47,6 @@ def test_a_wrong_row_is_caught_and_its_node_named(mlp, plan_of):
 def test_replicas_that_differ_are_caught(mlp):
     """A claim that a sharded result is replicated leaves different numbers on the ranks."""
     model, args, graph, offers = mlp
-    from shardwise.plan._random import random_plan
-
     plan = random_plan(graph, "d=2", 0, offers=offers, replicated=1.0)
     [relu] = [node.name for node in graph.nodes if node.op == "aten.relu.default"]
     plan = replace(plan, choices={**plan.choices, relu: Choice(plan.mesh, (Row.parse("P(sum) -> R"),))})

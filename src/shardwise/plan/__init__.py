@@ -3,6 +3,8 @@
 from ._evaluate import Cost
 from ._make import Planner, plan, plan_graph
 from ._plan import Choice, Copy, Plan
+from ._random import random_plan
+from ._rows import Offers
 from ._schedule import Call, Move, Schedule, Value
 from ._summary import bytes_text, time_text
 
@@ -12,6 +14,7 @@ __all__ = [
     "Copy",
     "Cost",
     "Move",
+    "Offers",
     "Plan",
     "Planner",
     "Schedule",
@@ -19,5 +22,6 @@ __all__ = [
     "bytes_text",
     "plan",
     "plan_graph",
+    "random_plan",
     "time_text",
 ]

@@ -60,9 +60,7 @@ class LocalCall:
 
     @cached_property
     def op(self) -> torch._ops.OpOverload:
-        if self.call.node.op in _RESHAPES:
-            return torch.ops.aten.reshape.default
-        return self.call.node.overload
+        return whatever_the_strides(self.call.node)
 
     @cached_property
     def is_random(self) -> bool:
@@ -136,6 +134,11 @@ class LocalCall:
 
 def piece(shape: tuple[int, ...], layout: Layout, rank: int) -> Piece:
     return Piece(shape, layout.local_shape(shape, rank), layout.offset(shape, rank))
+
+
+def whatever_the_strides(node: Node) -> torch._ops.OpOverload:
+    """The node's operator, for inputs whose strides need not be those that were captured."""
+    return torch.ops.aten.reshape.default if node.op in _RESHAPES else node.overload
 
 
 def with_tensors(node: Node, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

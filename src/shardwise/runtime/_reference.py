@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from ..graph import Graph, Node, Ref, arguments, as_module, opened
 from ..plan import Call, Plan
-from ._lower import Lowering, retargeted, with_tensors
+from ._lower import Lowering, retargeted, whatever_the_strides, with_tensors
 from ._optimizers import Optimizer
 from ._simulate import Pieces
 from ._streams import draw, is_random
@@ -135,7 +135,7 @@ def _whole(node: Node, tensors: Sequence[Tensor], wide: bool, seed: Tensor, numb
         runs = [[(0, size)] if size else [] for size in info.shape]
         made = draw(node.overload, args, kwargs, seed, number, info.shape, runs)
     else:
-        made = node.overload(*args, **kwargs)
+        made = whatever_the_strides(node)(*args, **kwargs)
     return tuple(made) if isinstance(made, tuple | list) else (made,)
 
 

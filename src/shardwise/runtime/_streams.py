@@ -93,9 +93,12 @@ def _shifted(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _dtype(given: dict[str, Any]) -> torch.dtype:
+def _dtype(given: dict[str, Any], otherwise: torch.dtype) -> torch.dtype:
+    """The dtype that is asked for, that of the tensor it shall be like, or the usual one."""
+    if isinstance(given.get("dtype"), torch.dtype):
+        return given["dtype"]
     like = given.get("self")
-    return given.get("dtype") or (like.dtype if isinstance(like, Tensor) else torch.get_default_dtype())
+    return like.dtype if isinstance(like, Tensor) else otherwise
 
 
 def _dropout(stream: _Stream, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -113,20 +116,16 @@ def _bernoulli(stream: _Stream, given: dict[str, Any]) -> Tensor:
 
 
 def _rand(stream: _Stream, given: dict[str, Any]) -> Tensor:
-    return stream.uniform().to(_dtype(given))
+    return stream.uniform().to(_dtype(given, torch.get_default_dtype()))
 
 
 def _randn(stream: _Stream, given: dict[str, Any]) -> Tensor:
-    return stream.normal().to(_dtype(given))
+    return stream.normal().to(_dtype(given, torch.get_default_dtype()))
 
 
 def _randint(stream: _Stream, given: dict[str, Any]) -> Tensor:
     low, high = given.get("low", 0), given["high"]
-    return (low + stream.bits() % (high - low)).to(given.get("dtype") or torch.int64)
-
-
-def _randint_like(stream: _Stream, given: dict[str, Any]) -> Tensor:
-    return _randint(stream, given | {"dtype": _dtype(given)})
+    return (low + stream.bits() % (high - low)).to(_dtype(given, torch.int64))
 
 
 _DRAWS: dict[str, Callable[[_Stream, dict[str, Any]], Any]] = {
@@ -139,6 +138,6 @@ _DRAWS: dict[str, Callable[[_Stream, dict[str, Any]], Any]] = {
     "aten.randn_like.default": _randn,
     "aten.randint.default": _randint,
     "aten.randint.low": _randint,
-    "aten.randint_like.default": _randint_like,
-    "aten.randint_like.low_dtype": _randint_like,
+    "aten.randint_like.default": _randint,
+    "aten.randint_like.low_dtype": _randint,
 }
