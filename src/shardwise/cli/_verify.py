@@ -1,7 +1,7 @@
 """`shardwise verify`: a plan, run, equals the unsharded model."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -29,6 +29,7 @@ def verify(
     double: Annotated[
         bool, typer.Option("--double", help="In double precision, on simulated ranks.")
     ] = False,
+    random: Annotated[int, typer.Option(min=0, help="Instead of the cheapest plan so many random ones.")] = 0,
     seed: Annotated[int, typer.Option(help="Of weights, arguments and dropout.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -39,9 +40,9 @@ def verify(
     """
     import torch
 
-    from .. import Plan
-    from .. import plan as make_plan
+    from .. import Plan, capture
     from .. import verify as run
+    from ..plan import plan_graph, random_plan
 
     if plan is None and mesh is None:
         raise UsageError(
@@ -49,24 +50,33 @@ def verify(
         )
     torch.manual_seed(seed)
     model, args, kwargs = built(build)
-    chosen: Any = Plan.load(plan) if plan is not None else None
-    if chosen is None:
-        chosen = make_plan(model, args, kwargs, mesh=mesh, cluster=cluster, training=not inference)
-    elif mesh is not None and str(chosen.mesh) != mesh.replace(" ", ""):
-        raise UsageError(
-            f"the plan is for mesh {chosen.mesh}, not for {mesh}: leave out --mesh, or plan again"
-        )
-    report = run(
-        *(model, args, kwargs, chosen),
-        steps=steps,
-        optimizer=optimizer,
-        double=double,
-        backend=backend,
-        seed=seed,
-        files=loaded_files(),
-    )
-    if as_json:
-        print_json(report.to_json())
+    if plan is not None:
+        plans = [Plan.load(plan)]
+        if mesh is not None and str(plans[0].mesh) != mesh.replace(" ", ""):
+            raise UsageError(
+                f"the plan is for mesh {plans[0].mesh}, not for {mesh}: leave out --mesh, or plan again"
+            )
     else:
-        typer.echo(str(report))
-    raise typer.Exit(0 if report.ok else 1)
+        graph = capture(model, args, kwargs, training=not inference)
+        if random:
+            plans = [random_plan(graph, str(mesh), number) for number in range(random)]
+        else:
+            plans = [plan_graph(graph, mesh=str(mesh), cluster=cluster, compare=False)]
+    reports = [
+        run(
+            *(model, args, kwargs, chosen),
+            steps=steps,
+            optimizer=optimizer,
+            double=double,
+            backend=backend,
+            seed=seed,
+            files=loaded_files(),
+        )
+        for chosen in plans
+    ]
+    if as_json:
+        documents = [report.to_json() for report in reports]
+        print_json(documents if random else documents[0])
+    else:
+        typer.echo("\n\n".join(map(str, reports)))
+    raise typer.Exit(0 if all(report.ok for report in reports) else 1)
