@@ -1,15 +1,23 @@
 """The solver against the ASPLOS / EuroSys 2025 contest: cost, bound and gap beside the published results.
 
     SHARDWISE_DATA=../shared/data python benchmarks/solver.py [--problems AGMS] [--seeds 3] [--share 1.0]
+    SHARDWISE_DATA=../shared/data python benchmarks/solver.py --interrupt 3,10,30
 
 Each problem runs under its contest time limit (times `--share`), reading the file included, with one worker per
-core. Prints the reductions, the results per seed, and what a quarter of the time had already found.
+core. Prints the reductions, the results per seed, and what a quarter of the time had already found. With
+`--interrupt` the command line is sent SIGINT after so many seconds, and what is printed is how long it then took to
+end, and with what.
 """
 
 import argparse
 import csv
 import heapq
+import json
 import os
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -23,12 +31,18 @@ def main() -> None:
     parser.add_argument("--problems", default="", help="letters, all by default")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--share", type=float, default=1.0, help="of the contest's time limit")
+    parser.add_argument("--interrupt", default="", help="seconds after which to send SIGINT")
     options = parser.parse_args()
     folder = Path(os.environ.get("SHARDWISE_DATA", "../shared/data")) / "iopddl"
     with open(folder / "results.csv") as file:
         published = {row["instance"]: row for row in csv.DictReader(file)}
     chosen = [name for name in published if name in (options.problems or "".join(published))]
     _warm_up()
+    if options.interrupt:
+        for name in chosen:
+            for seconds in options.interrupt.split(","):
+                _interrupt(folder / f"{name}.json.gz", float(seconds))
+        return
     print(
         f"Reductions: nodes, edges and width (of a min-degree elimination, up to {_WIDEST}) after each stage"
     )
@@ -128,6 +142,32 @@ def _run(name: str, path: Path, limit: float, seed: int, reference: dict[str, in
         f"after a quarter {quarter}  {seconds:.1f} s wall, {cpu:.1f} s CPU",
         flush=True,
     )
+
+
+def _interrupt(path: Path, after: float) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "solution.json"
+        command = [
+            sys.executable,
+            "-m",
+            "shardwise",
+            "solve",
+            str(path),
+            "--time-limit",
+            "600",
+            "--out",
+            str(out),
+        ]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        time.sleep(after)
+        process.send_signal(signal.SIGINT)
+        begun = time.monotonic()
+        said = process.communicate()[0].splitlines()
+        took = time.monotonic() - begun
+        held = evaluate(read_problem(path), json.loads(out.read_text())).feasible if out.exists() else None
+        print(
+            f"{path.name} after {after:g} s: ended {took:.2f} s later, feasible {held}: {said[0] if said else ''}"
+        )
 
 
 if __name__ == "__main__":

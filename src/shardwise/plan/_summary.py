@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from ..graph import Node
@@ -78,7 +79,7 @@ def _dearest(plan: "Plan", most: int) -> Iterator[str]:
             yield f"  {title}"
         for text, seconds in table.most_common(most):
             count = f" x{times[text]}" if times[text] > 1 else ""
-            yield f"    {time_text(seconds):>10}  {text}{count}"
+            yield from wrap(f"    {time_text(seconds):>10}  {text}{count}", 80, subsequent_indent=" " * 16)
 
 
 def _where(node: Node) -> str:
