@@ -1,6 +1,8 @@
 """From a graph to the cheapest plan: choices per node, prices, the problem, and its solution explained."""
 
 from ._evaluate import Cost
+from ._explain import Considered, Explainer
+from ._items import pattern
 from ._make import Planner, plan, plan_graph
 from ._plan import Choice, Copy, Plan
 from ._random import random_plan
@@ -11,8 +13,10 @@ from ._summary import bytes_text, time_text
 __all__ = [
     "Call",
     "Choice",
+    "Considered",
     "Copy",
     "Cost",
+    "Explainer",
     "Move",
     "Offers",
     "Plan",
@@ -20,6 +24,7 @@ __all__ = [
     "Schedule",
     "Value",
     "bytes_text",
+    "pattern",
     "plan",
     "plan_graph",
     "random_plan",

@@ -232,7 +232,11 @@ class Planner:
 
 
 def _line(made: Plan | None) -> dict[str, Any] | None:
-    return None if made is None else {"seconds": made.cost.seconds, "peak": made.cost.peak}
+    if made is None:
+        return None
+    cost = made.cost
+    parts = {"compute": cost.compute, "update": cost.update, "communication": cost.communication}
+    return {"seconds": cost.seconds, "peak": cost.peak, **parts}
 
 
 _UNITS = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "B": 1}

@@ -1,0 +1,40 @@
+"""`shardwise report`: a plan as a page to look at."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import UsageError
+from ._app import Json, app, print_json
+
+
+@app.command()
+def report(
+    path: Annotated[
+        Path, typer.Argument(metavar="PLAN.json", help="A plan, as `shardwise plan --out` writes.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="The page; by default beside the plan, as .html.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out what else each call could have done.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Draw a plan as one HTML file that needs no network.
+
+    Example: shardwise report plan.json --out plan.html
+    """
+    from ..plan import Plan
+    from ..report import document, plan_page
+
+    plan = Plan.load(path)
+    if as_json:
+        print_json(document(plan, runners_up=not quick))
+        return
+    page = out or path.with_suffix(".html")
+    text = plan_page(plan, runners_up=not quick)
+    try:
+        page.write_text(text)
+    except OSError as error:
+        raise UsageError(f"{page} cannot be written: {error.strerror}") from None
+    typer.echo(f"written to {page}")

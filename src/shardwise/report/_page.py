@@ -1,0 +1,36 @@
+"""The page of a plan: a template, its style and its scripts, read from files, around the document of the plan."""
+
+import json
+from html import escape
+from importlib.resources import files
+
+from ..plan import Plan
+from ._document import document
+
+_PAGE = files(__package__) / "page"
+_SCRIPTS = ("make.js", "tensor.js", "charts.js", "detail.js", "tree.js", "start.js")
+
+
+def plan_page(plan: Plan, *, runners_up: bool = True) -> str:
+    """A plan as one HTML file that needs no other and no network.
+
+    With `runners_up` (seconds for a large model) the page also shows what else each call could have done.
+    """
+    # Inside a script element only `</script` and `<!--` could end it: no `<` is left.
+    data = json.dumps(document(plan, runners_up=runners_up), separators=(",", ":")).replace("<", "\\u003c")
+    parts = {
+        "title": f"{escape(plan.graph.name)} on {plan.mesh}",
+        "style": _read("plan.css"),
+        "script": "\n".join(_read(name) for name in _SCRIPTS),
+        "data": data,
+    }
+    before, *rest = _read("plan.html").split("{{")
+    pieces = [before]
+    for part in rest:
+        name, _, after = part.partition("}}")
+        pieces += [parts[name], after]
+    return "".join(pieces)
+
+
+def _read(name: str) -> str:
+    return (_PAGE / name).read_text()

@@ -1,0 +1,62 @@
+import json
+
+import pytest
+
+from shardwise import Plan
+from shardwise.cli import main
+
+
+@pytest.fixture
+def shardwise(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["shardwise", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        printed = capsys.readouterr()
+        return stop.value.code or 0, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    import torch
+
+    from shardwise import plan
+
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    made = plan(torch.nn.Linear(8, 8), (torch.rand(4, 8),), mesh="dp=2", cluster="laptop", time_limit=300)
+    made.save(path)
+    return path
+
+
+def test_the_page_is_written_beside_the_plan(shardwise, saved):
+    status, out, err = shardwise("report", saved)
+    assert (status, err) == (0, "")
+    page = saved.with_suffix(".html")
+    assert out.strip() == f"written to {page}"
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_json_is_what_the_page_shows(shardwise, saved):
+    _, out, _ = shardwise("report", saved, "--json", "--quick")
+    assert json.loads(out)["cost"]["seconds"] == Plan.load(saved).cost.seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "out", "message"),
+    [
+        ("{}", "page.html", "this is no plan"),
+        ("no json", "page.html", "is no JSON"),
+        (None, "page.html", "cannot be read"),
+        ("plan", "no/such/folder/page.html", "cannot be written"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(shardwise, saved, tmp_path, text, out, message):
+    path = tmp_path / "given.json"
+    if text is not None:
+        path.write_text(saved.read_text() if text == "plan" else text)
+    status, printed, err = shardwise("report", path, "--out", tmp_path / out)
+    assert (status, printed) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
