@@ -17,6 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and 
 # Modules of commands, in the order in which the help lists them.
 _COMMANDS: tuple[str, ...] = (
     *("_discover", "_book", "_audit", "_propagate", "_solve", "_capture", "_plan", "_verify", "_report"),
+    "_calibrate",
 )
 
 

@@ -99,16 +99,23 @@ class Level:
     size: int | None = None
 
 
+# Kinds of kernels that arithmetic may limit.
+ARITHMETIC = ("matmul", "attention", "attention_backward")
+
 # What kernels reach of a device's peak where nothing was measured.
-_EFFICIENCY = {"matmul": 0.7, "attention": 0.45, "attention_backward": 0.35, "memory": 0.8}
+_EFFICIENCY = {"matmul": 0.7, "attention": 0.45, "attention_backward": 0.35, "memory": 0.8, "reduction": 0.6}
 
 
 @dataclass(frozen=True)
 class Device:
     """Peak rates of one device: operations per second by dtype, memory in bytes and bytes per second.
 
-    `efficiency` is the share of the peak that each kind of kernel reaches (`matmul`, `attention`,
-    `attention_backward`, `memory`), `launch` the seconds that starting any kernel takes.
+    `efficiency` is the share of the peak that each kind of kernel reaches: `matmul`, `attention` and
+    `attention_backward` of the operations, `memory` (kernels that walk through memory in order) and `reduction` of
+    the bytes. Traffic is hidden behind arithmetic, except that of the kinds in `exposed`: it is added, at that share
+    of the bandwidth. `elements` is how many elements a second a `strided` kernel handles, one that works out for each
+    where it lies (broadcasts, permuted tensors); None if bytes alone count. `launch` is the seconds that starting any
+    kernel takes, `startup` what a kernel of a kind takes beyond that however little it does.
     """
 
     name: str
@@ -117,20 +124,44 @@ class Device:
     memory_bandwidth: float
     efficiency: Mapping[str, float] = field(default_factory=lambda: dict(_EFFICIENCY))
     launch: float = 2e-6
+    startup: Mapping[str, float] = field(default_factory=dict)
+    exposed: Mapping[str, float] = field(default_factory=dict)
+    elements: float | None = None
 
     def rate(self, dtype: object) -> float:
         """Operations per second in `dtype` (a `torch.dtype` or its name); float32's if none is stated."""
         name = str(dtype).removeprefix("torch.")
         return self.flops.get(name, self.flops["float32"])
 
+    def share(self, kind: str) -> float:
+        """Of the peak that kernels of a kind reach; those that are not stated move memory."""
+        return self.efficiency.get(kind, self.efficiency["memory"])
+
+    def seconds(self, kind: str, flops: float, moved: float, dtype: object, elements: float) -> float:
+        """The time of one kernel: of a kind, with so many operations, bytes moved and elements made.
+
+        >>> device = Device("d", {"float32": 1e12}, 1e9, 1e9, {"matmul": 0.5, "memory": 1.0}, launch=1.0)
+        >>> device.seconds("matmul", 1e12, 1e9, "float32", 0), device.seconds("memory", 0, 4e9, "float32", 0)
+        (3.0, 5.0)
+        """
+        share = self.share("reduction" if kind == "reduction" else "memory")
+        traffic = moved / (self.memory_bandwidth * self.exposed.get(kind, share))
+        arithmetic = 0.0
+        if kind in ARITHMETIC:
+            arithmetic = flops / (self.rate(dtype) * self.share(kind))
+        elif kind == "strided" and self.elements is not None:
+            arithmetic = elements / self.elements
+        work = arithmetic + traffic if kind in self.exposed else max(arithmetic, traffic)
+        return work + self.startup.get(kind, 0.0) + self.launch
+
     def __post_init__(self) -> None:
         if "float32" not in self.flops:
             raise UsageError(f"device {self.name!r} states no rate for float32: other dtypes fall back on it")
 
     def __hash__(self) -> int:
-        shares = tuple(sorted(self.efficiency.items()))
-        rates = tuple(sorted(self.flops.items()))
-        return hash((self.name, rates, self.memory, self.memory_bandwidth, shares, self.launch))
+        tables = (self.flops, self.efficiency, self.startup, self.exposed)
+        rates = tuple(tuple(sorted(table.items())) for table in tables)
+        return hash((self.name, rates, self.memory, self.memory_bandwidth, self.launch, self.elements))
 
 
 @dataclass(frozen=True)
@@ -225,7 +256,12 @@ class Cluster:
 
 @cache
 def _presets() -> dict[str, Cluster]:
-    """Peak rates are the makers'; bandwidths are what large collectives reach, about four fifths of those."""
+    """Peak rates are the makers'; bandwidths of links are what large collectives reach, about four fifths of those.
+
+    What kernels reach was measured for the H200 (benchmarks/results/h200_samples.json, made by
+    `python src/shardwise/mesh/_measure.py` and fitted by `shardwise calibrate --samples`). The H100 is the same chip
+    with slower memory, so it reaches the same shares. For the others nothing was measured.
+    """
 
     def nvlink(bandwidth: float) -> Link:
         return Link(bandwidth, latency=0.6e-6, launch=6.6e-6)
@@ -245,6 +281,19 @@ def _presets() -> dict[str, Cluster]:
         "float8_e5m2": 1979e12,
         "int8": 1979e12,
     }
+    reached: dict[str, Any] = {
+        "efficiency": {
+            "matmul": 0.817,
+            "attention": 0.353,
+            "attention_backward": 0.312,
+            "memory": 0.88,
+            "reduction": 0.63,
+        },
+        "launch": 2.05e-6,
+        "startup": {"matmul": 2.14e-6, "memory": 0.0, "reduction": 2.68e-6, "strided": 2.99e-7},
+        "exposed": {"attention": 0.419, "attention_backward": 0.265},
+        "elements": 3.72e11,
+    }
     ampere = {"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12, "int8": 624e12}
     ada = {
         "float64": 1.4e12,
@@ -258,8 +307,8 @@ def _presets() -> dict[str, Cluster]:
     tpu = {"float32": 57e12, "bfloat16": 459e12, "int8": 918e12}
     cpu = {"float64": 0.1e12, "float32": 0.2e12, "bfloat16": 0.2e12, "float16": 0.2e12}
     clusters = (
-        gpus(Device("h100", hopper, 80e9, 3.35e12), nvlink(360e9), infiniband(45e9)),
-        gpus(Device("h200", hopper, 141e9, 4.8e12), nvlink(360e9), infiniband(45e9)),
+        gpus(Device("h100", hopper, 80e9, 3.35e12, **reached), nvlink(360e9), infiniband(45e9)),
+        gpus(Device("h200", hopper, 141e9, 4.8e12, **reached), nvlink(360e9), infiniband(45e9)),
         gpus(Device("a100", ampere, 80e9, 2.04e12), nvlink(235e9), infiniband(22e9)),
         gpus(
             Device("l40s", ada, 48e9, 0.864e12),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..graph import Ref, TensorInfo, is_view
 from ._choices import Layouts
-from ._prices import Optimizer, compute_seconds, local_call
+from ._prices import Optimizer, compute_seconds, kernel_kind, local_call, scratch_bytes
 from ._rows import described, signature
 from ._schedule import Call, Entry, Value
 
@@ -96,8 +96,9 @@ class _Evaluation:
             args, kwargs = local_call(
                 node, [self._local(v) for v in entry.inputs], described(self.plan.graph, node)
             )
-            device = self.plan.cluster.device
-            self._seconds[key] = compute_seconds(device, node.overload, args, kwargs, made)
+            graph, device = self.plan.graph, self.plan.cluster.device
+            kernel = kernel_kind(node.overload, [graph.tensor(ref) for ref in node.inputs], node.outputs)
+            self._seconds[key] = compute_seconds(device, kernel, node.overload, args, kwargs, made)
         return self._seconds[key]
 
     def _lasting(self) -> tuple[int, float]:
@@ -112,6 +113,11 @@ class _Evaluation:
                 held += self.optimizer.state_bytes(local)
                 seconds += self.optimizer.seconds(local, self.plan.cluster.device)
         return held, seconds
+
+    def _scratch(self, entry: Entry) -> int:
+        if not isinstance(entry, Call):
+            return 0
+        return scratch_bytes(entry.node.overload, [self._local(value) for value in entry.inputs])
 
     def _held(self, lasting: int) -> list[int]:
         """Bytes held while each entry runs."""
@@ -140,7 +146,7 @@ class _Evaluation:
                     size[value] = self._local(value).bytes
                     now += size[value]
                 users[owner[value]] += 1
-            held.append(now)
+            held.append(now + self._scratch(item))
             for value in item.dead:
                 root = owner[value]
                 users[root] -= 1

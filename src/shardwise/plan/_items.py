@@ -19,7 +19,7 @@ from ..solve import FORBIDDEN
 from ._baselines import Restriction
 from ._choices import Choices, Layouts, choices_of
 from ._pins import Pins
-from ._prices import Optimizer, compute_seconds, local_call
+from ._prices import Optimizer, compute_seconds, kernel_kind, local_call
 from ._rows import Offers, described, signature
 
 UNIT = 1e-13  # seconds that one unit of cost stands for; costs are rounded down, so bounds stay bounds
@@ -173,6 +173,7 @@ class Items:
             offer = self.offers.of(node)
             choices = choices_of(offer.rows, inputs, node.outputs, self.layouts)
             given = described(self.graph, node)
+            kernel = kernel_kind(node.overload, inputs, node.outputs)
             seconds, usage = [], []
             view = is_view(node.overload)
             for c in range(len(choices)):
@@ -185,7 +186,9 @@ class Items:
                     for column, info in zip(choices.outputs, node.outputs, strict=True)
                 )
                 args, kwargs = local_call(node, local, given)
-                seconds.append(compute_seconds(self.cluster.device, node.overload, args, kwargs, made))
+                seconds.append(
+                    compute_seconds(self.cluster.device, kernel, node.overload, args, kwargs, made)
+                )
                 usage.append(0 if view else sum(info.bytes for info in made if info is not None))
             self._kinds[key] = choices, _units(seconds), np.array(usage, np.int64)
         return self._kinds[key]

@@ -4,7 +4,7 @@ A kernel takes as long as its arithmetic or its memory traffic, whichever is lon
 its kind was measured to reach, and the time of starting it. Views are free.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,25 +17,64 @@ from ..mesh import Device
 
 
 def compute_seconds(
-    device: Device, op: torch._ops.OpOverload, args: Any, kwargs: Any, outputs: tuple[TensorInfo | None, ...]
+    device: Device,
+    kind: str,
+    op: torch._ops.OpOverload,
+    args: Any,
+    kwargs: Any,
+    outputs: tuple[TensorInfo | None, ...],
 ) -> float:
-    """Seconds of one call whose tensors are given by their local shapes."""
+    """Seconds of one call whose tensors are given by their local shapes; its kind is that of the whole call."""
     if is_view(op):
         return 0.0
     flops, moved = cost(op, args, kwargs, outputs)
-    kind = kernel_kind(op)
     tensors = [t for t in (*_leaves(args), *_leaves(kwargs), *outputs) if isinstance(t, TensorInfo)]
     dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), torch.float32)
-    arithmetic = flops / (device.rate(dtype) * device.efficiency[kind]) if kind != "memory" else 0.0
-    traffic = moved / (device.memory_bandwidth * device.efficiency["memory"])
-    return max(arithmetic, traffic) + device.launch
+    elements = max((t.numel for t in outputs if t is not None), default=0)
+    return device.seconds(kind, flops, moved, dtype, elements)
 
 
-def kernel_kind(op: torch._ops.OpOverload) -> str:
+# Each element of their results depends on many of their inputs, though as many come out.
+_NORMALIZATIONS = ("softmax", "_norm", "logsumexp", "cumsum", "var_mean")
+
+
+def kernel_kind(
+    op: torch._ops.OpOverload, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo | None]
+) -> str:
+    """What limits the kernel: one of the kinds of `Device`. The strides are those of the unsharded program."""
     name = str(op)
     if name.startswith("shardwise.attention"):
         return "attention_backward" if "backward" in name else "attention"
-    return "matmul" if op.overloadpacket in flop_registry else "memory"
+    if op.overloadpacket in flop_registry:
+        return "matmul"
+    if torch.Tag.reduction in op.tags or any(part in name for part in _NORMALIZATIONS):
+        return "reduction"
+    return "strided" if _strided(op, inputs, outputs[0]) else "memory"
+
+
+def _strided(op: torch._ops.OpOverload, inputs: Sequence[TensorInfo], result: TensorInfo | None) -> bool:
+    """Whether elements are found one by one, because tensors lie differently in memory or a cast widens them."""
+    many = [t for t in inputs if t.numel > 1]
+    if not many or result is None:
+        return False
+    if any(t.dtype.itemsize < result.dtype.itemsize for t in many if t.dtype.is_floating_point):
+        return True
+    if torch.Tag.pointwise in op.tags or op.overloadpacket in (torch.ops.aten._to_copy, torch.ops.aten.copy):
+        return any((t.shape, t.stride) != (result.shape, result.stride) for t in many)
+    return any(t.stride is not None for t in many)
+
+
+def scratch_bytes(op: torch._ops.OpOverload, inputs: Sequence[TensorInfo]) -> int:
+    """What a kernel holds while it runs, beside its inputs and outputs: flash attention's backward sums in float32."""
+    if str(op) != "shardwise.attention_backward.default" or inputs[1].dtype.itemsize != 2:
+        return 0
+    _grad, query, key = inputs[:3]
+    batch, heads, positions, size = query.shape
+    rows = batch * heads * (positions + -positions % 128)
+    held = rows * (size + -size % 32 + 1) * 4
+    if key.shape[1] != heads:  # gradients of shared keys and values, by query head
+        held += 2 * batch * heads * key.shape[2] * size * 2
+    return held
 
 
 def _leaves(value: Any) -> list[Any]:
@@ -76,7 +115,7 @@ class Optimizer:
         if self.name == "none":
             return 0.0
         moved = 2 * (parameter.bytes + self.state_bytes(parameter)) + parameter.bytes
-        return moved / (device.memory_bandwidth * device.efficiency["memory"])
+        return moved / (device.memory_bandwidth * device.share("memory"))
 
 
 def local_call(node: Node, inputs: list[TensorInfo], described: Any) -> Any:

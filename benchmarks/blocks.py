@@ -1,0 +1,114 @@
+"""Two transformer blocks in plain torch, for measuring: a Llama-style and a GPT-style one.
+
+This file imports torch alone, so that it runs on a machine where this package is not installed.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One block and what it is given. `groups` is the number of heads of key and value."""
+
+    style: str
+    batch: int
+    positions: int
+    width: int
+    heads: int
+    groups: int
+    inner: int
+
+    @property
+    def name(self) -> str:
+        heads = f"{self.heads}" if self.groups == self.heads else f"{self.heads}x{self.groups}"
+        return f"{self.style}-b{self.batch}-s{self.positions}-w{self.width}-h{heads}-i{self.inner}"
+
+    @property
+    def head(self) -> int:
+        return self.width // self.heads
+
+    def build(self) -> nn.Module:
+        return Llama(self) if self.style == "llama" else GPT(self)
+
+    def input(self, device: str = "cpu") -> Tensor:
+        return torch.randn(self.batch, self.positions, self.width, device=device).requires_grad_()
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+class Llama(nn.Module):
+    """RMSNorm, rotary positions, grouped causal attention, SwiGLU."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.norm = RMSNorm(shape.width)
+        self.query = nn.Linear(shape.width, shape.width, bias=False)
+        self.key = nn.Linear(shape.width, shape.groups * shape.head, bias=False)
+        self.value = nn.Linear(shape.width, shape.groups * shape.head, bias=False)
+        self.output = nn.Linear(shape.width, shape.width, bias=False)
+        self.norm_mlp = RMSNorm(shape.width)
+        self.gate = nn.Linear(shape.width, shape.inner, bias=False)
+        self.up = nn.Linear(shape.width, shape.inner, bias=False)
+        self.down = nn.Linear(shape.inner, shape.width, bias=False)
+        frequencies = 10000.0 ** (-torch.arange(0, shape.head, 2) / shape.head)
+        angles = torch.outer(torch.arange(shape.positions), frequencies).repeat(1, 2)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attend(self.norm(x))
+        h = self.norm_mlp(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+    def attend(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            _by_heads(linear(x), self.shape.head) for linear in (self.query, self.key, self.value)
+        )
+        mixed = F.scaled_dot_product_attention(
+            self.turned(query), self.turned(key), value, is_causal=True, enable_gqa=True
+        )
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+    def turned(self, x: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        return x * self.cos + torch.cat([-second, first], -1) * self.sin
+
+
+class GPT(nn.Module):
+    """LayerNorm, causal attention from one projection, GELU, biases everywhere."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.norm = nn.LayerNorm(shape.width)
+        self.qkv = nn.Linear(shape.width, 3 * shape.width)
+        self.output = nn.Linear(shape.width, shape.width)
+        self.norm_mlp = nn.LayerNorm(shape.width)
+        self.up = nn.Linear(shape.width, shape.inner)
+        self.down = nn.Linear(shape.inner, shape.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (_by_heads(part, self.shape.head) for part in self.qkv(self.norm(x)).chunk(3, -1))
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.output(mixed.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm_mlp(x)), approximate="tanh"))
+
+
+def _by_heads(x: Tensor, size: int) -> Tensor:
+    return x.unflatten(-1, (-1, size)).transpose(1, 2)

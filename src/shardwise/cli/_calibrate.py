@@ -1,0 +1,46 @@
+"""`shardwise calibrate`: what the device at hand reaches, as a cluster that plans can be priced with."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import UsageError
+from ._app import Json, app, print_json
+
+
+@app.command()
+def calibrate(
+    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
+    samples: Annotated[
+        Path | None,
+        typer.Option(help="Measure nothing: fit what mesh/_measure.py wrote on a machine with torch alone."),
+    ] = None,
+    links: Annotated[
+        str | None,
+        typer.Option(help="The preset whose links to take. By default the one for this device."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the cluster here, as JSON.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the kernels of this device, and write the cluster that plans are priced with.
+
+    Example: shardwise calibrate --device cpu --out here.json
+    """
+    from ..mesh import calibrate as measured
+    from ..mesh import fit_file
+
+    made = fit_file(samples, links=links) if samples is not None else measured(device, links=links)
+    if out is not None:
+        try:
+            out.write_text(json.dumps(made.cluster.to_json(), indent=2) + "\n")
+        except OSError as error:
+            raise UsageError(f"{out} cannot be written: {error.strerror}") from None
+    if as_json:
+        print_json({"cluster": made.cluster.to_json(), "fits": [asdict(fit) for fit in made.fits]})
+        return
+    typer.echo(str(made))
+    if out is not None:
+        typer.echo(f"\nwritten to {out}: give it as --cluster {out}")

@@ -1,0 +1,190 @@
+"""`calibrate`: a `Cluster` whose device is the one at hand, from how long its kernels took.
+
+The price of a kernel has two terms: its work at a share of the peak rate, and either a time that it takes however
+little it does or, for attention, the bytes that it moves. Both follow from the samples of its kind by least squares of
+the relative errors.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ._cluster import ARITHMETIC, Cluster, Device, Level
+from ._measure import FORMAT, Sample, measure
+
+# Kinds that move their tensors before and after their arithmetic rather than beside it.
+_EXPOSED = ("attention", "attention_backward")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How well the prices of one kind match what was measured: relative errors, the median and the largest."""
+
+    kind: str
+    samples: int
+    typical: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A cluster and how well its prices match the samples it was fitted to."""
+
+    cluster: Cluster
+    fits: tuple[Fit, ...]
+
+    def __str__(self) -> str:
+        device = self.cluster.device
+        lines = [
+            f"{device.name}: {device.memory / 1e9:.0f} GB, {device.launch * 1e6:.3g} us to start a kernel",
+            f"{'kind':<19} {'samples':>7} {'reaches':>30} {'fixed':>8} {'typical error':>13} {'worst':>6}",
+        ]
+        for fit in self.fits:
+            fixed = device.startup.get(fit.kind, 0.0) * 1e6
+            lines.append(
+                f"{fit.kind:<19} {fit.samples:>7} {_reached(device, fit.kind):>30} {fixed:>5.2g} us "
+                f"{fit.typical:>13.0%} {fit.worst:>6.0%}"
+            )
+        return "\n".join(lines)
+
+
+def calibrate(device: str = "cuda", *, links: str | None = None) -> Calibration:
+    """Measure the device at hand, `cuda` or `cpu`: some two minutes on a GPU, one on a CPU.
+
+    `links` names the preset whose links the cluster gets: by default the one for this device, else `h100` for a GPU
+    and `laptop` for a CPU. With several GPUs the link between them is measured.
+    """
+    import torch
+
+    if device not in ("cuda", "cpu"):
+        raise UsageError(f"there is nothing to measure {device!r} with: use cuda or cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("torch sees no GPU here: give --device cpu, or --samples measured elsewhere")
+    return fit(measure(device), links=links)
+
+
+def fit_file(path: Path, *, links: str | None = None) -> Calibration:
+    """As `calibrate`, from the samples that `_measure.py` wrote on another machine."""
+    try:
+        return fit(json.loads(path.read_text()), links=links)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{path} holds no samples of kernels: {error}") from None
+
+
+def fit(document: Mapping[str, Any], *, links: str | None = None) -> Calibration:
+    """The cluster that explains the samples."""
+    if document.get("format") != FORMAT:
+        raise UsageError(f"these are no samples of kernels: their 'format' is not {FORMAT!r}")
+    samples = [Sample(**sample) for sample in document["samples"]]
+    name = document["device"]
+    known = next((p for p in Cluster.presets() if p in name.lower()), None)
+    plain = _peaks(name, known, document["memory"], samples)
+    device = _fitted(plain, samples)
+    default = "laptop" if name == "CPU" else "h100"
+    levels = Cluster.preset(links or known or default).levels
+    between = [s for s in samples if s.kind == "link"]
+    if between:
+        taken = [s.seconds for s in between]
+        per_byte, seconds = _two_terms([s.bytes for s in between], [1.0] * len(taken), taken, taken)
+        link = replace(levels[0].link, bandwidth=1 / per_byte, latency=seconds)
+        levels = (Level(link, document["devices"]), *levels[-1:])
+    kinds = sorted({s.kind for s in samples} - {"launch", "link"})
+    fits = tuple(_quality(kind, device, [s for s in samples if s.kind == kind]) for kind in kinds)
+    return Calibration(Cluster(device.name, device, levels), fits)
+
+
+def predicted(device: Device, sample: Sample) -> float:
+    """Seconds of a sampled kernel by the prices that plans are made with."""
+    return device.seconds(sample.kind, sample.flops, sample.bytes, sample.dtype, sample.flops)
+
+
+def _peaks(name: str, known: str | None, memory: float, samples: Sequence[Sample]) -> Device:
+    """The maker's peaks where there is a preset of the device, else the best that was reached."""
+    if known is not None:
+        preset = Cluster.preset(known).device
+        return replace(preset, memory=memory)
+    rates: dict[str, float] = {}
+    for sample in samples:
+        if sample.kind == "matmul":
+            rates[sample.dtype] = max(rates.get(sample.dtype, 0.0), sample.flops / sample.seconds)
+    bandwidth = max(s.bytes / s.seconds for s in samples if s.kind == "memory")
+    return Device(name.lower().replace(" ", "-"), rates, memory, bandwidth)
+
+
+def _fitted(device: Device, samples: Sequence[Sample]) -> Device:
+    launch = _rounded(min(s.seconds for s in samples if s.kind == "launch"))
+    efficiency = dict(device.efficiency)
+    startup: dict[str, float] = {}
+    exposed: dict[str, float] = {}
+    elements = device.elements
+    for kind in sorted({s.kind for s in samples} - {"launch", "link"}):
+        found = [s for s in samples if s.kind == kind]
+        beyond = [max(s.seconds - launch, 0.0) for s in found]
+        moved = [s.bytes / device.memory_bandwidth for s in found]
+        if kind in ARITHMETIC:
+            done = [s.flops / device.rate(s.dtype) for s in found]
+        else:
+            done = [float(s.flops) for s in found] if kind == "strided" else moved
+        other = moved if kind in _EXPOSED else [1.0] * len(found)
+        per_work, per_other = _two_terms(done, other, beyond, [s.seconds for s in found])
+        if kind == "strided":
+            elements = _rounded(1 / per_work)
+        else:
+            efficiency[kind] = _rounded(1 / per_work)
+        if kind not in _EXPOSED:
+            startup[kind] = _rounded(per_other)
+        elif per_other > 0:
+            exposed[kind] = _rounded(1 / per_other)
+    return replace(
+        device,
+        efficiency=efficiency,
+        launch=launch,
+        startup=startup,
+        exposed=exposed,
+        elements=elements,
+    )
+
+
+def _two_terms(
+    first: Sequence[float], second: Sequence[float], total: Sequence[float], scales: Sequence[float]
+) -> tuple[float, float]:
+    """Factors f > 0 and g >= 0 with f * first + g * second near the total, by least squares of errors over scales."""
+
+    def product(a: Sequence[float], b: Sequence[float]) -> float:
+        return sum(x * y / scale**2 for x, y, scale in zip(a, b, scales, strict=True))
+
+    ff, fs, ss = product(first, first), product(first, second), product(second, second)
+    ft, st = product(first, total), product(second, total)
+    determinant = ff * ss - fs * fs
+    if determinant > 1e-9 * ff * ss:
+        f, g = (ft * ss - st * fs) / determinant, (st * ff - ft * fs) / determinant
+        if f > 0 and g >= 0:
+            return f, g
+    return ft / ff, 0.0
+
+
+def _quality(kind: str, device: Device, samples: Sequence[Sample]) -> Fit:
+    errors = [abs(predicted(device, s) / s.seconds - 1) for s in samples]
+    return Fit(kind, len(samples), statistics.median(errors), max(errors))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _reached(device: Device, kind: str) -> str:
+    if kind == "strided":
+        return f"{(device.elements or 0) / 1e9:.3g} G elements/s"
+    share = device.share(kind)
+    if kind not in ARITHMETIC:
+        return f"{device.memory_bandwidth * share / 1e9:.4g} GB/s, {share:.0%} of peak"
+    dtype = "bfloat16" if "bfloat16" in device.flops else "float32"
+    return f"{device.rate(dtype) * share / 1e12:.3g} Tflop/s, {share:.0%} of peak"
