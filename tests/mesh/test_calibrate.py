@@ -35,7 +35,13 @@ def samples_of(device, more=()):
 def test_a_device_is_found_again_from_its_own_prices():
     device = replace(
         Cluster.preset("h200").device,
-        efficiency={"matmul": 0.7, "attention": 0.5, "attention_backward": 0.4, "memory": 0.9, "reduction": 0.5},
+        efficiency={
+            "matmul": 0.7,
+            "attention": 0.5,
+            "attention_backward": 0.4,
+            "memory": 0.9,
+            "reduction": 0.5,
+        },
         launch=3e-6,
         startup={"matmul": 4e-6, "memory": 1e-6, "reduction": 2e-6, "strided": 5e-7},
         exposed={"attention": 0.6, "attention_backward": 0.3},
