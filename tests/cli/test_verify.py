@@ -24,7 +24,7 @@ def test_random_plans_as_one_json_document():
     reports = json.loads(result.stdout)
     assert [report["ok"] for report in reports] == [True, True]
     assert all(report["collectives"]["ran"] == report["collectives"]["priced"] for report in reports)
-    assert {check["kind"] for check in reports[0]["checks"]} == {"output", "gradient", "parameter"}
+    assert {check["kind"] for check in reports[0]["checks"]} == {"loss", "output", "gradient", "parameter"}
 
 
 def test_a_saved_plan_is_verified_and_a_damaged_one_is_not(tmp_path):

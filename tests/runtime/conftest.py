@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
+from shardwise import Cluster
 from shardwise.graph import capture
 from shardwise.plan import Offers, random_plan
 
@@ -35,3 +38,11 @@ def plan_of():
         return random_plan(graph, mesh, seed, offers=offers)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def slow_devices():
+    """A cluster on which sharding pays even for tiny models."""
+    laptop = Cluster.preset("laptop")
+    flops = dict.fromkeys(laptop.device.flops, 1e8)
+    return replace(laptop, name="slow", device=replace(laptop.device, flops=flops, memory_bandwidth=1e8))

@@ -19,8 +19,8 @@ def test_any_valid_plan_equals_the_model(mlp, plan_of, mesh, seed):
     model, args, graph, offers = mlp
     report = verify(model, args, {}, plan_of(graph, mesh, seed, offers), steps=3)
     assert report.ok, str(report)
-    assert {check.kind for check in report.checks} == {"output", "gradient", "parameter"}
-    assert len(report.checks) == 1 + 4 + 4
+    assert {check.kind for check in report.checks} == {"loss", "output", "gradient", "parameter"}
+    assert len(report.checks) == 3 + 1 + 4 + 4
     assert 0.8 * report.predicted_peak < report.peak
     assert bool(report.collectives) == (mesh != "d=1")
 

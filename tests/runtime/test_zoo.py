@@ -1,14 +1,12 @@
 """Every architecture of the zoo, sharded by the planner and at random, equals itself unsharded."""
 
 import sys
-from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 import torch
 
-from shardwise import Cluster
 from shardwise.graph import capture
 from shardwise.plan import Offers, plan_graph, random_plan
 from shardwise.runtime import verify
@@ -39,19 +37,12 @@ def built(name):
     return model, args, kwargs, capture(model, args, kwargs)
 
 
-def slow_devices():
-    """A cluster on which sharding pays even for tiny models."""
-    laptop = Cluster.preset("laptop")
-    flops = dict.fromkeys(laptop.device.flops, 1e5)
-    return replace(laptop, name="slow", device=replace(laptop.device, flops=flops, memory_bandwidth=1e5))
-
-
-def check(name, seeds):
+def check(name, seeds, cluster):
     model, args, kwargs, graph = built(name)
     offers = Offers(graph)
     sent = 0
     for mesh in MESHES:
-        plans = [plan_graph(graph, mesh=mesh, cluster=slow_devices(), compare=False)]
+        plans = [plan_graph(graph, mesh=mesh, cluster=cluster, compare=False)]
         plans += [random_plan(graph, mesh, seed, offers=offers) for seed in seeds]
         for number, plan in enumerate(plans):
             report = verify(model, args, kwargs, plan, steps=2)
@@ -67,14 +58,14 @@ def test_there_are_enough_architectures():
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_sample(name):
-    check(name, range(1))
+def test_sample(name, slow_devices):
+    check(name, range(1), slow_devices)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", zoo.ZOO)
-def test_all_by_the_planner_and_by_ten_random_plans(name):
-    check(name, range(10))
+def test_all_by_the_planner_and_by_ten_random_plans(name, slow_devices):
+    check(name, range(10), slow_devices)
 
 
 @pytest.mark.long

@@ -11,7 +11,9 @@ Optimizer = Callable[[Sequence[Tensor]], torch.optim.Optimizer]
 
 OPTIMIZERS: Mapping[str, Optimizer] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+    # Adam divides by the size of the gradient: with a smaller epsilon the rounding of a gradient that is nearly zero
+    # would become a step of full length.
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, eps=1e-5),
 }
 
 

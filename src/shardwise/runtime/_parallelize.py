@@ -1,7 +1,6 @@
 """`parallelize`: a model becomes its sharded self, inside a program that `torchrun` started on every rank."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
@@ -50,12 +49,13 @@ def parallelize(
     given = dict(kwargs or {})
     first = dist.get_rank() == 0
 
-    def planned() -> Plan | str:
+    def planned() -> dict[str, Any]:
         if not first:
-            return ""
-        return _stripped(plan or make_plan(model, args, given, mesh=Mesh.of(device_mesh), **options))
+            return {}
+        made = plan or make_plan(model, args, given, mesh=Mesh.of(device_mesh), **options)
+        return made.to_json()
 
-    shared: Plan = from_first(agreed("planning", planned))
+    shared = Plan.from_json(from_first(agreed("planning", planned)))
     own = agreed(
         "capturing the model",
         lambda: with_live_graph(shared, model, args, given, None if plan is None else plan.graph),
@@ -95,11 +95,6 @@ def _device_mesh(mesh: DeviceMesh | Mesh | str) -> DeviceMesh:
     if mesh.ranks != world:
         raise UsageError(f"mesh {mesh} has {mesh.ranks} ranks, but {world} processes were started")
     return mesh.to_device_mesh("cuda" if dist.get_backend() == "nccl" else "cpu")
-
-
-def _stripped(plan: Plan) -> Plan:
-    """The plan as plain data, without what only this process can have."""
-    return replace(plan, graph=replace(plan.graph, live=None))
 
 
 def _persistence(module: nn.Module) -> Callable[[str], bool]:

@@ -1,7 +1,6 @@
 """Training steps on real ranks: a process for each, gloo between them, and their pieces brought home."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from ._optimizers import Optimizer, chosen_optimizer
 from ._parallelize import parallelize
 from ._simulate import Pieces
 from ._spawn import on_ranks
-from ._train import Trained
+from ._train import Trained, loss_of
 
 Locals = dict[str, Tensor | None]
 
@@ -32,11 +31,9 @@ def train_on_gloo(
     files: Mapping[str, str] | None = None,
 ) -> Trained:
     """As `train`, on a process for each rank of the plan."""
-    sent = replace(plan, graph=replace(plan.graph, live=None))
-    state = model.training if isinstance(model, torch.nn.Module) else True
     found = on_ranks(
         _train_here,
-        *(sent, model, state, tuple(args), dict(kwargs), steps, optimizer, seed),
+        *(plan.to_json(), model, tuple(args), dict(kwargs), steps, optimizer, seed),
         ranks=plan.mesh.ranks,
         files=files,
     )
@@ -54,12 +51,19 @@ def train_on_gloo(
             for name, layout in layouts.items()
         }
 
-    return Trained(
+    trained = Trained(
         gathered(0, outputs, given),
         gathered(1, gradients, shapes),
         gathered(2, inputs, shapes),
         [found[0][3]],
     )
+    for step in range(len(found[0][4])):
+        at_step = {
+            name: Pieces(outputs[name], given[name], tuple(rank[4][step][name] for rank in found))
+            for name in found[0][4][step]
+        }
+        trained.losses.append(loss_of(plan, at_step))
+    return trained
 
 
 def _targets(plan: Plan, role: str) -> list[str]:
@@ -72,24 +76,24 @@ def _layouts(plan: Plan, role: str) -> list[Any]:
 
 
 def _train_here(
-    plan: Plan,
+    document: dict[str, Any],
     model: Callable[..., Any],
-    training: bool,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     steps: int,
     optimizer: str | Optimizer,
     seed: int,
-) -> tuple[Locals, Locals, Locals, list[Recorded]]:
-    """What this rank holds in the end: outputs, gradients of the first step, state; and what the last step sent."""
-    if isinstance(model, torch.nn.Module):
-        model.train(training)
+) -> tuple[Locals, Locals, Locals, list[Recorded], list[Locals]]:
+    """What this rank holds in the end: outputs, gradients of the first step, state; what the last step
+    sent; and the losses of every step."""
+    plan = Plan.from_json(document)
     sharded = parallelize(model, plan.mesh, args, kwargs, plan=plan, seed=seed, local_outputs=True)
     graph = sharded.plan.graph
     losses = {entry.target for entry in graph.with_role("tangent")}
     trained = [parameter for parameter in sharded.parameters() if parameter.requires_grad]
     stepper = chosen_optimizer(optimizer)(trained) if trained and steps else None
     gradients: Locals = {}
+    steps_losses: list[Locals] = []
     for step in range(max(steps, 1)):
         given, given_kwargs = _local_arguments(sharded, args, kwargs)
         with record_collectives() as seen:
@@ -101,6 +105,8 @@ def _train_here(
             if graph.training:
                 starts = [tensor for name, tensor in outputs.items() if name in losses and tensor is not None]
                 torch.autograd.backward(starts, [torch.ones_like(tensor) for tensor in starts])
+        if graph.training:
+            steps_losses.append({n: t.detach() for n, t in outputs.items() if n in losses and t is not None})
         if step == 0 and graph.training:
             named = arguments(graph, given, given_kwargs)
             inputs = {e.target: named[e.name] for e in graph.with_role("user_input")}
@@ -114,7 +120,7 @@ def _train_here(
         if entry.role in ("parameter", "buffer")
     }
     outputs = {name: None if tensor is None else tensor.detach() for name, tensor in outputs.items()}
-    return outputs, gradients, state, seen.collectives
+    return outputs, gradients, state, seen.collectives, steps_losses
 
 
 def _gradient(sharded: Sharded, inputs: Mapping[str, Any], name: str) -> Tensor | None:

@@ -62,7 +62,9 @@ def run_model(
             if not graph.training:
                 break
             torch.autograd.backward([run.outputs[name].sum() for name in losses])
-            run.losses.append(sum(float(run.outputs[name].detach().sum()) for name in losses))
+            run.losses.append(
+                sum(float(run.outputs[name].detach().sum()) for name in losses if name in run.outputs)
+            )
             if step == 0:
                 inputs = _named(graph, given, given_kwargs)
                 tensors = {**inputs, **trained}
@@ -96,7 +98,7 @@ def run_captured(
                 gradients[output.target] = value
             elif output.target in buffers:
                 inputs[named[output.target]] = value
-        run.losses.append(sum(float(run.outputs[name].sum()) for name in losses))
+        run.losses.append(sum(float(run.outputs[name].sum()) for name in losses if name in run.outputs))
         run.gradients = run.gradients or gradients
         if stepper is not None:
             for name, tensor in trained.items():

@@ -113,9 +113,6 @@ def serve(job: Path, ranks: int, rank: int) -> None:
     sys.path[:], files, timeout, parcel = pickle.loads(job.read_bytes())
     faulthandler.dump_traceback_later(0.9 * timeout)  # into the log: where it hangs, if it does
     torch.set_num_threads(1)
-    for name, file in files.items():
-        _import(name, file)
-    function, args = pickle.loads(parcel)
     dist.init_process_group(
         "gloo",
         init_method=f"file://{job.with_name('store')}",
@@ -125,6 +122,7 @@ def serve(job: Path, ranks: int, rank: int) -> None:
     )
     verdict = "ok"
     try:
+        function, args = _opened(parcel, files)
         result = function(*args)
     except UsageError as error:
         verdict, result = "usage", str(error)
@@ -136,6 +134,17 @@ def serve(job: Path, ranks: int, rank: int) -> None:
     if verdict != "ok":
         os._exit(1)  # at once: others may be waiting for this one in a collective
     dist.destroy_process_group()
+
+
+def _opened(parcel: bytes, files: Mapping[str, str]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    try:
+        for name, file in files.items():
+            _import(name, file)
+        return pickle.loads(parcel)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"the ranks cannot import what they are to run ({error}): define the model in a module that they can import"
+        ) from error
 
 
 def _import(name: str, file: str) -> None:

@@ -15,12 +15,14 @@ from ._simulate import Pieces, Simulated, Simulation, plan_pieces
 
 @dataclass
 class Trained:
-    """Pieces by name: outputs of the last step, gradients of the first, state after all steps; what every step sent."""
+    """Pieces by name: outputs of the last step, gradients of the first, state after all steps; of every step what it
+    sent and its loss."""
 
     outputs: dict[str, Pieces | None] = field(default_factory=dict)
     gradients: dict[str, Pieces | None] = field(default_factory=dict)
     state: dict[str, Pieces] = field(default_factory=dict)
     collectives: list[list[Recorded]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
     peak: int | None = None
 
 
@@ -41,6 +43,7 @@ def train(
         trained.outputs = ran.outputs
         trained.gradients = trained.gradients or ran.gradients
         trained.collectives.append(ran.collectives)
+        trained.losses.append(loss_of(plan, ran.outputs))
         trained.peak = max(trained.peak or 0, ran.peak)
         _write_back(plan, inputs, ran)
         if stepper is not None:
@@ -51,6 +54,12 @@ def train(
             stepper.step()
     trained.state = {e.target: inputs[e.name] for e in graph.inputs if e.role in ("parameter", "buffer")}
     return trained
+
+
+def loss_of(plan: Plan, outputs: Mapping[str, Pieces | None]) -> float:
+    """The sum of all outputs that backward starts from."""
+    starts = [outputs[entry.target] for entry in plan.graph.with_role("tangent") if entry.target in outputs]
+    return sum(float(pieces.whole().sum()) for pieces in starts if pieces is not None)
 
 
 def _write_back(plan: Plan, inputs: dict[str, Pieces], ran: Simulated) -> None:

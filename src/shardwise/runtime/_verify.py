@@ -135,13 +135,17 @@ def coarsest(plan: Plan, wide: bool = False) -> torch.dtype | None:
 def _checks(plan: Plan, expected: Run, trained: Trained, wide: bool) -> list[Check]:
     least = coarsest(plan, wide)
     parameters = {entry.target for entry in plan.graph.with_role("parameter")}
+    losses = [
+        {f"step {n + 1}": torch.tensor(loss, dtype=torch.float64) for n, loss in enumerate(run.losses)}
+        for run in (expected, trained)
+    ]
     groups: list[tuple[str, Mapping[str, Any], Mapping[str, Pieces | None]]] = [
         ("output", expected.outputs, trained.outputs),
         ("gradient", expected.gradients, trained.gradients),
         ("parameter", {n: t for n, t in expected.state.items() if n in parameters}, trained.state),
         ("buffer", {n: t for n, t in expected.state.items() if n not in parameters}, trained.state),
     ]
-    checks = []
+    checks = compare("loss", losses[0], losses[1], {}, least) if plan.graph.training else []
     for kind, whole, pieces in groups:
         whole = {name: value for name, value in whole.items() if name in pieces}
         joined = {name: None if p is None else p.whole() for name, p in pieces.items()}
