@@ -23,6 +23,7 @@ from ._summary import bytes_text
 
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
 _TIGHTENINGS = 6
+_MANY = 2_000  # items from which layers that look alike share their choices
 
 Progress = Callable[[str, float], None]
 
@@ -53,7 +54,7 @@ def plan_graph(
     memory: int | float | str | None = None,
     optimizer: str = "adam",
     pin: Mapping[str, Pin] | None = None,
-    alike: bool = True,
+    alike: bool | None = None,
     gap: float = GAP,
     time_limit: float = 60.0,
     compare: bool = True,
@@ -63,9 +64,9 @@ def plan_graph(
 
     `memory` is what each device may hold (`"80GB"`; by default all that the cluster's device has). `pin` fixes
     layouts of parameters, inputs, outputs and nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`.
-    With `alike`, layers that look alike get the same choices. The search stops once the plan is known to lie within
-    `gap` of the best. With `compare` the baselines are worked out too, and the plan costs no more than any of them
-    that fits.
+    With `alike`, layers that look alike get the same choices, as they do by default in large graphs. The search stops
+    once the plan is known to lie within `gap` of the best. With `compare` the baselines are worked out too, and the
+    plan costs no more than any of them that fits.
     """
     planner = Planner(
         graph, Mesh.of(mesh), Cluster.of(cluster), memory=memory, optimizer=optimizer, progress=progress
@@ -98,7 +99,7 @@ class Planner:
         self,
         pins: Mapping[str, Pin],
         *,
-        alike: bool = True,
+        alike: bool | None = None,
         gap: float = GAP,
         time_limit: float = 60.0,
         compare: bool = True,
@@ -107,6 +108,8 @@ class Planner:
         held.require_all_used(self.graph)
         items = self._timed("choices", lambda: self._items(held))
         self.most_recent: Items = items
+        if alike is None:
+            alike = len(items.all) > _MANY
         best = self._within_memory(items, held, alike, gap, time_limit)
         if not compare:
             return best
@@ -136,7 +139,7 @@ class Planner:
         found: dict[str, Plan | None] = {}
         for baseline in baselines(self.mesh):
             items = self._items(pins, baseline)
-            folded = fold(items, None, name=self.graph.name)
+            folded = fold(items, None, alike=len(items.all) > _MANY, name=self.graph.name)
             solution = solve(folded.problem, time_limit=time_limit, gap=gap)
             found[baseline.name] = None
             if solution.choices is not None:

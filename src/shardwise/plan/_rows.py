@@ -20,7 +20,7 @@ from ..discover import Crash, Found, discover, run_isolated
 from ..errors import UsageError
 from ..graph import Graph, Node, Ref, TensorInfo
 from ..placements import Row, is_partial, parse_placement
-from ..rules import hand_rows
+from ..rules import book_rows
 
 Source = Literal["book", "discovered", "replicated"]
 
@@ -52,7 +52,7 @@ class Offers:
         args, kwargs = described(self.graph, node)
         replicated = _replicated(node)
         outputs = [None if info is None else info.shape for info in node.outputs]
-        rows = hand_rows(node.op, args, kwargs, outputs)
+        rows = book_rows(node.op, args, kwargs, outputs)
         if rows is not None:
             return Offer((replicated, *_useful(rows)), "book")
         if not node.inputs:

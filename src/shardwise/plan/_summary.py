@@ -31,10 +31,8 @@ def _lines(plan: "Plan", most: int) -> Iterator[str]:
         yield f"  over {axis:<11} {bytes_text(sent):>10} a device and step"
     limit = options.get("memory")
     yield ""
-    yield (
-        f"  memory           {bytes_text(cost.peak):>10} at its peak, {bytes_text(cost.lasting)} of it held throughout"
-        + (f"; {bytes_text(limit)} are allowed" if limit else "")
-    )
+    allowed = f" of {bytes_text(limit)}" if limit else ""
+    yield f"  memory           {bytes_text(cost.peak):>10}{allowed} at its peak, {bytes_text(cost.lasting)} throughout"
     yield f"  over the step    {sparkline(cost.held)}"
     yield from _against(plan)
     yield from _dearest(plan, most)

@@ -244,6 +244,21 @@ def plan(a, s, region, limit):
 
 
 @njit(cache=True)
+def work_without_cutset(a, s, limit):
+    """Table entries that eliminating every node would look at; infinite where a node would have to be fixed."""
+    eliminated, fixed = plan(a, s, np.arange(len(a.k)), limit)
+    if fixed:
+        return np.inf
+    work = 0.0
+    for i in range(eliminated):
+        size = float(a.k[s.step[i].node])
+        for j in range(s.step[i].scope, s.step[i + 1].scope):
+            size *= a.k[s.scope[j]]
+        work += size
+    return work
+
+
+@njit(cache=True)
 def _tidy_scope(s, i):
     """Drop fixed nodes from the scope of step `i` and sort it, latest first. Returns its length."""
     begin = s.step[i].scope

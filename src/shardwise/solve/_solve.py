@@ -150,7 +150,7 @@ class _Run:
                     break
         finally:
             self._halt()
-            patience = time.monotonic() + 1.0
+            patience = time.monotonic() + 0.5
             for thread in threads:
                 thread.join(max(0.0, patience - time.monotonic()))
         for failure in failures:

@@ -8,22 +8,26 @@ counted in steps and never in seconds, so that a run can be repeated.
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from ._dual import Dual
-from ._eliminate import scratch
+from ._eliminate import scratch, solve_region, work_without_cutset
 from ._exchange import View
 from ._kernel import BIG, Kernel
 from ._messages import message_offsets, sweep
 from ._milp import prove, size_of
-from ._pricing import cost_of, load_of, overflow
+from ._pricing import cost_of, load_of, overflow, price_nodes
 from ._reduce import Reduction, reduce
 from ._walk import walk
 
 _MOST_PROVEN = 250_000  # variables of the largest program that is tried
 _SMALL = 5_000  # variables of a program that is tried at once
 _FIRST_WORK = 400_000_000  # table entries that the first passes may look at
+_MOST_EXACT = 300_000_000  # table entries that an exact elimination of all nodes may look at
+_LARGEST_EXACT = 4_000_000  # of one of its tables
+_EXACT_STEPS = 12  # of the ascent by exact eliminations, in one round
 _MOST_RESTARTS = 40  # of the ascent after it stalled
 _PATIENCE = 8  # cycles of the walk without a new best before it starts from the common best
 
@@ -65,14 +69,18 @@ class Worker:
         self.tried_gap = np.inf
         self.ceiling = _ceiling(self.kernel)
         self.small = size_of(self.kernel) < _SMALL
+        self.exact = number == 0 and work_without_cutset(a, self.scratch, _LARGEST_EXACT) <= _MOST_EXACT
+        self.exact_step = 1.0
 
     def round(self, view: View) -> View:
         """One round. Returns what is new."""
         self.rounds += 1
         if self.rounds == 1:
-            return self._first()
+            return self._without_memory() if self.exact else self._first()
         if view.prices is not None:
             self.prices = view.prices
+        if self.exact and self.rounds % 4 == 1:
+            return self._ascend_exactly(view)
         if self.dual is not None:
             turn = self.rounds % 4
             ready = self.dual.stalled or (self.small and self.dual.rounds >= 3)
@@ -83,6 +91,43 @@ class Worker:
             if turn == 0 and self.dual.restarts < _MOST_RESTARTS:
                 return self._ascend(view)
         return self._walk(view)
+
+    def _without_memory(self) -> View:
+        """The best choices if memory did not count, by eliminating all nodes: if they fit, nothing is better."""
+        bound = self._eliminate_all(np.zeros(len(self.load)))
+        report = self._report(bound=bound)
+        return replace(report, proven=True) if report.cost == bound else report
+
+    def _eliminate_all(self, prices: np.ndarray) -> float:
+        """Move to the best choices at some prices, and return the bound that the prices give."""
+        a = self.a
+        theta = np.empty(len(a.cost))
+        price_nodes(a, prices, theta)
+        _, self.pool = solve_region(
+            a, theta, a.tables, self.scratch, self.x, np.arange(len(a.k)), _LARGEST_EXACT, self.pool
+        )
+        self.cost = cost_of(a, self.x)
+        load_of(a, self.x, self.load)
+        return self.cost + float(prices @ (self.load - a.capacity))
+
+    def _ascend_exactly(self, view: View) -> View:
+        """Steps of subgradient ascent in which the priced problem is solved exactly: the best bound prices can give."""
+        prices, report = self.prices.copy(), View()
+        kept = self.x.copy(), self.load.copy(), self.cost
+        for _ in range(_EXACT_STEPS):
+            bound = self._eliminate_all(prices)
+            report = report.better(self._report(bound=bound)).better(
+                View(bound=bound, prices=prices, priced=bound)
+            )
+            over = (self.load - self.a.capacity).astype(float)
+            length = float(over @ over)
+            if self.stop[0] or length == 0:
+                break
+            ahead = (min(view.cost, report.cost) if np.isfinite(view.cost) else 1.05 * abs(bound)) - bound
+            self.exact_step *= 0.97
+            prices = np.maximum(prices + self.exact_step * max(ahead, 1.0) / length * over, 0.0)
+        self.x, self.load, self.cost = kept
+        return report
 
     def _first(self) -> View:
         """Message passing without prices: a bound, and a start for everything else."""

@@ -1,0 +1,145 @@
+"""A plan explains itself, survives JSON, keeps to memory and pins, and says why there is none."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import shardwise as sw
+from shardwise.graph import capture
+from shardwise.plan import Call, Planner, plan_graph
+
+OPTIONS = {"mesh": "dp=2,tp=2", "cluster": "laptop"}
+
+
+@pytest.fixture(scope="module")
+def graph():
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(512, 512, bias=False) for _ in range(6))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = torch.relu(layer(x)) + x
+            return x.square().mean()
+
+    with torch.device("meta"):
+        return capture(Deep(), (torch.empty(256, 512),))
+
+
+@pytest.fixture(scope="module")
+def best(graph):
+    return plan_graph(graph, **OPTIONS)
+
+
+def test_a_plan_survives_json(best, tmp_path):
+    best.save(tmp_path / "plan.json")
+    again = sw.Plan.load(tmp_path / "plan.json")
+    assert again == sw.Plan.from_json(json.loads(json.dumps(best.to_json())))
+    assert again.cost == best.cost
+    assert (
+        again.diff(best)
+        == f"step {best.summary().split(': ')[1].split(' a step')[0]} -> "
+        + (best.summary().split(": ")[1].split(" a step")[0])
+    )
+
+
+def test_the_cost_is_the_sum_of_its_parts(best):
+    cost = best.cost
+    assert cost.seconds == pytest.approx(sum(cost.entries) + cost.update)
+    assert cost.seconds == pytest.approx(cost.compute + cost.update + sum(cost.communication.values()))
+    moves = sum(m.change.price for m in best.schedule.moves)
+    assert moves == pytest.approx(sum(cost.communication.values()))
+
+
+def test_layers_that_look_alike_cost_as_much_as_layers_on_their_own(graph, best):
+    each = plan_graph(graph, alike=False, gap=0.0, **OPTIONS)
+    assert each.options["bound"] <= best.cost.seconds <= each.cost.seconds * 1.01
+
+
+def test_less_memory_is_kept_to_and_costs_no_less(graph, best):
+    limit = int(0.93 * best.cost.peak)
+    tight = plan_graph(graph, memory=limit, compare=False, **OPTIONS)
+    assert tight.cost.peak <= limit
+    assert tight.cost.seconds >= best.options["bound"]
+
+
+def test_too_little_memory_is_refused_with_what_would_do(graph):
+    with pytest.raises(sw.UsageError, match=r"fits in 1.00 KB a device: .* would do"):
+        plan_graph(graph, memory="1KB", **OPTIONS)
+
+
+def test_what_is_explained_is_what_was_chosen(best):
+    text = best.explain("layers.2")
+    assert "layers.2.weight float32[512, 512]" in text and "runner-up" in text
+    considered = best.considered("mm")
+    [chosen] = [entry for entry in considered if entry.chosen]
+    assert chosen.rows == str(best.choices["mm"])
+    assert chosen.seconds <= considered[0].seconds * (1 + 1e-6)  # no single change makes it cheaper
+
+
+def test_a_place_that_is_not_there_is_refused(best):
+    with pytest.raises(sw.UsageError, match="'nowhere' is no module, node, parameter or input"):
+        best.explain("nowhere")
+
+
+def test_clashing_pins_are_named(graph):
+    pins = {"x": "S(0), R", "relu": "P(max), R", "layers.1.*": "R, S(0)"}
+    with pytest.raises(sw.UsageError, match=r"meets these pins together: relu: P\(max\), R$"):
+        plan_graph(graph, pin=pins, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("pins", "complaint"),
+    [
+        ({"y": "R, R"}, "pin 'y' matches no parameter"),
+        ({"x": "S(2), R"}, "shards dim 2 of x, which has shape"),
+        ({"x": "R"}, "has 2 axes but 1 placements"),
+        ({"x": {"pp": "R"}}, "no axis 'pp'"),
+    ],
+)
+def test_pins_that_cannot_be_are_refused(graph, pins, complaint):
+    with pytest.raises(sw.UsageError, match=complaint):
+        plan_graph(graph, pin=pins, **OPTIONS)
+
+
+@pytest.mark.parametrize("memory", ["much", "80 apples", "GB"])
+def test_memory_is_an_amount(graph, memory):
+    with pytest.raises(sw.UsageError, match="is no amount of bytes"):
+        plan_graph(graph, memory=memory, **OPTIONS)
+
+
+def test_an_operator_without_rows_is_replicated_and_named():
+    @torch.library.custom_op("shardwise_tests::ranked", mutates_args=())
+    def ranked(x: torch.Tensor) -> torch.Tensor:
+        return x.flatten().sort().values.square().cumsum(0).view(x.shape)
+
+    @ranked.register_fake
+    def _(x):
+        return torch.empty_like(x)
+
+    made = sw.plan(lambda x: ranked(x) + 1, (torch.rand(8, 8),), training=False, **OPTIONS)
+    assert made.choices["ranked"].source == "replicated"
+    assert (
+        "replicated for want of rows" in made.summary() and "shardwise_tests.ranked.default" in made.summary()
+    )
+
+
+def test_every_baseline_is_dearer_or_does_not_fit(best):
+    for line in best.options["baselines"].values():
+        assert best.cost.seconds <= line["seconds"] or line["peak"] > best.options["memory"]
+
+
+def test_in_data_parallelism_calls_see_whole_weights(graph):
+    planner = Planner(graph, sw.Mesh.parse("d=4"), sw.Cluster.of("laptop"))
+    from shardwise.plan._pins import Pins
+
+    fsdp = planner.baselines(Pins(planner.mesh))["FSDP"]
+    weights = {i.name for i in graph.with_role("parameter")}
+    assert all(str(fsdp.inputs[name]).startswith("S(") for name in weights)
+    for entry in fsdp.schedule.entries:
+        if isinstance(entry, Call):
+            for value, layout in zip(entry.inputs, entry.choice.input_layouts, strict=True):
+                assert value.ref.name not in weights or layout.is_replicated
