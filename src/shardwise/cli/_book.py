@@ -37,7 +37,7 @@ def build_command(
 
     Without --models the models of examples/models.py are captured, too, where there is that file.
 
-    Example: shardwise book build --out book --workers 2
+    Example: shardwise book build --op linalg_cross --out book
     """
     from ..book import build
 

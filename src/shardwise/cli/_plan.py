@@ -47,7 +47,7 @@ def plan(
 ) -> None:
     """Find the cheapest plan of a model on a mesh, and say why.
 
-    Example: shardwise plan examples/models.py:build_llama --mesh dp=2,tp=2 --cluster laptop
+    Example: shardwise plan examples/models.py:build_llama --mesh dp=2,tp=2
     """
     if (mesh is None) == (devices is None):
         raise UsageError("give either --mesh, such as dp=8,tp=8, or --devices, such as 64")

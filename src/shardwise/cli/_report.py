@@ -22,7 +22,9 @@ def report(
 ) -> None:
     """Draw a plan as one HTML file that needs no network.
 
-    Example: shardwise report plan.json --out plan.html
+    Example: shardwise plan examples/models.py:build_mlp --mesh dp=2 --out p.json
+
+    Example: shardwise report p.json --out p.html
     """
     from ..plan import Plan
     from ..report import document, plan_page

@@ -37,7 +37,7 @@ def solve(
 
     The solution is checked by an independent evaluator before it is written.
 
-    Example: shardwise solve A.json.gz --time-limit 60 --out solution.json
+    Example: shardwise solve examples/solve/three.json --out solution.json
     """
     begun = time.monotonic()
     if not time_limit > 0:

@@ -33,10 +33,12 @@ def verify(
     seed: Annotated[int, typer.Option(help="Of weights, arguments and dropout.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Run a plan and the unsharded model and compare: outputs, gradients, parameters after optimizer steps, the
-    collectives that were priced, the memory that was predicted. The exit status is 0 only if all agree.
+    """Run a plan and the unsharded model, and compare.
 
-    Example: shardwise verify examples/models.py:build_mlp --mesh dp=2,tp=2 --steps 3
+    What is compared: outputs, gradients, parameters after optimizer steps, the collectives that were priced, the memory
+    that was predicted. The exit status is 0 only if all agree.
+
+    Example: shardwise verify examples/models.py:build_mlp --mesh dp=2,tp=2
     """
     import torch
 

@@ -1,6 +1,7 @@
-"""Reports that people look at: a plan as one HTML file that needs no other."""
+"""Reports that people look at: a plan as one HTML file that needs no other, a layout as a grid on the terminal."""
 
 from ._document import document
+from ._grid import picture_of, pieces
 from ._page import plan_page
 
-__all__ = ["document", "plan_page"]
+__all__ = ["document", "picture_of", "pieces", "plan_page"]
