@@ -12,7 +12,7 @@ from shardwise.cli import app, main
 ROOT = Path(__file__).parents[2]
 EXAMPLE = re.compile(r"^ *Example: (shardwise .*?) *$", re.MULTILINE)
 STATUS = {"check": 1}  # its example is a row that is refuted
-LONG = {"book build", "audit", "plan"}
+LONG = {"audit", "book build", "calibrate", "plan"}
 
 
 @pytest.fixture
