@@ -91,7 +91,7 @@ class Planner:
         self.memory = int(cluster.device.memory) if memory is None else bytes_of(memory)
         self.optimizer = Optimizer.of(optimizer)
         self.progress = progress or (lambda phase, share: None)
-        self.offers = Offers(graph)
+        self.offers = Offers(graph, alone=mesh.ranks == 1)
         self.layouts = Layouts(mesh)
         self.seconds: dict[str, float] = {}
 
@@ -160,10 +160,10 @@ class Planner:
         folded = self._timed("problem", lambda: fold(items, max(limit, 0), alike=alike, name=self.graph.name))
         solution = self._timed("solve", lambda: solve(folded.problem, time_limit=time_limit, gap=gap))
         if solution.choices is None:
-            raise UsageError(self._why_not(solution, items.pins))
+            raise UsageError(self._why_not(solution, limit, items.pins))
         return folded, solution
 
-    def _why_not(self, solution: Solution, pins: Pins) -> str:
+    def _why_not(self, solution: Solution, limit: int, pins: Pins) -> str:
         head = f"no plan of {self.graph.name} on {self.mesh} fits in {bytes_text(self.memory)} a device"
         if solution.status == "unknown":
             return f"{head}, as far as {solution.seconds:.0f} seconds of search can tell: give it more time or memory"
@@ -171,9 +171,10 @@ class Planner:
         if lacking is None or lacking.forbidden:
             clash = " and ".join(f"{name}: {pin}" for name, pin in self._clashing(pins).items())
             return f"no plan of {self.graph.name} on {self.mesh} meets these pins together: {clash}"
-        need = lacking.enough if lacking.enough is not None else lacking.at_least
+        need = (lacking.enough if lacking.enough is not None else lacking.at_least) or 0
+        need += self.memory - limit  # what the problem does not count
         least = "at least " if lacking.enough is None else ""
-        return f"{head}: {least}{bytes_text(need or 0)} would do"
+        return f"{head}: {least}{bytes_text(need)} would do"
 
     def _clashing(self, pins: Pins) -> dict[str, Pin]:
         """The fewest pins found that no plan meets together: those without which the others could be met."""

@@ -35,10 +35,11 @@ class Offer:
 
 
 class Offers:
-    """The rows of the nodes of one graph, each kind of call looked up once."""
+    """The rows of the nodes of one graph, each kind of call looked up once; on a device `alone` there is one row."""
 
-    def __init__(self, graph: Graph, cache: Path | None = None) -> None:
+    def __init__(self, graph: Graph, cache: Path | None = None, *, alone: bool = False) -> None:
         self.graph = graph
+        self.alone = alone
         self.found = _Cache(cache or _default_cache())
         self._known: dict[Any, Offer] = {}
 
@@ -51,6 +52,8 @@ class Offers:
     def _look_up(self, node: Node) -> Offer:
         args, kwargs = described(self.graph, node)
         replicated = _replicated(node)
+        if self.alone:
+            return Offer((replicated,), "book")
         outputs = [None if info is None else info.shape for info in node.outputs]
         rows = book_rows(node.op, args, kwargs, outputs)
         if rows is not None:
