@@ -80,6 +80,12 @@ def test_what_is_explained_is_what_was_chosen(best):
     assert chosen.seconds <= considered[0].seconds * (1 + 1e-6)  # no single change makes it cheaper
 
 
+def test_debug_prints_what_was_considered_for_every_node(capsys):
+    made = sw.plan(torch.mm, (torch.rand(64, 64), torch.rand(64, 64)), training=False, debug=True, **OPTIONS)
+    said = capsys.readouterr().out
+    assert "%mm = aten.mm.default" in said and f"* {made.choices['mm']}: compute" in said
+
+
 def test_a_place_that_is_not_there_is_refused(best):
     with pytest.raises(sw.UsageError, match="'nowhere' is no module, node, parameter or input"):
         best.explain("nowhere")

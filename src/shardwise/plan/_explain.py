@@ -39,6 +39,24 @@ def considered(plan: "Plan", name: str) -> list[Considered]:
     return Explainer(plan).considered(name)
 
 
+def all_considered(plan: "Plan", most: int = 8) -> str:
+    """Every node with the cheapest of what was considered for it, the chosen one marked."""
+    explainer = Explainer(plan)
+    lines = []
+    for node in plan.graph.nodes:
+        lines.append(str(node))
+        found = explainer.considered(node.name)
+        shown = [entry for i, entry in enumerate(found) if i < most or entry.chosen]
+        for entry in shown:
+            mark = "*" if entry.chosen else " "
+            lines.append(
+                f"  {mark} {entry.rows}: compute {time_text(entry.compute)}, around {time_text(entry.around)}"
+            )
+        if len(found) > len(shown):
+            lines.append(f"    ... and {len(found) - len(shown)} more")
+    return "\n".join(lines)
+
+
 def explain(plan: "Plan", place: str) -> str:
     """What was chosen for a node, a module's nodes, a parameter or an input, and what else could have been."""
     return "\n".join(Explainer(plan).lines(place))

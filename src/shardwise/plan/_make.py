@@ -13,6 +13,7 @@ from ..mesh import Cluster, Mesh
 from ..solve import Solution, solve
 from ._baselines import Baseline, Restriction, baselines
 from ._choices import Layouts
+from ._explain import all_considered
 from ._fold import Folded, fold
 from ._items import UNIT, CopyItem, Items
 from ._pins import Pin, Pins
@@ -58,6 +59,7 @@ def plan_graph(
     gap: float = GAP,
     time_limit: float = 60.0,
     compare: bool = True,
+    debug: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
     """The cheapest plan of a captured graph on a mesh.
@@ -66,12 +68,15 @@ def plan_graph(
     layouts of parameters, inputs, outputs and nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`.
     With `alike`, layers that look alike get the same choices, as they do by default in large graphs. The search stops
     once the plan is known to lie within `gap` of the best. With `compare` the baselines are worked out too, and the
-    plan costs no more than any of them that fits.
+    plan costs no more than any of them that fits. With `debug`, every node is printed with what was considered for it.
     """
     planner = Planner(
         graph, Mesh.of(mesh), Cluster.of(cluster), memory=memory, optimizer=optimizer, progress=progress
     )
-    return planner.plan(pin or {}, alike=alike, gap=gap, time_limit=time_limit, compare=compare)
+    made = planner.plan(pin or {}, alike=alike, gap=gap, time_limit=time_limit, compare=compare)
+    if debug:
+        print(all_considered(made))
+    return made
 
 
 class Planner:

@@ -118,6 +118,8 @@ def _fallen_back(plan: "Plan") -> Iterator[str]:
 
 
 def time_text(seconds: float) -> str:
+    if seconds == float("inf"):
+        return "impossible"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:.2f} {unit}"
