@@ -6,6 +6,7 @@ on simulated ranks against the unsharded model, and draws it as a page.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -57,6 +58,13 @@ class Transformer(nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), following.flatten())
 
 
+def build() -> tuple[nn.Module, tuple[Tensor, Tensor], dict[str, Any]]:
+    """The model and a batch, as `shardwise plan examples/demo.py:build` asks for them."""
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 512, (8, 64))
+    return Transformer(), (tokens, tokens.roll(-1, 1)), {}
+
+
 def main(folder: Path) -> None:
     console.rule("1. How may torch.mm be sharded?")
     found = sw.discover(torch.mm, torch.rand(4, 6), torch.rand(6, 8))
@@ -74,10 +82,7 @@ def main(folder: Path) -> None:
     console.print(verdict.counterexample.shown())
 
     console.rule("3. How should this transformer be trained on 2 x 2 devices of 26 MB?")
-    torch.manual_seed(0)
-    model = Transformer()
-    tokens = torch.randint(0, 512, (8, 64))
-    batch = (tokens, tokens.roll(-1, 1))
+    model, batch, _ = build()
     plan = sw.plan(model, batch, mesh="dp=2,tp=2", cluster="laptop", memory="26MB", time_limit=300)
     console.print(plan.summary(most=3))
 
