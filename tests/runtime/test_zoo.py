@@ -73,6 +73,6 @@ def test_all_by_the_planner_and_by_ten_random_plans(name, slow_devices):
 def test_on_real_ranks(name):
     model, args, kwargs, graph = built(name)
     plan = random_plan(graph, "a=2,b=2", 1)
-    report = verify(model, args, kwargs, plan, steps=2, backend="gloo", files={"zoo_of_layers": str(FILE)})
+    report = verify(model, args, kwargs, plan, steps=2, backend="gloo", build=zoo.ZOO[name])
     assert report.ok, str(report)
     assert report.collectives

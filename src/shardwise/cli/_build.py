@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,6 @@ import typer
 
 from ..errors import UsageError
 
-_PREFIX = "_shardwise_"
 Build = Annotated[
     str, typer.Argument(metavar="FILE.py:BUILD", help="A function without arguments: (model, args, kwargs).")
 ]
@@ -17,6 +17,15 @@ Build = Annotated[
 
 def built(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """What the function gives: a model, its positional arguments and its keyword arguments."""
+    result = builder(text)()
+    match result:
+        case (model, tuple() | list() as args, dict() as kwargs) if callable(model):
+            return model, tuple(args), kwargs
+    raise UsageError(f"{text} gives {type(result).__name__}: it must return (model, args, kwargs)")
+
+
+def builder(text: str) -> Callable[[], Any]:
+    """The function itself."""
     file, colon, name = text.rpartition(":")
     if not colon or not name.isidentifier():
         raise UsageError(f"{text!r} names no function: write it as model.py:build")
@@ -26,24 +35,14 @@ def built(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     function = getattr(_imported(path), name, None)
     if not callable(function):
         raise UsageError(f"{file} has no function {name}")
-    result = function()
-    match result:
-        case (model, tuple() | list() as args, dict() as kwargs) if callable(model):
-            return model, tuple(args), kwargs
-    raise UsageError(f"{text} gives {type(result).__name__}: it must return (model, args, kwargs)")
-
-
-def loaded_files() -> dict[str, str]:
-    """The files that were loaded here, by the names of their modules: other processes need them to know the classes."""
-    return {
-        name: str(module.__file__)
-        for name, module in sys.modules.items()
-        if name.startswith(_PREFIX) and module.__file__
-    }
+    return function
 
 
 def _imported(path: Path) -> Any:
-    name = f"{_PREFIX}{path.stem}"  # so that no installed module of the same name is hidden
+    name = f"_shardwise_{path.stem}"  # so that no installed module of the same name is hidden
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__file__ == str(path):
+        return loaded
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is no Python file")

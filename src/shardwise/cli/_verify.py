@@ -7,7 +7,7 @@ import typer
 
 from ..errors import UsageError
 from ._app import Json, app, print_json
-from ._build import Build, built, loaded_files
+from ._build import Build, builder, built
 
 
 @app.command()
@@ -72,7 +72,7 @@ def verify(
             double=double,
             backend=backend,
             seed=seed,
-            files=loaded_files(),
+            build=builder(build),
         )
         for chosen in plans
     ]

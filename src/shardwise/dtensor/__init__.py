@@ -9,7 +9,7 @@ from ._lists import run_step_on_all
 from ._pages import html, markdown
 from ._read import Answer, Unanswered, answers, ask, read, registration
 from ._record import Recorded, record_collectives
-from ._redistribute import layout_of, redistribute, run_plan
+from ._redistribute import layout_of, local_of, redistribute, run_plan
 from ._register import RuleLike, extend, register, registered, unregister
 from ._reproduce import Reproduction, execute, reproduce
 from ._steps import run_step
@@ -36,6 +36,7 @@ __all__ = [
     "html",
     "install",
     "layout_of",
+    "local_of",
     "markdown",
     "most_telling",
     "overload_calls",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
@@ -74,6 +75,11 @@ def redistribute(
         shape=tensor.shape,
         stride=tensor.stride(),
     )
+
+
+def local_of(tensor: DTensor) -> Tensor:
+    """What this rank holds of a DTensor; without gradients not even a view is made of it."""
+    return tensor.to_local() if torch.is_grad_enabled() else tensor._local_tensor
 
 
 def run_plan(local: Tensor, plan: Plan, device_mesh: Any, shape: Sequence[int]) -> Tensor:

@@ -131,6 +131,13 @@ class Live:
     in_spec: Any
     out_spec: Any
 
+    @cached_property
+    def arguments(self) -> tuple[tuple[str, int], ...]:
+        """The inputs that are the user's, each with its place among the leaves of the arguments."""
+        from ._read import argument_places
+
+        return argument_places(self.module)
+
 
 @dataclass(frozen=True)
 class Graph:

@@ -129,6 +129,16 @@ def read_inputs(
     return tuple(found)
 
 
+def argument_places(module: fx.GraphModule) -> tuple[tuple[str, int], ...]:
+    """The placeholders that stand for the user's arguments, each with its place among their leaves."""
+    found = []
+    for node in module.graph.find_nodes(op="placeholder"):
+        match node.meta["desc"]:
+            case desc.PlainAOTInput(idx=idx):
+                found.append((node.name, idx))
+    return tuple(found)
+
+
 def read_outputs(
     module: fx.GraphModule, names: Sequence[str], outputs: Sequence[str], changed: Sequence[str]
 ) -> tuple[Output, ...]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch._aot_autograd import descriptors as desc
 from torch.export._tree_utils import reorder_kwargs
 from torch.utils import _pytree as pytree
 
@@ -97,12 +96,7 @@ def arguments(
             f"{graph.name} is called with arguments of the form {_form(spec)}, "
             f"but was captured with {_form(live.in_spec)}"
         )
-    values = {}
-    for node in live.module.graph.find_nodes(op="placeholder"):
-        match node.meta["desc"]:
-            case desc.PlainAOTInput(idx=idx):
-                values[node.name] = flat[idx]
-    return values
+    return {name: flat[place] for name, place in live.arguments}
 
 
 def ones(graph: Graph, tangents: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.utils import _pytree as pytree
 
-from ..dtensor import layout_of, redistribute, run_plan
+from ..dtensor import layout_of, local_of, redistribute, run_plan
 from ..errors import UsageError
 from ..graph import Graph, Input, Ref, arguments, constants
 from ..layout import Layout
@@ -75,6 +75,12 @@ class Sharded(nn.Module):
         self._named = {entry.name: entry for entry in self._graph.inputs}
         random = [node.overload for node in self._graph.nodes if is_random(node.overload)]
         self._draws_by_generator = any(not follows_positions(op) for op in random)
+        # Where each parameter and buffer is held: looked up anew in every step, because it may be exchanged.
+        self._where = {
+            entry.name: self._holder(entry.target)
+            for entry in self._graph.inputs
+            if entry.role in ("parameter", "buffer")
+        }
         self._buffer_names = {entry.target for entry in self._graph.with_role("buffer")}
         for target, layout in _mutated(self.plan).items():
             require_same_layout(self.plan, target, layout)
@@ -124,17 +130,23 @@ class Sharded(nn.Module):
         return pytree.tree_unflatten(leaves, self._graph.live.out_spec)
 
     def _input(self, value: Value, given: Mapping[str, Any]) -> Tensor:
-        entry = self._named[value.ref.name]
-        if entry.role == "constant":
-            return self._constants[entry.name]
-        if entry.role == "user_input":
-            return self._argument(entry, given[entry.name])
-        return self.local(entry.target)
+        name = value.ref.name
+        if name in self._where:
+            tensors, last = self._where[name]
+            return local_of(tensors[last])
+        if name in self._constants:
+            return self._constants[name]
+        return self._argument(self._named[name], given[name])
+
+    def _holder(self, name: str) -> tuple[dict[str, Any], str]:
+        owner, _, last = name.rpartition(".")
+        module = self.get_submodule(owner)
+        return (module._parameters if last in module._parameters else module._buffers), last
 
     def local(self, name: str) -> Tensor:
         """This rank's piece of a parameter or buffer."""
-        owner, _, last = name.rpartition(".")
-        return getattr(self.get_submodule(owner), last).to_local()
+        tensors, last = self._holder(name)
+        return tensors[last].to_local()
 
     def _argument(self, entry: Input, tensor: Any) -> Tensor:
         layout, info = self.plan.inputs[entry.name], entry.tensor

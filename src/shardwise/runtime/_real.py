@@ -1,6 +1,8 @@
 """Training steps on real ranks: a process for each, gloo between them, and their pieces brought home."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..dtensor import Recorded, record_collectives
-from ..graph import arguments
+from ..graph import arguments, as_module
 from ..plan import Plan
 from ._module import Sharded, piece_of
 from ._optimizers import Optimizer, chosen_optimizer
@@ -20,6 +22,42 @@ from ._train import Trained, loss_of
 Locals = dict[str, Tensor | None]
 
 
+@dataclass(frozen=True)
+class _Sent:
+    """A model on its way to another process: itself, or how to make it and what to fill it with."""
+
+    whole: Callable[..., Any] | None
+    build: Callable[[], Any] | None = None
+    state: Mapping[str, Tensor] | None = None
+    modes: tuple[bool, ...] = ()
+
+    @classmethod
+    def of(cls, model: Callable[..., Any], build: Callable[[], Any] | None) -> "_Sent":
+        if build is None:
+            return cls(model)
+        module = as_module(model)
+        return cls(None, build, module.state_dict(), tuple(part.training for part in module.modules()))
+
+    def model(self) -> Callable[..., Any]:
+        if self.build is None:
+            assert self.whole is not None
+            return self.whole
+        made = self.build()
+        made = made[0] if isinstance(made, tuple) else made
+        as_module(made).load_state_dict(self.state)
+        for part, training in zip(as_module(made).modules(), self.modes, strict=True):
+            part.training = training
+        return made
+
+
+def _files(model: Callable[..., Any], build: Callable[[], Any] | None) -> dict[str, str]:
+    """The files behind what the model is made of, by the names of the modules."""
+    makers = [*(type(part) for part in as_module(model).modules()), *([build] if build else [])]
+    names = {maker.__module__ for maker in makers}
+    found = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
+    return {name: file for name, file in found.items() if file is not None and name != "__main__"}
+
+
 def train_on_gloo(
     plan: Plan,
     model: Callable[..., Any],
@@ -28,14 +66,14 @@ def train_on_gloo(
     steps: int,
     optimizer: str | Optimizer,
     seed: int,
-    files: Mapping[str, str] | None = None,
+    build: Callable[[], Any] | None = None,
 ) -> Trained:
-    """As `train`, on a process for each rank of the plan."""
+    """As `train`, on a process for each rank of the plan. The model is sent to them, or made there by `build`."""
     found = on_ranks(
         _train_here,
-        *(plan.to_json(), model, tuple(args), dict(kwargs), steps, optimizer, seed),
+        *(plan.to_json(), _Sent.of(model, build), tuple(args), dict(kwargs), steps, optimizer, seed),
         ranks=plan.mesh.ranks,
-        files=files,
+        files=_files(model, build),
     )
     outputs = dict(zip(_targets(plan, "user_output"), _layouts(plan, "user_output"), strict=True))
     gradients = dict(zip(_targets(plan, "gradient"), _layouts(plan, "gradient"), strict=True))
@@ -77,7 +115,7 @@ def _layouts(plan: Plan, role: str) -> list[Any]:
 
 def _train_here(
     document: dict[str, Any],
-    model: Callable[..., Any],
+    sent: "_Sent",
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     steps: int,
@@ -86,7 +124,7 @@ def _train_here(
 ) -> tuple[Locals, Locals, Locals, list[Recorded], list[Locals]]:
     """What this rank holds in the end: outputs, gradients of the first step, state; what the last step
     sent; and the losses of every step."""
-    plan = Plan.from_json(document)
+    plan, model = Plan.from_json(document), sent.model()
     sharded = parallelize(model, plan.mesh, args, kwargs, plan=plan, seed=seed, local_outputs=True)
     graph = sharded.plan.graph
     losses = {entry.target for entry in graph.with_role("tangent")}

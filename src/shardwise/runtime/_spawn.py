@@ -34,7 +34,7 @@ def on_ranks(
     """What `function(*args)` returns on each of `ranks` processes.
 
     The function and what it is given must be importable by name; `files` are modules that are to be loaded from a file
-    before, by name.
+    before, by name, where they cannot be imported.
     """
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job"
@@ -139,12 +139,20 @@ def serve(job: Path, ranks: int, rank: int) -> None:
 def _opened(parcel: bytes, files: Mapping[str, str]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     try:
         for name, file in files.items():
-            _import(name, file)
+            if not _is_importable(name):
+                _import(name, file)
         return pickle.loads(parcel)
     except (ImportError, AttributeError) as error:
         raise UsageError(
             f"the ranks cannot import what they are to run ({error}): define the model in a module that they can import"
         ) from error
+
+
+def _is_importable(name: str) -> bool:
+    try:
+        return name in sys.modules or importlib.util.find_spec(name) is not None
+    except ImportError:  # of the package that it is in
+        return False
 
 
 def _import(name: str, file: str) -> None:

@@ -34,14 +34,14 @@ def verify(
     double: bool = False,
     backend: str = "simulate",
     seed: int = 0,
-    files: Mapping[str, str] | None = None,
+    build: Callable[[], Any] | None = None,
 ) -> Report:
     """Run a plan and the unsharded model side by side and compare all that they give.
 
     Outputs and losses, every gradient, and parameters and buffers after `steps` optimizer steps (none for a plan
     without backward), by a tolerance that follows from the dtypes; `double` runs both in double precision. The plan
     runs on simulated ranks inside this process, or with `backend="gloo"` on a process for each rank, to which the model
-    is sent; `files` are modules (a file for each name) that those processes must load to know its class.
+    is sent; one that cannot be sent is made there by `build`, a function that returns it, alone or first in a tuple.
     """
     kwargs = dict(kwargs or {})
     plan = with_live_graph(plan, model, args, kwargs)
@@ -63,7 +63,7 @@ def verify(
     if backend == "simulate":
         trained = train(plan, given, steps, chosen, seed, double)
     else:
-        trained = train_on_gloo(plan, model, args, kwargs, steps, optimizer, seed, files)
+        trained = train_on_gloo(plan, model, args, kwargs, steps, optimizer, seed, build)
     checks = _checks(plan, expected, trained, double)
     ran = trained.collectives[-1]
     priced = priced_collectives(plan, double)
