@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from ..discover import (
+    ENOUGH,
     Budget,
     Call,
     Crash,
@@ -33,6 +34,7 @@ from ..dtensor import OverloadCall
 from ..errors import UsageError
 from ..placements import Row
 from ..rules import (
+    UNIMPORTANT,
     Case,
     Entry,
     book_rows,
@@ -44,13 +46,18 @@ from ..rules import (
     variant_by_hand,
 )
 
-BUDGET = Budget(build=12, hold=16, experiments=40_000)
+# What a study may cost: more for an operator with arguments beside its tensors, on which conditions can depend.
+_PLAIN = Budget(build=10, hold=8, experiments=30_000)
+_WITH_ARGUMENTS = Budget(build=14, hold=24, experiments=50_000)
+
+# Calls that a sweep looks for, which is far from all that there are.
+_ENOUGH = (90, 75, 65, 60)
 
 # CPU seconds of one study and of one call met alone, and how long it may take when others use the machine, too.
 _STUDY, _CALL, _PATIENCE = 30, 12, 20
 
 # With more inputs than this, sums are the only partials that are tried.
-_MANY_INPUTS = 3
+_MANY_INPUTS = 2
 
 # Calls of an operator without a rule whose rows are kept; calls that confirm a variant; calls met one by one;
 # calls that a hand-written rule is held against.
@@ -105,10 +112,25 @@ def _studied(name: str, calls: Sequence[OverloadCall]) -> Entry:
         return Entry(name, "cannot run", "it is only called with sparse or quantized tensors")
     if is_by_hand(name):
         return _by_hand(name, calls, book_rows)
-    swept = _of_all_alike(op, examples) if "._foreach_" in name else sweep(op, examples)
+    if "._foreach_" in name:
+        return _entry(study_calls(name, name, _of_all_alike(op, examples), find=_found), calls)
+    study = _swept_study(name, op, examples, _ENOUGH, _budget(op))
+    if study.disagreed and study.rule is None:
+        # A rule that most calls agree with: the exceptions are worth more calls.
+        study = _swept_study(name, op, examples, ENOUGH, Budget())
+    return _entry(study, calls)
+
+
+def _swept_study(name: str, op: Any, examples: list[Any], enough: Sequence[int], budget: Budget) -> Study:
+    swept = sweep(op, examples, enough=enough)
     if name not in swept.calls:
         swept = Sweep({name: [Call.of(op, *example) for example in examples]})
-    return _entry(study_calls(name, name, swept, budget=BUDGET, find=_found), calls)
+    return study_calls(name, name, swept, budget=budget, find=_found)
+
+
+def _budget(op: Any) -> Budget:
+    beside = [a for a in op._schema.arguments if "Tensor" not in str(a.type) and a.name not in UNIMPORTANT]
+    return _WITH_ARGUMENTS if beside else _PLAIN
 
 
 def _by_hand(
@@ -137,7 +159,8 @@ def _by_hand(
 
 def _of_one_kind(calls: Sequence[OverloadCall]) -> list[OverloadCall]:
     """The calls that have real numbers wherever any of them has (integers and truth values have fewer partials, which
-    would look like exceptions), and tensors wherever any of them has (a plain number in their place is read as one)."""
+    would look like exceptions), and tensors wherever any of them has (a plain number in their place is read as one).
+    Dims of size 1 look like exceptions, too; the sweep tries them where operands broadcast."""
     kinds: list[dict[str, str]] = []
     for call in calls:
         arguments = named_arguments(call.op, call.args, call.kwargs)
@@ -147,7 +170,8 @@ def _of_one_kind(calls: Sequence[OverloadCall]) -> list[OverloadCall]:
         best = {n: min((other[n] for other in kinds), key=_KINDS.index) for n in kind}
         if all(kind[n] == best[n] or "none" in (kind[n], best[n]) for n in kind):
             kept.append(call)
-    return kept or list(calls)
+    telling = [c for c in kept if all(size > 1 for t in c.tensors for size in t.shape)]
+    return telling or kept or list(calls)
 
 
 _KINDS = ("real", "other tensor", "number", "none")
@@ -180,7 +204,7 @@ def _studied_again(name: str, calls: Sequence[OverloadCall], founds: Sequence[Fo
     known = {str(call): found for call, found in zip(calls, founds, strict=True)}
     swept = Sweep({name: [Call.of(c.op, c.args, c.kwargs) for c in calls]})
     find = partial(_known, known)
-    return _entry(study_calls(name, name, swept, budget=BUDGET, find=find), calls, find)
+    return _entry(study_calls(name, name, swept, find=find), calls, find)
 
 
 def _known(known: dict[str, Found], op: OpOverload, *args: Any, **kwargs: Any) -> Found:

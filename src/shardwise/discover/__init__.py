@@ -13,10 +13,11 @@ from ._report import report, yaml_report
 from ._samples import foreach_opinfos, foreach_samples, opinfos, samples
 from ._sizes import Sized, example_sizes
 from ._study import Budget, Study, confirms, studies, study_calls, synthesize
-from ._sweep import Sweep, sweep
+from ._sweep import ENOUGH, Sweep, sweep
 from ._values import adversarial, generators
 
 __all__ = [
+    "ENOUGH",
     "Budget",
     "Call",
     "Counterexample",

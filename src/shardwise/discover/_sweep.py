@@ -36,7 +36,7 @@ MOST_DIMS = 5
 ENOUGH_DIMS = 4
 MOST_SIZE = 12
 
-# Calls changed in one place are taken up to the first number, in two places up to the second, and so on.
+# As many calls as are worth having; see `sweep`.
 ENOUGH = (200, 150, 120, 100)
 
 
@@ -53,18 +53,20 @@ def sweep(
     op: Callable[..., Any],
     examples: Sequence[tuple[list[Any], dict[str, Any]]] = (),
     values: Mapping[str, Sequence[Any]] | None = None,
+    enough: Sequence[int] = ENOUGH,
 ) -> Sweep:
     """The calls of an operator, judged call by overload. `examples` are calls of it; without them OpInfo's serve.
-    `values` are further values for named arguments."""
+    `values` are further values for named arguments; calls changed in one place are taken up to the first number of
+    `enough`, in two places up to the second, and so on."""
     found = Sweep()
     seen: set[Any] = set()
     newest = [dispatched(call).judged for call in _examples(op, examples) if _add(found, call, seen)]
     habits = {name: Habit.of([c for c in newest if c.name == name]) for name in found.calls}
-    for depth in range(4):
+    for depth, most in enumerate(enough):
         changed = [list(_changes(c, values or {}, habits.get(c.name, Habit()))) for c in newest]
         newest = []
         for call in _turns(changed):
-            if len(found.calls.get(call.name, ())) < ENOUGH[depth] and _add(found, call, seen):
+            if len(found.calls.get(call.name, ())) < most and _add(found, call, seen):
                 newest.append(call)
         random.Random(depth).shuffle(newest)
     for calls in found.calls.values():

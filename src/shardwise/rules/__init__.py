@@ -2,7 +2,7 @@
 
 from ._bind import DIM_ARGUMENTS, Bound, Reading, bind, named_arguments
 from ._book import VERDICTS, Book, Entry, write
-from ._cases import Case, constants
+from ._cases import UNIMPORTANT, Case, constants
 from ._clause import Clause, Term
 from ._expression import Scope
 from ._factors import Factor, FactorRule, Kind, TensorFactors
@@ -20,6 +20,7 @@ from .hand import hand_rows, hand_written, is_by_hand
 __all__ = [
     "DIM_ARGUMENTS",
     "SHIPPED",
+    "UNIMPORTANT",
     "VERDICTS",
     "VIEWS",
     "Book",
