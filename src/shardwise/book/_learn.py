@@ -4,6 +4,7 @@ All of this runs in a process of its own, with a limit on its CPU time: a kernel
 process, and is met again more carefully, one call and one process at a time.
 """
 
+import re
 import resource
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,15 +35,18 @@ from ..dtensor import OverloadCall
 from ..errors import UsageError
 from ..placements import Row
 from ..rules import (
+    DIM_ARGUMENTS,
     UNIMPORTANT,
     Case,
     Entry,
+    Rule,
     book_rows,
     constants,
     derived,
     is_by_hand,
     named_arguments,
     overload,
+    plain,
     variant_by_hand,
 )
 
@@ -60,8 +64,8 @@ _STUDY, _CALL, _PATIENCE = 30, 12, 20
 _MANY_INPUTS = 2
 
 # Calls of an operator without a rule whose rows are kept; calls that confirm a variant; calls met one by one;
-# calls that a hand-written rule is held against.
-_CASES, _CONFIRMING, _CAREFUL, _BY_HAND = 12, 2, 6, 3
+# calls that a hand-written rule is held against, and at least that one with conditions must be.
+_CASES, _CONFIRMING, _CAREFUL, _BY_HAND, _HELD = 12, 2, 6, 3, 4
 
 
 def learn(name: str, calls: Sequence[OverloadCall]) -> Entry:
@@ -233,7 +237,7 @@ def _bare(op: OpOverload, *args: Any, policy: Policy | None = None, **kwargs: An
 def _entry(study: Study, calls: Sequence[OverloadCall], find: Callable[..., Found] = _found) -> Entry:
     """The entry that a study comes to; where it found no rule, the rows of the calls at hand."""
     name = study.overload
-    if study.rule is not None and study.rule.clauses:
+    if study.rule is not None and study.rule.clauses and _is_tried(study):
         evidence = {**study.rule.evidence, "generators": len(study.rule.evidence["generators"])}
         del evidence["torch"]
         rule = replace(study.rule, evidence={}, front=None)
@@ -252,10 +256,24 @@ def _entry(study: Study, calls: Sequence[OverloadCall], find: Callable[..., Foun
     return Entry(name, "rows only", "no few clauses yield its rows", cases=tuple(cases), evidence=evidence)
 
 
+def _is_tried(study: Study) -> bool:
+    """Conditions are guesses until calls that were not used to find them agree."""
+    assert study.rule is not None
+    return study.held_against >= _HELD or not any(clause.when for clause in study.rule.clauses)
+
+
+_UNEQUAL = re.compile(r"(\w+) != (?!None)")
+
+
 def _constants(study: Study) -> dict[str, Any]:
-    """Arguments that were the same in all calls; a dtype does not matter to an operator that ignores the values."""
-    calls = [j.call for j in study.judged]
-    found = constants([named_arguments(c.op, *c.arguments(c.tensors)) for c in calls])
+    """Arguments that were the same in all calls, and the values that were met of those that must differ from one: it
+    is not known what others do. A dtype does not matter to an operator that ignores the values."""
+    calls = [named_arguments(j.call.op, *j.call.arguments(j.call.tensors)) for j in study.judged]
+    found = constants(calls)
+    conditions = [text for clause in study.rule.clauses for text in clause.when] if study.rule else []
+    for name in {m[1] for text in conditions if (m := _UNEQUAL.match(text))} - {"d"}:
+        if name in calls[0] and name not in DIM_ARGUMENTS:
+            found[name] = {"one of": sorted({plain(call[name]) for call in calls}, key=str)}
     if all(j.found.ignores_values for j in study.judged):
         found.pop("dtype", None)
     op: Any = overload(study.overload)
@@ -312,6 +330,22 @@ def _runs(call: OverloadCall) -> bool:
     return True
 
 
+def _returning(op: OpOverload) -> Callable[..., Any]:
+    """An operator that returns nothing, returning what it wrote to."""
+
+    def run(first: Any, *rest: Any, **kwargs: Any) -> Any:
+        op(first, *rest, **kwargs)
+        return first
+
+    return run
+
+
+def _confirms_silent(rule: Rule, call: Call, found: Found) -> bool:
+    """`confirms` for an operator that returns nothing, from what was found for it by way of `_returning`."""
+    kept = {row.inputs for row in found.rows if row.outputs == row.inputs[: len(row.outputs)]}
+    return {row.inputs for row in rule.rows_of(*call.arguments(call.tensors), [])} == kept
+
+
 def _variant_rows(original: str, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Row]:
     return variant_by_hand(name, original, args, kwargs)
 
@@ -332,11 +366,14 @@ def _confirmed(name: str, original: Entry, calls: Sequence[OverloadCall]) -> Ent
     rule = derived(original.rule, name) if original.rule is not None else None
     experiments = 0
     for call in calls[:_CONFIRMING]:
-        found = _found(call.op, *call.args, **call.kwargs)
+        silent = not call.op._schema.returns
+        found = _found(_returning(call.op) if silent else call.op, *call.args, **call.kwargs)
         experiments += found.experiments
         if found.verdict not in ("rows", "no valid rows"):
             return Entry(name, found.verdict, found.reason) if found.verdict == original.verdict else None
-        if rule is None or not confirms(rule, Call.of(call.op, call.args, call.kwargs), found):
+        if rule is None or not (_confirms_silent if silent else confirms)(
+            rule, Call.of(call.op, call.args, call.kwargs), found
+        ):
             return None
     evidence = {"calls": min(len(calls), _CONFIRMING), "experiments": experiments}
     assert rule is not None

@@ -2,7 +2,7 @@
 
 from ._bind import DIM_ARGUMENTS, Bound, Reading, bind, named_arguments
 from ._book import VERDICTS, Book, Entry, write
-from ._cases import UNIMPORTANT, Case, constants
+from ._cases import UNIMPORTANT, Case, constants, plain
 from ._clause import Clause, Term
 from ._expression import Scope
 from ._factors import Factor, FactorRule, Kind, TensorFactors
@@ -53,6 +53,7 @@ __all__ = [
     "local_call",
     "named_arguments",
     "overload",
+    "plain",
     "require_form",
     "rows",
     "rule",

@@ -59,10 +59,14 @@ def constants(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def is_covered(arguments: Mapping[str, Any], constant: Mapping[str, Any]) -> bool:
-    """True if a call is of the kind that was seen, where `constant` are the arguments that never varied. A number
-    with a fraction, or that could have one, may be another of its sign."""
+    """True if a call is of the kind that was seen, where `constant` are the arguments that never varied, or those of
+    which `{one of: [a, b]}` were met and it matters which. A number with a fraction may be another of its sign."""
     for name, seen in constant.items():
         given = plain(arguments.get(name))
+        if isinstance(seen, dict):
+            if given not in seen["one of"]:
+                return False
+            continue
         numbers = isinstance(seen, float) and type(given) in (int, float)
         if not (_sign(given) == _sign(seen) if numbers else type(given) is type(seen) and given == seen):
             return False

@@ -17,11 +17,13 @@ from ._rule import Rule, overload
 
 
 def variants_of(op: OpOverload) -> list[OpOverload]:
-    """The in-place and out variants of a functional overload."""
+    """The in-place and out variants of a functional overload. Those that write lists and return nothing are made for
+    compilers and are called by nobody; they are left out."""
     if op._schema.is_mutable:
         return []
     wanted = _arguments(op)
-    return [v for v in _candidates(op) if v is not op and v._schema.is_mutable and _arguments(v) == wanted]
+    mutable = [v for v in _candidates(op) if v._schema.is_mutable and (v._schema.returns or is_in_place(v))]
+    return [v for v in mutable if _arguments(v) == wanted]
 
 
 def is_in_place(op: OpOverload) -> bool:
