@@ -1,6 +1,6 @@
 """How much of torch's OpInfo database DTensor runs, and how much of it without communication.
 
-    python benchmarks/dtensor_coverage.py [--op 'linalg.*'] [--samples 12] [--jobs 2] [--list]
+    python benchmarks/dtensor_coverage.py [--op 'linalg.*'] [--samples 12] [--every 1] [--jobs 2] [--list]
 
 Counted before and after `shardwise.install()`, in one run:
 
@@ -75,14 +75,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--op", default="*", help="names of OpInfos, with *")
     parser.add_argument("--samples", type=int, default=12, help="samples of an OpInfo that are run")
+    parser.add_argument("--every", type=int, default=1, help="of names and overloads take every so many")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--list", action="store_true", help="name what is counted")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    infos = [info for info in opinfos() if fnmatch(info.name, options.op)]
-    calls = list(telling_calls(options.op, 2).values())
+    infos = [info for info in opinfos() if fnmatch(info.name, options.op)][:: options.every]
+    calls = list(telling_calls(options.op, 2).values())[:: options.every]
     names, rows = [counted_names(infos, options)], [counted_rows(calls, options, {})]
     titles = ["before", "after install()"]
     sw.install()

@@ -2,9 +2,9 @@
 
     python benchmarks/install.py [--repeat 15]
 
-Dispatch is timed for an operator that the book does not touch (a custom one with a strategy of its own), for one that is
-extended and answered from DTensor's cache, and, as the floor, for the untouched operator against itself. Rounds before
-and after take turns inside one run; what counts are the ratios.
+Dispatch is timed for an operator that the book does not touch (a custom one with a strategy of its own), for one that
+is extended and answered from DTensor's cache, and, as the floor, for the untouched operator against itself. Rounds
+before and after take turns inside one run; what counts are the ratios.
 """
 
 import argparse

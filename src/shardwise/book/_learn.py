@@ -50,22 +50,24 @@ from ..rules import (
     variant_by_hand,
 )
 
-# What a study may cost: more for an operator with arguments beside its tensors, on which conditions can depend.
-_PLAIN = Budget(build=10, hold=8, experiments=30_000)
-_WITH_ARGUMENTS = Budget(build=14, hold=24, experiments=50_000)
+# What a study may cost: more for an operator with several inputs, which may broadcast, and more for one with other
+# arguments, on which conditions can depend.
+_ONE_INPUT = Budget(build=6, hold=4, experiments=30_000)
+_MORE_INPUTS = Budget(build=9, hold=6, experiments=30_000)
+_WITH_ARGUMENTS = Budget(build=12, hold=14, experiments=50_000)
 
 # Calls that a sweep looks for, which is far from all that there are.
-_ENOUGH = (90, 75, 65, 60)
+_ENOUGH = (60, 50, 45, 40)
 
 # CPU seconds of one study and of one call met alone, and how long it may take when others use the machine, too.
-_STUDY, _CALL, _PATIENCE = 30, 12, 20
+_STUDY, _CALL, _PATIENCE = 20, 6, 30
 
 # With more inputs than this, sums are the only partials that are tried.
 _MANY_INPUTS = 2
 
 # Calls of an operator without a rule whose rows are kept; calls that confirm a variant; calls met one by one;
 # calls that a hand-written rule is held against, and at least that one with conditions must be.
-_CASES, _CONFIRMING, _CAREFUL, _BY_HAND, _HELD = 12, 2, 6, 3, 4
+_CASES, _CONFIRMING, _CAREFUL, _BY_HAND, _HELD = 12, 2, 4, 3, 4
 
 
 def learn(name: str, calls: Sequence[OverloadCall]) -> Entry:
@@ -117,7 +119,7 @@ def _studied(name: str, calls: Sequence[OverloadCall]) -> Entry:
     if is_by_hand(name):
         return _by_hand(name, calls, book_rows)
     if "._foreach_" in name:
-        return _entry(study_calls(name, name, _of_all_alike(op, examples), find=_found), calls)
+        return _entry(_study(name, _of_all_alike(op, examples), Budget()), calls)
     study = _swept_study(name, op, examples, _ENOUGH, _budget(op))
     if study.disagreed and study.rule is None:
         # A rule that most calls agree with: the exceptions are worth more calls.
@@ -129,12 +131,21 @@ def _swept_study(name: str, op: Any, examples: list[Any], enough: Sequence[int],
     swept = sweep(op, examples, enough=enough)
     if name not in swept.calls:
         swept = Sweep({name: [Call.of(op, *example) for example in examples]})
-    return study_calls(name, name, swept, budget=budget, find=_found)
+    return _study(name, swept, budget)
+
+
+def _study(name: str, swept: Sweep, budget: Budget) -> Study:
+    """A study that keeps some calls, where there are few, to hold the rule against."""
+    build = min(budget.build, -(-2 * len(swept.calls[name]) // 3))
+    return study_calls(name, name, swept, budget=replace(budget, build=build), find=_found)
 
 
 def _budget(op: Any) -> Budget:
-    beside = [a for a in op._schema.arguments if "Tensor" not in str(a.type) and a.name not in UNIMPORTANT]
-    return _WITH_ARGUMENTS if beside else _PLAIN
+    arguments = [a for a in op._schema.arguments if a.name not in UNIMPORTANT]
+    inputs = sum("Tensor" in str(a.type) for a in arguments)
+    if inputs < len(arguments):
+        return _WITH_ARGUMENTS
+    return _ONE_INPUT if inputs == 1 else _MORE_INPUTS
 
 
 def _by_hand(
