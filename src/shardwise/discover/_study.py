@@ -255,7 +255,8 @@ def _readings(building: Sequence[Judged]) -> Iterator[Reading]:
     """Ways of reading the arguments that can make a difference for these calls, the plain one first."""
     names = {name for j in building for _, name, _ in j.call.named_leaves()}
     named = bool(names & set(DIM_ARGUMENTS))
-    for broadcast in (False, True):
+    several = any(len(j.call.tensors) > 1 for j in building)
+    for broadcast in (False, True) if several else (False,):
         for dims_of in ("input", "output") if named else ("input",):
             for no_dims in ("all", "none") if named else ("all",):
                 yield Reading(dims_of, no_dims, broadcast)

@@ -2,7 +2,7 @@
 
 from ._bind import DIM_ARGUMENTS, Bound, Reading, bind, named_arguments
 from ._book import VERDICTS, Book, Entry, write
-from ._cases import UNIMPORTANT, Case, constants, plain
+from ._cases import UNIMPORTANT, Case, constants, is_covered, plain
 from ._clause import Clause, Term
 from ._expression import Scope
 from ._factors import Factor, FactorRule, Kind, TensorFactors
@@ -48,6 +48,7 @@ __all__ = [
     "hand_rows",
     "hand_written",
     "is_by_hand",
+    "is_covered",
     "is_in_place",
     "is_size_argument",
     "local_call",

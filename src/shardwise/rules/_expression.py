@@ -32,6 +32,9 @@ class Scope:
     outputs: Sequence[Shape | None]
     broadcast: bool = False
     names: dict[str, Any] = field(init=False, repr=False, compare=False)
+    known: dict[tuple[str, int | None], Any] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         functions: dict[str, Any] = {
@@ -65,10 +68,13 @@ class Scope:
 
     def evaluate(self, text: str, d: int | None) -> Any:
         """The value of an expression; None where it has none in this call (an index past the end)."""
-        try:
-            return compiled(text)({**self.names, "d": d})
-        except (TypeError, IndexError, KeyError, NameError, ValueError):
-            return None
+        key = (text, d)
+        if key not in self.known:
+            try:
+                self.known[key] = compiled(text)({**self.names, "d": d})
+            except (TypeError, IndexError, KeyError, NameError, ValueError):
+                self.known[key] = None
+        return self.known[key]
 
 
 def _before(d: int, *dims: Any) -> int:

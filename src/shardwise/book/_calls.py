@@ -1,0 +1,93 @@
+"""Which calls of an operator to study: of one kind, so that what differs between them is what the rule is about."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+
+from ..discover import Call, Sweep
+from ..dtensor import OverloadCall
+from ..rules import named_arguments, overload
+
+
+def calls_of(name: str, calls: Sequence[OverloadCall]) -> Sequence[OverloadCall]:
+    """Calls of an operator; of a variant, those of its original that it takes."""
+    op = overload(name)
+    assert isinstance(op, OpOverload)
+    if all(call.op is op for call in calls):
+        return calls
+    names = {a.name for a in op._schema.arguments}
+    outs = [a for a in op._schema.arguments if a.is_out]
+    positional = [a.name for a in op._schema.arguments if not a.kwarg_only]
+    found = []
+    for call in calls:
+        arguments = named_arguments(call.op, call.args, call.kwargs)
+        given = {k: v for k, v in arguments.items() if k in names}
+        args = tuple(given.pop(n) for n in positional)
+        if outs:
+            results = [t for t in pytree.tree_leaves(call.op(*call.args, **call.kwargs)) if t is not None]
+            if str(outs[0].type).startswith("List"):
+                given[outs[0].name] = [torch.empty_like(t) for t in results]
+            elif len(results) == len(outs):
+                given |= {a.name: torch.empty_like(t) for a, t in zip(outs, results, strict=True)}
+            else:
+                continue
+        found.append(OverloadCall(op, args, given, call.source))
+    return [call for call in found if _runs(call)]
+
+
+def _runs(call: OverloadCall) -> bool:
+    args, kwargs = pytree.tree_map(
+        lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (call.args, call.kwargs)
+    )
+    try:
+        call.op(*args, **kwargs)
+    except Exception:
+        return False  # its original broadcasts or promotes where it cannot
+    return True
+
+
+def of_one_kind(calls: Sequence[OverloadCall]) -> list[OverloadCall]:
+    """The calls that have real numbers wherever any of them has (integers and truth values have fewer partials, which
+    would look like exceptions), and tensors wherever any of them has (a plain number in their place is read as one).
+    Dims of size 1 look like exceptions, too; the sweep tries them where operands broadcast."""
+    kinds: list[dict[str, str]] = []
+    for call in calls:
+        arguments = named_arguments(call.op, call.args, call.kwargs)
+        kinds.append({name: _kind(value) for name, value in arguments.items()})
+    kept = []
+    for call, kind in zip(calls, kinds, strict=True):
+        best = {n: min((other[n] for other in kinds), key=_KINDS.index) for n in kind}
+        if all(kind[n] == best[n] or "none" in (kind[n], best[n]) for n in kind):
+            kept.append(call)
+    telling = [c for c in kept if all(size > 1 for t in c.tensors for size in t.shape)]
+    return telling or kept or list(calls)
+
+
+_KINDS = ("real", "other tensor", "number", "none")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return "real" if value.is_floating_point() else "other tensor"
+    return "number" if isinstance(value, bool | int | float | complex) else "none"
+
+
+def of_all_alike(op: Any, examples: Sequence[Any]) -> Sweep:
+    """Calls of an operator on lists, and the same with one dim more or fewer on every tensor: what is true of one
+    tensor of a list is true of the next."""
+    calls = []
+    for change in (
+        lambda t: t,
+        lambda t: t.expand(3, *t.shape).clone(),
+        lambda t: t[0].clone() if t.ndim > 1 else t,
+    ):
+        for args, kwargs in examples:
+            changed = pytree.tree_map(
+                lambda v, c=change: c(v) if isinstance(v, Tensor) and v.ndim else v, (args, kwargs)
+            )
+            calls.append(OverloadCall(op, tuple(changed[0]), changed[1], ""))
+    return Sweep({str(op): [Call.of(c.op, c.args, c.kwargs) for c in calls if _runs(c)]})

@@ -1,0 +1,172 @@
+"""The entry of one operator: a study of its calls, or experiments that hold a hand-written rule to account."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ..discover import ENOUGH, Budget, Call, Found, Policy, Study, Sweep, discover, study_calls, sweep
+from ..dtensor import OverloadCall
+from ..errors import UsageError
+from ..placements import Row
+from ..rules import (
+    DIM_ARGUMENTS,
+    UNIMPORTANT,
+    Case,
+    Entry,
+    book_rows,
+    constants,
+    named_arguments,
+    overload,
+    plain,
+)
+from ._calls import calls_of, of_all_alike, of_one_kind
+
+# What a study may cost: more for an operator with several inputs, which may broadcast, and more for one with other
+# arguments, on which conditions can depend.
+_ONE_INPUT = Budget(build=6, hold=4, experiments=30_000)
+_MORE_INPUTS = Budget(build=9, hold=6, experiments=30_000)
+_WITH_ARGUMENTS = Budget(build=12, hold=14, experiments=50_000)
+
+# Calls that a sweep looks for, which is far from all that there are.
+_ENOUGH = (60, 50, 45, 40)
+
+# With more inputs than this, sums are the only partials that are tried.
+_MANY_INPUTS = 2
+
+# Calls of an operator without a rule whose rows are kept; calls that a hand-written rule is held against; calls that a
+# rule with conditions must at least be held against.
+_CASES, _BY_HAND, _HELD = 12, 3, 4
+
+_UNEQUAL = re.compile(r"(\w+) != (?!None)")
+
+
+def studied(name: str, calls: Sequence[OverloadCall]) -> Entry:
+    op, calls = overload(name), calls_of(name, calls)
+    examples = [(list(c.args), dict(c.kwargs)) for c in of_one_kind(calls)]
+    if any(t.layout != torch.strided or t.is_quantized for c in calls[:1] for t in c.tensors):
+        return Entry(name, "cannot run", "it is only called with sparse or quantized tensors")
+    if is_by_hand(name):
+        return by_hand(name, calls, book_rows)
+    if "._foreach_" in name:
+        return entry_of(_study(name, of_all_alike(op, examples), Budget()), calls)
+    study = _swept_study(name, op, examples, _ENOUGH, _budget(op))
+    if study.disagreed and study.rule is None:
+        # A rule that most calls agree with: the exceptions are worth more calls.
+        study = _swept_study(name, op, examples, ENOUGH, Budget())
+    return entry_of(study, calls)
+
+
+def _swept_study(name: str, op: Any, examples: list[Any], enough: Sequence[int], budget: Budget) -> Study:
+    swept = sweep(op, examples, enough=enough)
+    if name not in swept.calls:
+        swept = Sweep({name: [Call.of(op, *example) for example in examples]})
+    return _study(name, swept, budget)
+
+
+def _study(name: str, swept: Sweep, budget: Budget) -> Study:
+    """A study that keeps some calls, where there are few, to hold the rule against."""
+    build = min(budget.build, -(-2 * len(swept.calls[name]) // 3))
+    return study_calls(name, name, swept, budget=replace(budget, build=build), find=found_for)
+
+
+def _budget(op: Any) -> Budget:
+    arguments = [a for a in op._schema.arguments if a.name not in UNIMPORTANT]
+    inputs = sum("Tensor" in str(a.type) for a in arguments)
+    if inputs < len(arguments):
+        return _WITH_ARGUMENTS
+    return _ONE_INPUT if inputs == 1 else _MORE_INPUTS
+
+
+def by_hand(
+    name: str,
+    calls: Sequence[OverloadCall],
+    rows_of: Callable[..., list[Row] | None],
+    like: str | None = None,
+) -> Entry:
+    """The entry of an operator with a hand-written rule: experiments on a few calls, and how many of them find every
+    row that it gives where the operator itself is run on the pieces."""
+    judged, agreeing, experiments = 0, 0, 0
+    verdict, reason = "ruled", ""
+    for call in calls[:_BY_HAND]:
+        found = found_for(call.op, *call.args, **call.kwargs)
+        if found.verdict not in ("rows", "no valid rows"):
+            verdict, reason = ("random", found.reason) if found.verdict == "random" else (verdict, reason)
+            continue
+        given = rows_of(name, call.args, call.kwargs) or []
+        held = {(row.inputs, row.outputs) for row in found.rows}
+        judged += 1
+        agreeing += all((row.inputs, row.outputs) in held for row in given if row.local is None)
+        experiments += found.experiments
+    evidence = {"calls": judged, "agreeing": agreeing, "experiments": experiments}
+    return Entry(name, verdict, reason, like=like, evidence=evidence if judged else {}, by_hand=True)
+
+
+def found_for(op: OpOverload, *args: Any, policy: Policy | None = None, **kwargs: Any) -> Found:
+    """What discovery finds; a call that it cannot work with (a dtype that numpy lacks, say) is one that cannot run."""
+    policy = policy or Policy()
+    call = Call.of(op, args, kwargs)
+    if len(call.tensors) - sum(len(group) - 1 for group in call.lists) > _MANY_INPUTS:
+        policy = replace(policy, partials=("sum",))
+    try:
+        return discover(op, *args, policy=policy, **kwargs)
+    except UsageError as error:
+        return Found(str(op), (), "cannot run", str(error))
+    except Exception as error:
+        return Found(str(op), (), "cannot run", f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def entry_of(study: Study, calls: Sequence[OverloadCall], find: Callable[..., Found] = found_for) -> Entry:
+    """The entry that a study comes to; where it found no rule, the rows of the calls at hand."""
+    name = study.overload
+    if study.rule is not None and study.rule.clauses and _is_tried(study):
+        evidence = {**study.rule.evidence, "generators": len(study.rule.evidence["generators"])}
+        del evidence["torch"]
+        rule = replace(study.rule, evidence={}, front=None)
+        return Entry(name, "ruled", rule=rule, constant=_constants(study), evidence=evidence)
+    evidence = {"calls": len(study.judged), "experiments": sum(j.found.experiments for j in study.judged)}
+    if not study.judged:
+        verdict, reason = _refusal(study)
+        return Entry(name, verdict, reason)
+    if not any(j.found.rows for j in study.judged):
+        return Entry(name, "no valid rows", "every row but the replicated one was refuted", evidence=evidence)
+    cases = [
+        Case.of(named_arguments(call.op, call.args, call.kwargs), found.rows)
+        for call in calls[:_CASES]
+        if (found := find(call.op, *call.args, **call.kwargs)).verdict in ("rows", "no valid rows")
+    ]
+    return Entry(name, "rows only", "no few clauses yield its rows", cases=tuple(cases), evidence=evidence)
+
+
+def _is_tried(study: Study) -> bool:
+    """Conditions are guesses until calls that were not used to find them agree."""
+    assert study.rule is not None
+    return study.held_against >= _HELD or not any(clause.when for clause in study.rule.clauses)
+
+
+def _constants(study: Study) -> dict[str, Any]:
+    """Arguments that were the same in all calls, and the values that were met of those that must differ from one: it
+    is not known what others do. A dtype does not matter to an operator that ignores the values."""
+    calls = [named_arguments(j.call.op, *j.call.arguments(j.call.tensors)) for j in study.judged]
+    found = constants(calls)
+    conditions = [text for clause in study.rule.clauses for text in clause.when] if study.rule else []
+    for name in {m[1] for text in conditions if (m := _UNEQUAL.match(text))} - {"d"}:
+        if name in calls[0] and name not in DIM_ARGUMENTS:
+            found[name] = {"one of": sorted({plain(call[name]) for call in calls}, key=str)}
+    if all(j.found.ignores_values for j in study.judged):
+        found.pop("dtype", None)
+    op: Any = overload(study.overload)
+    fractions = {a.name for a in op._schema.arguments if "number" in str(a.type) or "float" in str(a.type)}
+    return {n: float(v) if n in fractions and type(v) is int else v for n, v in found.items()}
+
+
+def _refusal(study: Study) -> tuple[str, str]:
+    """The verdict on an operator none of whose calls could be judged."""
+    named = ("random", "data-dependent shape", "crashed")
+    for verdict in named:
+        if verdict in study.refused:
+            return verdict, study.refused[verdict]
+    return "cannot run", next(iter(study.refused.values()), "no call of it that can be judged is known")

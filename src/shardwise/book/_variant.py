@@ -1,0 +1,72 @@
+"""The entry of an in-place or out variant: its original's rule, where experiments confirm that."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from torch._ops import OpOverload
+
+from ..discover import Call, Found, confirms
+from ..dtensor import OverloadCall
+from ..placements import Row
+from ..rules import Entry, Rule, derived, is_covered, named_arguments
+from ._calls import calls_of, of_one_kind
+from ._entry import by_hand, found_for
+
+# Calls that confirm a variant.
+_CONFIRMING = 1
+
+
+def _returning(op: OpOverload) -> Callable[..., Any]:
+    """An operator that returns nothing, returning what it wrote to."""
+
+    def run(first: Any, *rest: Any, **kwargs: Any) -> Any:
+        op(first, *rest, **kwargs)
+        return first
+
+    return run
+
+
+def _confirms_silent(rule: Rule, call: Call, found: Found) -> bool:
+    """`confirms` for an operator that returns nothing, from what was found for it by way of `_returning`."""
+    kept = {row.inputs for row in found.rows if row.outputs == row.inputs[: len(row.outputs)]}
+    return {row.inputs for row in rule.rows_of(*call.arguments(call.tensors), [])} == kept
+
+
+def _variant_rows(original: str, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Row]:
+    return variant_by_hand(name, original, args, kwargs)
+
+
+def confirmed(name: str, original: Entry, calls: Sequence[OverloadCall]) -> Entry | None:
+    """The entry of a variant if experiments on a few calls agree with its original's rule."""
+    calls = of_one_kind(calls_of(name, calls))
+    if not calls:
+        return Entry(name, "cannot run", f"it takes none of the known calls of {original.op}")
+    if original.by_hand:
+        entry = by_hand(name, calls, partial(_variant_rows, original.op), like=original.op)
+        right = (
+            entry.verdict == "ruled"
+            and entry.evidence
+            and entry.evidence["agreeing"] == entry.evidence["calls"]
+        )
+        return entry if right or entry.verdict == "random" else None
+    rule = derived(original.rule, name) if original.rule is not None else None
+    experiments = 0
+    covered = [c for c in calls if is_covered(named_arguments(c.op, c.args, c.kwargs), original.constant)]
+    for call in covered[:_CONFIRMING] or calls[:1]:
+        silent = not call.op._schema.returns
+        found = found_for(_returning(call.op) if silent else call.op, *call.args, **call.kwargs)
+        experiments += found.experiments
+        if found.verdict not in ("rows", "no valid rows"):
+            return Entry(name, found.verdict, found.reason) if found.verdict == original.verdict else None
+        if rule is None or not (_confirms_silent if silent else confirms)(
+            rule, Call.of(call.op, call.args, call.kwargs), found
+        ):
+            return None
+    evidence = {"calls": min(max(len(covered), 1), _CONFIRMING), "experiments": experiments}
+    assert rule is not None
+    if not rule.clauses:
+        return Entry(
+            name, "no valid rows", f"no row of {original.op} leaves its result in place", evidence=evidence
+        )
+    return Entry(name, "ruled", rule=rule, like=original.op, constant=original.constant, evidence=evidence)
