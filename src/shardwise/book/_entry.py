@@ -19,6 +19,7 @@ from ..rules import (
     Entry,
     book_rows,
     constants,
+    is_by_hand,
     named_arguments,
     overload,
     plain,
@@ -45,6 +46,7 @@ _UNEQUAL = re.compile(r"(\w+) != (?!None)")
 
 
 def studied(name: str, calls: Sequence[OverloadCall]) -> Entry:
+    """The entry of an operator, from calls of it or of its original."""
     op, calls = overload(name), calls_of(name, calls)
     examples = [(list(c.args), dict(c.kwargs)) for c in of_one_kind(calls)]
     if any(t.layout != torch.strided or t.is_quantized for c in calls[:1] for t in c.tensors):

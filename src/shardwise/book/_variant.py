@@ -9,7 +9,7 @@ from torch._ops import OpOverload
 from ..discover import Call, Found, confirms
 from ..dtensor import OverloadCall
 from ..placements import Row
-from ..rules import Entry, Rule, derived, is_covered, named_arguments
+from ..rules import Entry, Rule, derived, is_covered, named_arguments, variant_by_hand
 from ._calls import calls_of, of_one_kind
 from ._entry import by_hand, found_for
 
