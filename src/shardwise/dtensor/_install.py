@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch._ops import OpOverload
+from torch.distributed.tensor import DTensor
 
 from ..errors import UsageError
-from ..placements import Row
+from ..placements import Row, is_shard
 from ..rules import Book, book, book_rows, overload
 from ._read import registration
 from ._register import extend, register, unregister
@@ -38,14 +39,24 @@ class BookRule:
         return self.rows_by_shape(args, kwargs, None)
 
     def rows_by_shape(self, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Any) -> list[Row]:
-        found = book_rows(str(self.op), args, dict(kwargs), outputs)
-        writes = any(argument.is_out for argument in self.op._schema.arguments)
-        return [_with_outs(row) if writes else row for row in found or ()]
+        found = book_rows(str(self.op), args, dict(kwargs), outputs) or []
+        if any(argument.is_out for argument in self.op._schema.arguments):
+            return [_with_outs(row) for row in found]
+        if self.op in DTensor._op_dispatcher.sharding_propagator.op_to_shape_and_stride_idx:
+            return [_without_sizes(row) for row in found]
+        return found
 
 
 def _with_outs(row: Row) -> Row:
     """DTensor counts the tensors that results are written to as inputs; they lie as the results do."""
     return Row((*row.inputs, *(p for p in row.outputs if p is not None)), row.outputs, row.shards, row.local)
+
+
+def _without_sizes(row: Row) -> Row:
+    """DTensor itself gives some operators the local sizes of an output that is sharded."""
+    first = row.outputs[0]
+    sized = row.local == "sizes" and first is not None and is_shard(first)
+    return Row(row.inputs, row.outputs, row.shards) if sized else row
 
 
 def install(replace: Literal["wrong"] | None = None) -> None:
