@@ -24,6 +24,7 @@ from ..rules import (
     overload,
     plain,
 )
+from ._accidents import without_accidents
 from ._calls import calls_of, of_all_alike, of_one_kind
 
 # What a study may cost: more for an operator with several inputs, which may broadcast, and more for one with other
@@ -124,10 +125,11 @@ def found_for(op: OpOverload, *args: Any, policy: Policy | None = None, **kwargs
 def entry_of(study: Study, calls: Sequence[OverloadCall], find: Callable[..., Found] = found_for) -> Entry:
     """The entry that a study comes to; where it found no rule, the rows of the calls at hand."""
     name = study.overload
-    if study.rule is not None and study.rule.clauses and _is_tried(study):
+    rule = None if study.rule is None else without_accidents(replace(study.rule, evidence={}, front=None))
+    if rule is not None and rule.clauses and _is_tried(study):
+        assert study.rule is not None
         evidence = {**study.rule.evidence, "generators": len(study.rule.evidence["generators"])}
         del evidence["torch"]
-        rule = replace(study.rule, evidence={}, front=None)
         return Entry(name, "ruled", rule=rule, constant=_constants(study), evidence=evidence)
     evidence = {"calls": len(study.judged), "experiments": sum(j.found.experiments for j in study.judged)}
     if not study.judged:

@@ -105,9 +105,10 @@ def _of_opinfo(info: Any, sample: Callable[[Any], Iterator[Any]]) -> bytes:
 def _forward(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> list[str]:
     """The one overload that a call reaches without its backward; none where there are several."""
     recorder = Recorder()
+    args, kwargs = pytree.tree_map(_copied, (args, kwargs))
     try:
         with torch.no_grad(), recorder:
-            function(*pytree.tree_map(_copied, args), **pytree.tree_map(_copied, kwargs))
+            function(*args, **kwargs)
     except Exception:
         return []  # samples may be made to raise
     reached = dict.fromkeys(str(call[0]) for call in recorder.calls if str(call[0]) not in _BOOKKEEPING)

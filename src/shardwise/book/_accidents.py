@@ -1,0 +1,48 @@
+"""Clauses that no experiment refuted and that are still accidents: of the sizes tried, or of a result that is constant.
+
+A few sizes and arguments cannot tell `start == 0 and end == 20` from a rule, where no dim was longer than 20. Leaving
+a clause out costs rows that hold for some calls; keeping a wrong one costs right numbers. So conditions on an integer
+that counts something, conditions on a fraction, partials that change their kind under a condition, and what holds for
+even shards under conditions that have nothing to do with averages are left out.
+"""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from ..rules import Clause, Rule, overload
+
+# Integers that choose what an operator does, and do not count anything.
+_CHOICES = {"reduction", "interpolation_mode", "padding_mode", "mode", "ord", "p"}
+
+_COMPARED = re.compile(r"(\w+) (==|!=|<|>|<=|>=) (-?[\w.]+|'\w*')")
+_OF_AVERAGES = re.compile(
+    r"d (not )?in \w+|d != \w+|d (<|>=|==) ndim\(\d\)-(\d|len\(\w+\))|reduction == 1|\w+ is None|(not )?keepdim"
+)
+
+
+def without_accidents(rule: Rule) -> Rule:
+    """The rule without clauses that are accidents."""
+    op: Any = overload(rule.op)
+    integers = {
+        a.name for a in op._schema.arguments if "int" in str(a.type).lower() and "List" not in str(a.type)
+    }
+    names = {a.name for a in op._schema.arguments}
+    return replace(
+        rule, clauses=tuple(c for c in rule.clauses if not _is_accident(c, integers - _CHOICES, names))
+    )
+
+
+def _is_accident(clause: Clause, counts: set[str], names: set[str]) -> bool:
+    compared = [match for text in clause.when if (match := _COMPARED.fullmatch(text)) and match[1] in names]
+    if any(match[1] in counts or "." in match[3].removesuffix(".0") for match in compared):
+        return True
+    inputs = {term.inside for term in clause.inputs if term.kind == "P"}
+    outputs = {term.inside for term in clause.outputs if term.kind == "P"}
+    if inputs and outputs - inputs and any(match[2] == "==" for match in compared):
+        return True
+    if clause.shards != "even":
+        return False
+    averages = any(term.inside == "avg" for term in clause.outputs if term.kind == "P")
+    told = "reduction" not in names or not averages or "reduction == 1" in clause.when
+    return not told or not all(_OF_AVERAGES.fullmatch(text) for text in clause.when)

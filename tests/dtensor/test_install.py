@@ -1,0 +1,242 @@
+"""The book given to DTensor: what it lacked runs, what it moved stays, and nothing is left behind."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+import shardwise as sw
+from shardwise import UsageError
+from shardwise.dtensor import record_collectives, register, registered, unregister
+from shardwise.rules import Clause, Rule
+
+aten = torch.ops.aten
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    yield
+    sw.uninstall()
+    for op in registered():
+        unregister(op)
+
+
+@pytest.fixture
+def mesh(simulated_ranks):
+    with simulated_ranks(4) as mode:
+        yield init_device_mesh("cpu", (4,), mesh_dim_names=("tp",)), mode
+
+
+def spread(mesh, tensor, placement):
+    return distribute_tensor(tensor, mesh[0], [placement], src_data_rank=None)
+
+
+def same(mesh, tensor, expected):
+    full = tensor.full_tensor()
+    full = full._local_tensors[0] if hasattr(full, "_local_tensors") else full
+    with mesh[1].disable():
+        torch.testing.assert_close(full, expected)
+
+
+def reflected(x):
+    """DTensor has no strategy for this."""
+    return aten.reflection_pad1d.default(x, [1, 2])
+
+
+def upper(x):
+    """DTensor has a strategy for this, which gathers batches."""
+    return torch.linalg.qr(x)[1]
+
+
+def test_an_operator_without_a_strategy_gets_one(mesh):
+    x = torch.randn(8, 3, 6)
+    with pytest.raises(NotImplementedError, match="does not have a sharding strategy registered"):
+        reflected(spread(mesh, x, Shard(0)))
+    sw.install()
+    with record_collectives() as recorded:
+        result = reflected(spread(mesh, x, Shard(0)))
+    assert result.placements == (Shard(0),) and not recorded.collectives
+    same(mesh, result, reflected(x))
+
+
+def test_a_backward_without_a_strategy_gets_one(mesh):
+    x = torch.randn(8, 6)
+    sw.install()
+    a = spread(mesh, x, Shard(0)).requires_grad_()
+    torch.nn.functional.hardswish(a).sum().backward()
+    w = x.clone().requires_grad_()
+    torch.nn.functional.hardswish(w).sum().backward()
+    assert a.grad.placements == (Shard(0),)
+    same(mesh, a.grad, w.grad)
+
+
+def test_operators_without_a_valid_row_are_replicated(mesh):
+    x = torch.rand(8, 6)
+    with pytest.raises(NotImplementedError):
+        torch.hash_tensor(spread(mesh, x, Shard(0)))
+    sw.install()
+    result = torch.hash_tensor(spread(mesh, x, Shard(0)))
+    assert result.placements == (Replicate(),)
+    same(mesh, result, torch.hash_tensor(x))
+
+
+def test_a_sound_rule_is_extended_by_the_rows_that_it_lacks(mesh):
+    x = torch.randn(8, 4, 4)
+    with record_collectives() as before:
+        upper(spread(mesh, x, Shard(0)))
+    sw.install()
+    with record_collectives() as after:
+        result = upper(spread(mesh, x, Shard(0)))
+    assert before.collectives and not after.collectives
+    assert result.placements == (Shard(0),)
+    same(mesh, result, upper(x))
+
+
+def test_what_dtensor_does_without_moving_anything_stays_as_it_was(mesh):
+    x, y = torch.randn(8, 6), torch.randn(6, 8)
+    a, b = spread(mesh, x, Shard(1)), spread(mesh, y, Shard(0))
+    before = torch.mm(a, b).placements
+    sw.install()
+    result = torch.mm(a, b)
+    assert result.placements == before == (Partial(),)
+    same(mesh, result, x @ y)
+
+
+def test_arguments_that_dtensor_ignored_are_told_apart(mesh):
+    """Answers are cached by arguments: the same call with another exponent may have another answer."""
+    sw.install()
+    x = torch.rand(8, 6) + 1
+    for order in (1.0, 3.0, float("inf"), 1.0):
+        norm = torch.linalg.vector_norm(spread(mesh, x, Shard(0)), order)
+        same(mesh, norm, torch.linalg.vector_norm(x, order))
+
+
+def wrong_any(mesh):
+    """P(sum) of any: 1 and -1 on two ranks are a sum of nothing, which is not any."""
+    local = mesh[1].rank_map(lambda rank: torch.tensor([1.0, -1.0, 0.0, 0.0])[rank].expand(4).clone())
+    return torch.any(DTensor.from_local(local, mesh[0], [Partial("sum")]))
+
+
+def test_wrong_rules_are_replaced_on_request(mesh):
+    sw.install()
+    with pytest.raises(AssertionError):
+        same(mesh, wrong_any(mesh), torch.tensor(False))
+    sw.install(replace="wrong")
+    same(mesh, wrong_any(mesh), torch.tensor(False))
+    x = torch.randn(8, 6)
+    result = torch.any(spread(mesh, x, Shard(0)) > 10)
+    same(mesh, result, torch.tensor(False))
+
+
+def test_an_unknown_way_to_replace_is_one_sentence():
+    with pytest.raises(UsageError, match="replace='all' is not known: use replace='wrong'"):
+        sw.install(replace="all")
+
+
+def tables():
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    names = ("op_single_dim_strategy_funcs", "op_strategy_funcs", "op_to_rules", "op_to_schema_info")
+    names += ("op_to_schema_info_for_single_dim_strategy",)
+    return {name: dict(getattr(propagator, name)) for name in names}, propagator.propagate_op_sharding
+
+
+def test_uninstalling_undoes_it_caches_included(mesh):
+    before = tables()
+    x = torch.randn(8, 4, 4)
+    sw.install()
+    installed = tables()
+    upper(spread(mesh, x, Shard(0)))
+    sw.uninstall()
+    assert tables() == before != installed
+    assert "propagate_op_sharding_non_cached" not in vars(DTensor._op_dispatcher.sharding_propagator)
+    with record_collectives() as recorded:
+        upper(spread(mesh, x, Shard(0)))
+    assert recorded.collectives
+    with pytest.raises(NotImplementedError):
+        reflected(spread(mesh, x, Shard(0)))
+    sw.uninstall()  # nothing to undo
+
+
+def test_installing_twice_is_installing_once():
+    sw.install()
+    once = tables()
+    sw.install()
+    assert tables() == once
+    assert len(registered()) > 1000
+
+
+def test_a_second_rule_for_an_operator_is_an_error_that_names_both():
+    rule = Rule("aten.mm.default", (Clause.parse("S(0), R -> S(0)"),))
+    sw.install()
+    with pytest.raises(
+        UsageError, match=r"the book's rule of aten\.mm\.default.*registering rule 'aten\.mm\.default'"
+    ):
+        register(rule)
+    sw.uninstall()
+    register(rule)
+    with pytest.raises(
+        UsageError, match=r"by rule 'aten\.mm\.default'.*the book's rule of aten\.mm\.default"
+    ):
+        sw.install()
+    assert list(registered()) == ["aten.mm.default"]  # nothing is half installed
+
+
+def test_it_works_under_compile(mesh):
+    x = torch.randn(8, 4, 4)
+    sw.install()
+    compiled = torch.compile(lambda t: upper(t) * 2, backend="aot_eager", fullgraph=True)
+    same(mesh, compiled(spread(mesh, x, Shard(0))), upper(x) * 2)
+
+
+RANKS = """
+import sys, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+import shardwise as sw
+rank, store = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+sw.install()
+torch.manual_seed(0)
+mesh = init_device_mesh("cpu", (2,))
+x = torch.randn(6, 4, 4)
+a = distribute_tensor(x, mesh, [Shard(0)]).requires_grad_()
+loss = torch.nn.functional.hardswish(torch.linalg.qr(a)[1]).sum()
+loss.backward()
+w = x.clone().requires_grad_()
+expected = torch.nn.functional.hardswish(torch.linalg.qr(w)[1]).sum()
+expected.backward()
+torch.testing.assert_close(loss.full_tensor(), expected)
+torch.testing.assert_close(a.grad.full_tensor(), w.grad)
+assert a.grad.placements == (Shard(0),)
+dist.destroy_process_group()
+"""
+
+
+def test_it_works_between_processes(tmp_path):
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT / "src"),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANKS, str(rank), str(tmp_path / "store")],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        errors = [process.communicate(timeout=120)[1] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in ranks] == [0, 0], "\n".join(errors)[-3000:]

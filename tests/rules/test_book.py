@@ -1,0 +1,249 @@
+"""The book: what it says, how it is looked up, and that experiments still agree with it."""
+
+import random
+import warnings
+
+import pytest
+import torch
+
+import shardwise as sw
+from shardwise import Row, UsageError
+from shardwise.discover import opinfos, samples
+from shardwise.dtensor import overload_calls
+from shardwise.rules import (
+    VERDICTS,
+    Book,
+    Case,
+    Clause,
+    Entry,
+    Rule,
+    book,
+    book_rows,
+    derived,
+    variants_of,
+    write,
+)
+
+aten = torch.ops.aten
+
+
+def texts(rows):
+    return [str(row) for row in rows]
+
+
+def meta(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+# -- looking things up
+
+
+@pytest.mark.parametrize(
+    "name", [torch.softmax, torch.nn.functional.softmax, "softmax", "torch.softmax", aten._softmax.default]
+)
+def test_a_rule_is_found_by_overload_function_or_name(name):
+    assert [str(clause) for clause in sw.rule(name).clauses] == ["S(d) -> S(d) when d != dim"]
+
+
+def test_a_packet_means_its_default_overload():
+    assert sw.rule(aten.mm).op == "aten.mm.default"
+
+
+def test_rows_of_a_call_need_no_data():
+    assert texts(sw.rows(aten._softmax.default, meta(4, 6, 8), 1, False)) == ["S(0) -> S(0)", "S(2) -> S(2)"]
+    assert texts(sw.rows(torch.softmax, meta(4, 6), -1)) == ["S(0) -> S(0)"]
+
+
+def test_rows_of_a_function_count_its_tensors_as_the_function_does():
+    def swapped(x, y):
+        return torch.mm(y, x)
+
+    assert "R, S(0) -> S(0)" in texts(sw.rows(swapped, meta(6, 8), meta(4, 6)))
+
+
+def test_a_function_that_reaches_several_overloads_is_told_which():
+    with pytest.raises(
+        UsageError, match=r"reaches aten\.exp\.default, aten\.neg\.default .*: ask for the rows"
+    ):
+        sw.rows(lambda x: -torch.exp(x), meta(4))
+
+
+def test_what_is_not_known_is_said_in_one_sentence():
+    with pytest.raises(UsageError, match=r"the book has no operator 'no_such_op'"):
+        sw.rule("no_such_op")
+    with pytest.raises(
+        UsageError, match=r"no clauses of aten\.nonzero\.default, its verdict is 'data-dependent shape'"
+    ):
+        sw.rule(aten.nonzero.default)
+    with pytest.raises(UsageError, match=r"no clauses of aten\.view\.default, it is written by hand"):
+        sw.rule(torch.ops.aten.view)
+    with pytest.raises(
+        UsageError, match=r"no rows for this call of aten\.nonzero\.default .*discover finds them"
+    ):
+        sw.rows(aten.nonzero.default, meta(4))
+    assert book_rows("aten.no_such_op.default", [meta(4)], {}) is None
+
+
+def test_a_number_in_the_place_of_a_tensor_is_there_on_every_rank():
+    """x + 2 may not add 2 once per rank; x * 2 may be done to each part of a sum."""
+    added = texts(sw.rows(aten.add.Tensor, meta(4, 6), 2.0))
+    assert "S(0) -> S(0)" in added and "P(avg) -> P(avg)" not in added and "P(sum) -> P(sum)" not in added
+    scaled = texts(sw.rows(aten.mul.Tensor, meta(4, 6), 2.0))
+    assert "P(sum) -> P(sum)" in scaled and "P(max) -> P(max)" not in scaled
+
+
+def test_partials_that_a_dtype_cannot_have_are_left_out():
+    assert "P(avg) -> P(avg)" in texts(sw.rows(aten.neg.default, meta(4)))
+    assert "P(avg) -> P(avg)" not in texts(sw.rows(aten.neg.default, meta(4, dtype=torch.int64)))
+    assert "P(max) -> P(min)" not in texts(sw.rows(aten.neg.default, meta(4, dtype=torch.complex64)))
+
+
+# -- the shipped book
+
+
+def test_every_operator_has_one_of_the_named_verdicts():
+    counts = book().index["counts"]
+    assert list(counts) == list(VERDICTS)
+    assert len(book().verdicts) == sum(counts.values()) > 1200
+    assert counts["ruled"] > 0.6 * sum(counts.values())
+
+
+def test_the_index_and_the_families_tell_the_same():
+    for name, verdict in book().verdicts.items():
+        entry = book().entry(name)
+        assert entry is not None and entry.verdict == verdict, name
+        assert (entry.rule is not None or entry.by_hand) == (verdict == "ruled") or verdict == "random", name
+
+
+def test_every_operator_that_samples_reach_is_in_the_book():
+    for info in random.Random(1).sample(opinfos(), 30):
+        for function, args, kwargs in list(samples(info))[:3]:
+            for call in overload_calls(function, args, kwargs):
+                assert call.op.namespace != "aten" or str(call.op) in book().verdicts, info.name
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "row"),
+    [
+        ("aten.mm.default", (meta(4, 6), meta(6, 8)), "S(1), S(0) -> P(sum)"),
+        ("aten.mm.out", (meta(4, 6), meta(6, 8)), "S(1), S(0) -> P(sum)"),
+        ("aten.relu_.default", (meta(4, 6),), "S(1) -> S(1)"),
+        (
+            "aten._foreach_add.List",
+            ([meta(4), meta(6)], [meta(4), meta(6)]),
+            "S(0), S(0), S(0), S(0) -> S(0), S(0)",
+        ),
+        ("aten.threshold_backward.default", (meta(4, 6), meta(4, 6), 0.0), "P(sum), R -> P(sum)"),
+    ],
+)
+def test_forward_backward_lists_and_variants_are_in_it(op, args, row):
+    given = {"out": meta(4, 8)} if op.endswith(".out") else {}
+    assert row in texts(book_rows(op, args, given))
+
+
+def against_fresh_experiments(count):
+    """No row that the book gives for overloads that some samples reach is refuted."""
+    compared = 0
+    for info in random.Random(0).sample([i for i in opinfos() if i.supports_autograd], count):
+        sample = next(iter(samples(info)))
+        for call in overload_calls(*sample)[:1]:
+            rows = book_rows(str(call.op), call.args, call.kwargs)
+            found = sw.discover(call.op, *call.args, **call.kwargs)
+            if rows is None or found.verdict not in ("rows", "no valid rows"):
+                continue
+            for row in {r for r in rows if r.local is None} - set(found.rows):
+                verdict = sw.check(call.op, row, *call.args, **call.kwargs)
+                assert verdict.counterexample is None or verdict.shards, (str(call), str(row))
+            compared += 1
+    assert compared > count / 2
+
+
+def test_fresh_experiments_agree_with_a_sample_of_the_rules():
+    against_fresh_experiments(20)
+
+
+@pytest.mark.long
+def test_fresh_experiments_agree_with_most_rules():
+    against_fresh_experiments(250)
+
+
+# -- variants, cases and constants
+
+
+def test_variants_have_the_arguments_of_their_original():
+    assert {str(v) for v in variants_of(aten.add.Tensor)} == {"aten.add_.Tensor", "aten.add.out"}
+    assert variants_of(aten.add_.Tensor) == []
+
+
+def test_an_in_place_variant_keeps_the_rows_that_stay_in_place():
+    clauses = tuple(map(Clause.parse, ("S(d), S(d) -> S(d)", "R, P(sum) -> P(sum)", "P(sum), R -> P(sum)")))
+    rule = Rule("aten.mul.Tensor", clauses)
+    assert [str(c) for c in derived(rule, "aten.mul_.Tensor").clauses] == [
+        "S(d), S(d) -> S(d)",
+        "P(sum), R -> P(sum)",
+    ]
+    assert derived(rule, "aten.mul.out").clauses == clauses
+
+
+def test_a_case_matches_calls_that_agree_wherever_it_does():
+    case = Case.of({"self": meta(4, 6, 6), "dim": 1}, [Row.parse("S(0) -> S(0)", "even")])
+    assert case.matches({"self": meta(8, 9, 9), "dim": 1})
+    assert case.matches({"self": meta(9, 9, 9), "dim": 1})  # all sizes may agree
+    assert not case.matches({"self": meta(8, 9, 10), "dim": 1})  # these two varied together
+    assert not case.matches({"self": meta(1, 9, 9), "dim": 1})
+    assert not case.matches({"self": meta(8, 9, 9), "dim": 2})
+    assert not case.matches({"self": meta(8, 9, 9, dtype=torch.int64), "dim": 1})
+    assert Case.from_document(case.to_document()) == case
+
+
+def test_a_rule_says_nothing_about_arguments_that_never_varied():
+    rule = Rule("aten.add.Tensor", (Clause.parse("P(max), P(max) -> P(max)"),))
+    entry = Entry("aten.add.Tensor", "ruled", rule=rule, constant={"alpha": 1.0})
+    assert entry.rows((meta(4), meta(4)), {"alpha": 2})
+    assert entry.rows((meta(4), meta(4)), {"alpha": -1}) is None
+
+
+# -- other books
+
+
+@pytest.fixture
+def other_book(tmp_path, monkeypatch):
+    """A book about another torch in the place of the shipped one."""
+    rule = Rule("aten.abs.default", (Clause.parse("S(d) -> S(d)"),))
+    entries = [
+        Entry("aten.abs.default", "ruled", rule=rule),
+        Entry("aten.abs.out", "ruled", rule=derived(rule, "aten.abs.out"), like="aten.abs.default"),
+        Entry("aten.rand.default", "random", "gives other values when run again"),
+    ]
+    write(tmp_path, entries, "1.0.0", {"torch.abs": ["aten.abs.default"]})
+    monkeypatch.setenv("SHARDWISE_BOOK", str(tmp_path))
+    book.cache_clear()
+    yield tmp_path
+    book.cache_clear()
+
+
+def test_a_book_about_another_torch_warns_once_and_says_how_to_rebuild(other_book):
+    with pytest.warns(
+        UserWarning, match=r"about torch 1\.0\.0.*`shardwise book build --out DIR`.*SHARDWISE_BOOK"
+    ):
+        assert sw.rule("abs").op == "aten.abs.default"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sw.rule("abs")
+
+
+def test_a_book_reads_as_it_was_written(other_book):
+    read = Book(other_book)
+    assert read.verdicts == {
+        "aten.abs.default": "ruled",
+        "aten.abs.out": "ruled",
+        "aten.rand.default": "random",
+    }
+    assert read.entry("aten.abs.out").rule.clauses == read.entry("aten.abs.default").rule.clauses
+    assert read.entry("aten.rand.default").rows((meta(4),), {}) is None
+    assert read.entry("aten.mm.default") is None
+
+
+def test_a_folder_without_a_book_is_named(tmp_path):
+    with pytest.raises(UsageError, match="there is no rule book in"):
+        _ = Book(tmp_path).verdicts
