@@ -175,7 +175,8 @@ def attempt(
         result.errors.add((str(error).strip() or type(error).__name__).splitlines()[0])
         return "other error"
     expected = [*whole[0], *((whole[1] or []) if backward else [])]
-    if whole[2] or all(agree(e, g) for e, g in zip(expected, got, strict=True)):
+    # What `empty` returns is memory as it was found, which may agree by accident when it is run twice.
+    if whole[2] or "empty" in result.name or all(agree(e, g) for e, g in zip(expected, got, strict=True)):
         return "runs"
     result.wrong.add(f"{'backward' if backward else 'forward'} of {function}")
     return "wrong"

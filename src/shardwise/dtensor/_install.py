@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch._ops import OpOverload
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 
 from ..errors import UsageError
 from ..placements import Row, is_shard
 from ..rules import Book, book, book_rows, overload
 from ._read import registration
-from ._register import extend, register, unregister
+from ._register import count_tensors, extend, register, unregister
 from ._wrong import wrong_operators
 
 # It has no outputs to place: DTensor takes the number itself.
@@ -40,6 +40,10 @@ class BookRule:
 
     def rows_by_shape(self, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Any) -> list[Row]:
         found = book_rows(str(self.op), args, dict(kwargs), outputs) or []
+        if outputs is not None and not found:
+            # The row that every call has: with no other, only this says how many outputs there are.
+            inputs = sum(count_tensors(value) for value in (*args, *kwargs.values()))
+            return [Row((Replicate(),) * inputs, tuple(None if s is None else Replicate() for s in outputs))]
         if any(argument.is_out for argument in self.op._schema.arguments):
             return [_with_outs(row) for row in found]
         if self.op in DTensor._op_dispatcher.sharding_propagator.op_to_shape_and_stride_idx:

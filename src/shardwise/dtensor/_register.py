@@ -185,11 +185,11 @@ def _rows_function(rule: RuleLike, op: OpOverload) -> Any:
 
     def rows(args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Any = None) -> list[Row]:
         found = _rows_of_call(rule, args, kwargs, outputs)
-        counts = {name: _count(value) for name, value in kwargs.items()}
+        counts = {name: count_tensors(value) for name, value in kwargs.items()}
         in_schema_order = sorted(counts, key=keyword_order.index)
         if in_schema_order == list(counts):
             return found
-        first = sum(_count(value) for value in args)
+        first = sum(count_tensors(value) for value in args)
         return [_reordered(row, first, in_schema_order, counts) for row in found]
 
     return rows
@@ -205,10 +205,10 @@ def _reordered(row: Row, first: int, names: Sequence[str], counts: Mapping[str, 
     return Row(inputs, row.outputs, row.shards, row.local)
 
 
-def _count(value: Any) -> int:
+def count_tensors(value: Any) -> int:
     if isinstance(value, TensorMeta):
         return 1
-    return sum(_count(item) for item in value) if isinstance(value, list | tuple) else 0
+    return sum(count_tensors(item) for item in value) if isinstance(value, list | tuple) else 0
 
 
 def _strategy_function(rule: RuleLike) -> Any:
