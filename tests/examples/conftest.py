@@ -12,10 +12,13 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def run_example(tmp_path):
-    """`run_example("demo.py", ...)` gives what it printed; it must end well."""
+    """`run_example("demo.py", ...)` gives what it printed, with `ranks` under torchrun; it must end well."""
 
-    def run(name: str, *arguments: object) -> str:
-        command = [sys.executable, str(ROOT / "examples" / name), *map(str, arguments)]
+    def run(name: str, *arguments: object, ranks: int = 0) -> str:
+        torchrun = (
+            ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
+        )
+        command = [sys.executable, *torchrun, str(ROOT / "examples" / name), *map(str, arguments)]
         found = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "PYTHONPATH": found, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         done = subprocess.run(

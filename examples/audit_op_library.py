@@ -1,0 +1,58 @@
+"""Audit the DTensor rules of your own operator library.
+
+    python examples/audit_op_library.py
+
+Three operators: one with a rule that is right, one with a rule that computes wrong numbers, one without. The audit asks
+DTensor what it claims about a call of each, and holds that against experiment.
+"""
+
+import torch
+from torch import Tensor
+
+from shardwise import Rule
+from shardwise.dtensor import OverloadCall, audit_call, register
+
+
+@torch.library.custom_op("library::rms", mutates_args=())
+def rms(x: Tensor) -> Tensor:
+    """The root mean square of each row."""
+    return x.square().mean(dim=-1).sqrt()
+
+
+@torch.library.custom_op("library::clip", mutates_args=())
+def clip(x: Tensor, limit: float) -> Tensor:
+    return x.clamp(-limit, limit)
+
+
+@torch.library.custom_op("library::outer", mutates_args=())
+def outer(a: Tensor, b: Tensor) -> Tensor:
+    return a[:, None] * b[None, :]
+
+
+rms.register_fake(lambda x: x.new_empty(x.shape[:-1]))
+clip.register_fake(lambda x, limit: torch.empty_like(x))
+outer.register_fake(lambda a, b: a.new_empty(a.shape[0], b.shape[0]))
+
+# The rules that the library ships. Clipping each term of a sum is not clipping the sum.
+register(Rule.from_yaml("op: library.rms.default\nclauses: [{rows: S(0) -> S(0)}]"))
+register(
+    Rule.from_yaml(
+        "op: library.clip.default\nclauses: [{rows: S(d) -> S(d)}, {rows: P(sum) -> P(sum)}]",
+    )
+)
+
+CALLS = [
+    OverloadCall(torch.ops.library.rms.default, (torch.randn(4, 6),), {}, "examples"),
+    OverloadCall(torch.ops.library.clip.default, (torch.randn(4, 6), 0.5), {}, "examples"),
+    OverloadCall(torch.ops.library.outer.default, (torch.randn(4), torch.randn(6)), {}, "examples"),
+]
+
+for call in CALLS:
+    found = audit_call(call)
+    print(f"{call.op}: DTensor claims {found.claimed} rows, {found.valid} hold")
+    for wrong in found.wrong:
+        print(f"  wrong: {wrong.row}")
+    for missing in found.missing:
+        print(f"  missing: {missing.row}")
+    for unsupported in found.unsupported:
+        print(f"  no rule; these rows hold: {'; '.join(unsupported.rows)}")
