@@ -1,5 +1,9 @@
 """Hugging Face models on four real ranks: ten steps, and the same losses and parameters as in one process."""
 
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -7,39 +11,25 @@ from shardwise.graph import capture
 from shardwise.plan import plan_graph
 from shardwise.runtime import verify
 
-
-def llama():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=96,
-        use_cache=False,
-    )
-    return LlamaForCausalLM(config)
+FILE = Path(__file__).parents[2] / "examples" / "models.py"
 
 
-def gpt2():
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    off = {f"{name}_pdrop": 0.0 for name in ("attn", "embd", "resid")}
-    config = GPT2Config(n_embd=64, n_layer=2, n_head=4, n_positions=32, vocab_size=97, use_cache=False, **off)
-    return GPT2LMHeadModel(config)
+@pytest.fixture(scope="module")
+def zoo():
+    spec = spec_from_file_location("runtime_models", FILE)
+    sys.modules["runtime_models"] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.ZOO
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("make", [llama, gpt2])
-def test_ten_steps(make, dtype, slow_devices):
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_ten_steps(zoo, name, dtype, slow_devices):
     torch.manual_seed(0)
-    model = make().to(dtype)
-    tokens = torch.randint(0, 96, (4, 16))
-    kwargs = {"input_ids": tokens, "labels": tokens}
+    model, _, kwargs = zoo[name]()
+    model = model.to(dtype)
     graph = capture(model, (), kwargs)
     plan = plan_graph(graph, mesh="dp=2,tp=2", cluster=slow_devices, compare=False)
     report = verify(model, (), kwargs, plan, steps=10, optimizer="adamw", backend="gloo")

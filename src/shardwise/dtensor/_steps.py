@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed._local_tensor import maybe_run_for_local_tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..layout import IDENTITY, Layout, Run
+from ..layout import IDENTITY, Layout, Run, common, length
 from ..mesh import Mesh
 from ..placements import is_partial, is_shard
 from ..redistribute import Step
@@ -96,23 +96,12 @@ def _held(layout: Layout, dim: int, shape: Sequence[int], ranks: Sequence[int]) 
     return [layout.runs(dim, shape[dim], rank) for rank in ranks]
 
 
-def _common(some: Sequence[Run], others: Sequence[Run]) -> list[Run]:
-    """The positions in both."""
-    pairs = ((max(a, c), min(b, d)) for a, b in some for c, d in others)
-    return [(start, stop) for start, stop in pairs if start < stop]
-
-
-def _length(runs: Sequence[Run]) -> int:
-    return sum(stop - start for start, stop in runs)
-
-
 def _where(held: Sequence[Run], wanted: Sequence[Run]) -> list[Run]:
     """Where the wanted positions lie in a tensor that holds these."""
     found, passed = [], 0
     for start, stop in held:
         found += [
-            (first - start + passed, last - start + passed)
-            for first, last in _common([(start, stop)], wanted)
+            (first - start + passed, last - start + passed) for first, last in common([(start, stop)], wanted)
         ]
         passed += stop - start
     return found
@@ -186,7 +175,7 @@ def _to_partial(local: Tensor, step: Step, axis: int, place: tuple[int, ...]) ->
 def _pad(local: Tensor, step: Step, axis: int, shape: tuple[int, ...], place: tuple[int, ...]) -> Tensor:
     dim = step.before.placements[axis].dim
     first = _members(step.before.mesh, axis, place)[0]
-    return _padded(local, dim, _length(step.before.runs(dim, shape[dim], first))).contiguous()
+    return _padded(local, dim, length(step.before.runs(dim, shape[dim], first))).contiguous()
 
 
 @maybe_run_for_local_tensor
@@ -195,7 +184,7 @@ def _order_gathered(
 ) -> Tensor:
     dim = step.before.placements[axis].dim
     held = _held(step.before, dim, shape, _members(step.before.mesh, axis, place))
-    return _in_order(gathered, dim, held, _length(held[0]))
+    return _in_order(gathered, dim, held, length(held[0]))
 
 
 # -- reduce-scatter
@@ -207,8 +196,8 @@ def _chunks(local: Tensor, step: Step, axis: int, shape: tuple[int, ...], place:
     dim, mesh = step.after.placements[axis].dim, step.before.mesh
     before = step.before.runs(dim, shape[dim], _rank(mesh, place))
     pieces = [_where(before, piece) for piece in _held(step.after, dim, shape, _members(mesh, axis, place))]
-    longest = _length(pieces[0])
-    if all(_length(piece) == longest for piece in pieces):
+    longest = length(pieces[0])
+    if all(length(piece) == longest for piece in pieces):
         return _take(local, dim, [run for piece in pieces for run in piece]).contiguous()
     return torch.cat([_padded(_take(local, dim, piece), dim, longest) for piece in pieces], dim)
 
@@ -216,8 +205,8 @@ def _chunks(local: Tensor, step: Step, axis: int, shape: tuple[int, ...], place:
 @maybe_run_for_local_tensor
 def _trim(scattered: Tensor, step: Step, axis: int, shape: tuple[int, ...], place: tuple[int, ...]) -> Tensor:
     dim = step.after.placements[axis].dim
-    length = _length(step.after.runs(dim, shape[dim], _rank(step.after.mesh, place)))
-    return _on_its_own(_take(scattered, dim, [(0, length)]))
+    size = length(step.after.runs(dim, shape[dim], _rank(step.after.mesh, place)))
+    return _on_its_own(_take(scattered, dim, [(0, size)]))
 
 
 # -- all-to-all: rank r sends rank q what r held before and q holds after
@@ -246,7 +235,7 @@ def _incoming(step: Step, axis: int, shape: tuple[int, ...], place: tuple[int, .
     for dim in {step.before.placements[axis].dim, step.after.placements[axis].dim}:
         ours = step.after.runs(dim, shape[dim], own)
         for block, theirs in zip(blocks, _held(step.before, dim, shape, members), strict=True):
-            block[dim] = _length(_common(theirs, ours))
+            block[dim] = length(common(theirs, ours))
     return blocks
 
 
@@ -258,7 +247,7 @@ def _unpack(
     blocks = _incoming(step, axis, shape, place)
     parts = received.split([math.prod(block) for block in blocks])
     ours = step.after.runs(dim, shape[dim], members[place[axis]])
-    arrived = [_common(theirs, ours) for theirs in _held(step.before, dim, shape, members)]
+    arrived = [common(theirs, ours) for theirs in _held(step.before, dim, shape, members)]
     joined = torch.cat([part.reshape(block) for part, block in zip(parts, blocks, strict=True)], dim)
     return _in_order(joined, dim, arrived)
 

@@ -1,8 +1,9 @@
 """How a tensor lies on a mesh: layouts, one placement per axis, and shardings, the same seen from the tensor's dims."""
 
 from ._axes import AxisRef, append_axis, is_prefix, is_strict_prefix
-from ._layout import IDENTITY, Layout, Run, mixes_partials, piece_sizes
+from ._layout import IDENTITY, Layout, mixes_partials, piece_sizes
 from ._picture import picture
+from ._runs import Run, between, common, length
 from ._sharding import DimSharding, Sharding, layouts_of
 
 __all__ = [
@@ -13,9 +14,12 @@ __all__ = [
     "Run",
     "Sharding",
     "append_axis",
+    "between",
+    "common",
     "is_prefix",
     "is_strict_prefix",
     "layouts_of",
+    "length",
     "mixes_partials",
     "picture",
     "piece_sizes",

@@ -20,9 +20,9 @@ from torch.distributed.tensor.placement_types import Placement
 from ..errors import UsageError
 from ..mesh import Mesh
 from ..placements import is_partial, is_replicate, is_shard, join, parse_placement, placement_text, shard
+from ._runs import Run, between, length
 
 _NESTED = re.compile(r"\s*(.*?)\s*\[\s*(\d+)\s*\]\s*")
-Run = tuple[int, int]  # the positions from start to before stop
 
 # What all ranks but the first hold when a replicated value becomes partial; copies will do for the others.
 IDENTITY = {"sum": 0, "product": 1}
@@ -315,22 +315,11 @@ def _cut(held: list[Run], factor: int | None, ranks: int, rank: int) -> list[Run
     """What one rank gets of these positions, each block cut like a dim of its own."""
     part: list[Run] = []
     start = 0
-    for block in piece_sizes(sum(stop - first for first, stop in held), None, factor or 1):
+    for block in piece_sizes(length(held), None, factor or 1):
         sizes = piece_sizes(block, None, ranks)
         before = start + sum(sizes[:rank])
-        part.extend(_between(held, before, before + sizes[rank]))
+        part.extend(between(held, before, before + sizes[rank]))
         start += block
-    return part
-
-
-def _between(held: list[Run], begin: int, end: int) -> list[Run]:
-    """The positions from the begin-th to before the end-th of those held."""
-    part, passed = [], 0
-    for start, stop in held:
-        first, last = max(start, start + begin - passed), min(stop, start + end - passed)
-        if first < last:
-            part.append((first, last))
-        passed += stop - start
     return part
 
 

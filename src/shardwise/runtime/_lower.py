@@ -40,11 +40,6 @@ class Lowering:
         """A number for every node: its stream of random numbers."""
         return {node.name: number for number, node in enumerate(self.plan.graph.nodes)}
 
-    @cached_property
-    def draws(self) -> bool:
-        """True if anything in the program is random, so that it needs a seed."""
-        return any(is_random(node.overload) for node in self.plan.graph.nodes)
-
     def local(self, call: Call, rank: int) -> "LocalCall":
         """What the rank runs for the call."""
         return LocalCall(self, call, rank)
@@ -52,7 +47,7 @@ class Lowering:
 
 @dataclass(frozen=True)
 class LocalCall:
-    """One rank's part in a call. `is_plain` says that it is the operator `op` itself with the node's arguments."""
+    """One rank's part in a call."""
 
     lowering: Lowering
     call: Call
@@ -65,10 +60,6 @@ class LocalCall:
     @cached_property
     def is_random(self) -> bool:
         return is_random(self.call.node.overload)
-
-    @cached_property
-    def is_plain(self) -> bool:
-        return self.form is None and not self.is_random and self.call.node.op != "aten.as_strided.default"
 
     @cached_property
     def form(self) -> str | None:

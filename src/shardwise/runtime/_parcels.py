@@ -13,7 +13,7 @@ from itertools import product
 
 from torch import Tensor
 
-from ..layout import Layout, Run
+from ..layout import Layout, Run, between, common, length
 
 Box = tuple[tuple[Run, ...], ...]  # for each dim the positions, as ascending ranges
 
@@ -31,7 +31,7 @@ class Parcel:
 
     @property
     def numel(self) -> int:
-        return math.prod(_length(runs) for runs in self.box)
+        return math.prod(length(runs) for runs in self.box)
 
 
 def parcels(
@@ -54,7 +54,7 @@ def parcels(
     for place, receiver in enumerate(target_ranks):
         needed = held(target, shape, place)
         for box, ranks in holders.items():
-            common = tuple(_common(ours, theirs) for ours, theirs in zip(needed, box, strict=True))
+            common = tuple(_both(ours, theirs) for ours, theirs in zip(needed, box, strict=True))
             if all(common) or not shape:
                 found += _shared(common, ranks, receiver, place)
     return [part for parcel in found for part in _within(parcel, limit)]
@@ -81,10 +81,14 @@ def least_elements(
     total = 0
     for place, rank in enumerate(target_ranks):
         needed = held(target, shape, place)
-        total += math.prod(_length(runs) for runs in needed)
+        total += math.prod(length(runs) for runs in needed)
         if rank in own:
-            total -= math.prod(_length(_common(a, b)) for a, b in zip(needed, own[rank], strict=True))
+            total -= math.prod(length(common(a, b)) for a, b in zip(needed, own[rank], strict=True))
     return total
+
+
+def _both(some: Sequence[Run], others: Sequence[Run]) -> tuple[Run, ...]:
+    return tuple(sorted(common(some, others)))
 
 
 def _shared(box: Box, ranks: Sequence[int], receiver: int, place: int) -> Iterator[Parcel]:
@@ -94,7 +98,7 @@ def _shared(box: Box, ranks: Sequence[int], receiver: int, place: int) -> Iterat
         return
     first = place % len(ranks)
     turn = [*ranks[first:], *ranks[:first]]
-    numel = math.prod(_length(runs) for runs in box)
+    numel = math.prod(length(runs) for runs in box)
     if numel < _WORTH_SHARING * len(turn) or not box:
         yield Parcel(turn[0], receiver, box)
         return
@@ -106,7 +110,7 @@ def _within(parcel: Parcel, limit: int | None) -> Iterator[Parcel]:
     if limit is None or parcel.numel <= limit or parcel.sender == parcel.receiver:
         yield parcel
         return
-    longest = max(_length(runs) for runs in parcel.box)
+    longest = max(length(runs) for runs in parcel.box)
     pieces = min(longest, -(-parcel.numel // limit))
     for box in _cut(parcel.box, pieces):
         part = Parcel(parcel.sender, parcel.receiver, box)
@@ -115,34 +119,11 @@ def _within(parcel: Parcel, limit: int | None) -> Iterator[Parcel]:
 
 def _cut(box: Box, pieces: int) -> Iterator[Box]:
     """The box in about equal pieces along its longest dim; none of them empty."""
-    dim = max(range(len(box)), key=lambda d: _length(box[d]))
-    size = _length(box[dim])
+    dim = max(range(len(box)), key=lambda d: length(box[d]))
+    size = length(box[dim])
     chunk = -(-size // pieces)
     for start in range(0, size, chunk):
-        yield (*box[:dim], _between(box[dim], start, start + chunk), *box[dim + 1 :])
-
-
-# -- ranges
-
-
-def _length(runs: Sequence[Run]) -> int:
-    return sum(stop - start for start, stop in runs)
-
-
-def _common(some: Sequence[Run], others: Sequence[Run]) -> tuple[Run, ...]:
-    pairs = ((max(a, c), min(b, d)) for a, b in some for c, d in others)
-    return tuple(sorted((start, stop) for start, stop in pairs if start < stop))
-
-
-def _between(runs: Sequence[Run], begin: int, end: int) -> tuple[Run, ...]:
-    """From the begin-th to before the end-th of the positions."""
-    found, passed = [], 0
-    for start, stop in runs:
-        first, last = max(start, start + begin - passed), min(stop, start + end - passed)
-        if first < last:
-            found.append((first, last))
-        passed += stop - start
-    return tuple(found)
+        yield (*box[:dim], tuple(between(box[dim], start, start + chunk)), *box[dim + 1 :])
 
 
 def views(piece: Tensor, holds: Box, box: Box) -> Iterator[tuple[Tensor, tuple[slice, ...]]]:

@@ -47,7 +47,7 @@ def run_model(
 ) -> Run:
     """Steps of the model as it is written. Its weights are left as they are."""
     module, run = as_module(model), Run()
-    state = _copied_state(graph, module)
+    state = _copied_state(module)
     trained = {e.target: state[e.target] for e in graph.inputs if e.role == "parameter" and e.trainable}
     for tensor in trained.values():
         tensor.requires_grad_()
@@ -158,7 +158,7 @@ def _as_planned(lowering: Lowering, call: Call, tensors: Sequence[Tensor], seed:
     )
 
 
-def _copied_state(graph: Graph, module: nn.Module) -> dict[str, Tensor]:
+def _copied_state(module: nn.Module) -> dict[str, Tensor]:
     """A copy of every parameter and buffer, tied ones once."""
     tensors = {
         **dict(module.named_parameters(remove_duplicate=True)),
