@@ -36,7 +36,7 @@ def test_a_wrong_row_is_caught_and_its_node_named(mlp, plan_of):
     model, args, graph, offers = mlp
     plan = plan_of(graph, "d=4", 0, offers)
     [relu] = [node.name for node in graph.nodes if node.op == "aten.relu.default"]
-    wrong = Choice(plan.mesh, (Row.parse("P(sum) -> P(sum)"),))
+    wrong = Choice(plan.mesh, (Row.parse("R -> P(sum)"),))
     report = verify(model, args, {}, replace(plan, choices={**plan.choices, relu: wrong}))
     assert not report.ok and not report.same_numbers
     assert report.same_collectives
