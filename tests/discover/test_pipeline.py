@@ -46,7 +46,8 @@ def command_writes_what_works_alone(op: str, folder: Path) -> None:
     text = strategy.read_text().replace("    return strategies", f"    {WRONG}\n    return strategies", 1)
     strategy.write_text(_with_imports(text))
     wrong = emitted_tests(folder)
-    assert wrong.returncode == 1 and "failed" in wrong.stdout, wrong.stdout
+    assert wrong.returncode == 1 and "2 failed" in wrong.stdout, wrong.stdout
+    assert "-> [Partial(max)]: Tensor-likes are not" in wrong.stdout, wrong.stdout
 
 
 def _with_imports(text: str) -> str:

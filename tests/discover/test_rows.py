@@ -353,3 +353,15 @@ def test_the_last_digit_counts_where_it_is_all_an_operator_changes():
     rows = {str(row) for row in found.rows}
     assert "P(max), R -> P(max)" in rows  # monotone
     assert not any("P(sum)" in row for row in rows)
+
+
+def test_an_infinity_on_every_rank_excuses_sums_that_cancel_and_nothing_else() -> None:
+    def sharp(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """A sum over dim 0 while y is finite."""
+        total = x.sum(0)
+        return torch.where(y.isinf(), total.abs() + 1, total + 0 * y.isnan())
+
+    x, y = torch.rand(4, 6), torch.rand(6)
+    assert sw.check(sharp, "S(0), R -> P(sum)", x, y).reason == "values differ"
+    weight, z = torch.rand(8, 4, 6), torch.rand(2, 6)
+    assert sw.check(F.bilinear, "S(1), R, S(1) -> P(sum)", torch.rand(2, 4), z, weight)

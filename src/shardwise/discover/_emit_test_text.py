@@ -1,32 +1,30 @@
 """The text of an emitted test module around its cases. Parts that no case needs are left out."""
 
-from collections.abc import Sequence
-
 
 def test_module(
     name: str,
     strategy_module: str,
     cases: str,
-    reductions: Sequence[str],
     two_meshes: bool,
     outs: bool,
     seed: int,
 ) -> str:
-    """The module: `reductions` are those of partial inputs in the cases, `two_meshes` says that some row runs on two
-    ranks, `outs` that some operator writes to `out=` tensors."""
+    """The module: `two_meshes` says that some row runs on two ranks, `outs` that some operator writes to `out=`
+    tensors."""
     parts = [
         f'"""Tests of {strategy_module}: every row of its strategies, on four ranks."""\n\n',
-        _imports(strategy_module, cases, two_meshes),
+        _imports(strategy_module, "Replicate(" in cases, two_meshes),
         "\n\naten = torch.ops.aten\n" if " aten." in cases else "\n",
         _CLASSES.replace("    # RANKS\n", "    ranks: int = 4\n" if two_meshes else ""),
         f"\n\nCASES = [\n{cases}]\n",
         _MADE,
         _WITHOUT_OUTS if outs else "",
-        _piece(reductions) if reductions else "",
+        _STRATEGY_ROWS,
+        _PIECE,
         _ROWS_TEST,
-        _RANKS_TEST.replace("        # PARTIAL\n", _PLACE_PARTIAL if reductions else "")
-        .replace("        # MESHES\n", _TWO_MESHES if two_meshes else _ONE_MESH)
-        .replace("        # OUTS\n", _OUTS if outs else ""),
+        _RANKS_TEST.replace("        # MESHES\n", _TWO_MESHES if two_meshes else _ONE_MESH).replace(
+            "        # OUTS\n", _OUTS if outs else ""
+        ),
         '\n\nif __name__ == "__main__":\n    run_tests()\n',
     ]
     text = "".join(parts)
@@ -41,9 +39,8 @@ def test_module(
     return text
 
 
-def _imports(strategy_module: str, cases: str, two_meshes: bool) -> str:
-    names = ["DeviceMesh", "DTensor"]
-    names += [n for n in ("Partial", "Replicate") if f"{n}(" in cases]
+def _imports(strategy_module: str, replicates: bool, two_meshes: bool) -> str:
+    names = ["DeviceMesh", "DTensor", "Partial", *(["Replicate"] if replicates else [])]
     names += ["Shard", "distribute_tensor", *(["init_device_mesh"] if two_meshes else [])]
     lines = [
         "from collections.abc import Callable",
@@ -114,94 +111,73 @@ def without_outs(case: Case) -> Call:
     return args, {k: v for k, v in kwargs.items() if k not in out_names(case)}
 """
 
+_STRATEGY_ROWS = '''
+
+def strategy_rows(case: Case) -> list[Row]:
+    """The rows that the strategy yields; as listed, where they are."""
+    tensors = [t for t in tree_leaves(made(case)) if isinstance(t, torch.Tensor)]
+    args, kwargs = tree_map_only(
+        torch.Tensor,
+        lambda t: TensorMeta(t.shape, t.stride(), t.dtype),
+        made(case),
+    )
+    count = len(case.rows[0].outputs)
+    listed = {str(row[:2]): row for row in case.rows}
+    rows = []
+    for placements in case.strategy(case.op, args, kwargs):
+        inputs = placements[count : count + len(case.rows[0].inputs)]
+        # A dim of size 1 is not sharded.
+        if all(cuts(p, t.shape) for p, t in zip(inputs, tensors)):
+            outputs = [filled(p) for p in placements[:count]]
+            row = Row([filled(p) for p in inputs], outputs)
+            rows.append(listed.get(str(row[:2]), row))
+    return rows
+
+
+def cuts(placement: Any, shape: torch.Size) -> bool:
+    if not isinstance(placement, _ShardingPlaceholder):
+        return True
+    return placement.dim < len(shape) and shape[placement.dim] > 1
+
+
+def filled(placement: Any) -> Any:
+    if isinstance(placement, _ShardingPlaceholder):
+        return Shard(placement.dim)
+    return placement
+'''
+
 _PIECE = '''
 
 def piece(tensor: torch.Tensor, reduce_op: str, rank: int, ranks: int) -> torch.Tensor:
     """What a rank holds of a partial tensor: the pieces differ, and reduce to it."""
     random = torch.Generator().manual_seed(1)
-'''
-
-_NOISE = """    noise = torch.randint(-4, 5, (ranks, *tensor.shape), generator=random)
+    noise = torch.randint(-4, 5, (ranks, *tensor.shape), generator=random)
     noise = noise.to(tensor.dtype)
-"""
-
-_BALANCED = """    noise[0] = -noise[1:].sum(0)
-"""
-
-_OWNED = """    owned = torch.randint(ranks, tensor.shape, generator=random) == rank
-"""
-
-_PIECES = {
-    "sum": """    if reduce_op == "sum":
+    noise[0] = -noise[1:].sum(0)
+    owned = torch.randint(ranks, tensor.shape, generator=random) == rank
+    if reduce_op == "sum":
         return noise[rank] + (tensor if rank == 0 else 0)
-""",
-    "avg": """    if reduce_op == "avg":
+    if reduce_op == "avg":
         return tensor + noise[rank]
-""",
-    "max": """    if reduce_op == "max":
+    if reduce_op == "max":
         below = torch.minimum(noise[rank].abs(), tensor - tensor.min())
         return torch.where(owned, tensor, tensor - below)
-""",
-    "min": """    if reduce_op == "min":
+    if reduce_op == "min":
         above = torch.minimum(noise[rank].abs(), tensor.max() - tensor)
         return torch.where(owned, tensor, tensor + above)
-""",
-    "product": """    if reduce_op == "product":
+    if reduce_op == "product":
         return torch.where(owned, tensor, torch.ones_like(tensor))
-""",
-}
+    raise ValueError(f"unknown reduction {reduce_op}")
+'''
 
-
-def _piece(reductions: Sequence[str]) -> str:
-    """The function that makes partial pieces, with the reductions that the rows use."""
-    text = _PIECE + (_NOISE if set(reductions) - {"product"} else "")
-    text += _BALANCED if {"sum", "avg"} & set(reductions) else ""
-    text += _OWNED if {"max", "min", "product"} & set(reductions) else ""
-    text += "".join(_PIECES[r] for r in reductions)
-    return text + '    raise ValueError(f"unknown reduction {reduce_op}")\n'
-
-
-_ROWS_TEST = '''
+_ROWS_TEST = """
 
 class NAMERowsTest(TestCase):
     def test_strategies_yield_these_rows(self) -> None:
         for case in CASES:
-            expected = {str((row.inputs, row.outputs)) for row in case.rows}
-            self.assertEqual(self.found(case), expected, msg=str(case.op))
-
-    def found(self, case: Case) -> set[str]:
-        """The rows of the strategy that shard no dim of size 1."""
-        tensors = [t for t in tree_leaves(made(case)) if isinstance(t, torch.Tensor)]
-        args, kwargs = tree_map_only(
-            torch.Tensor,
-            lambda t: TensorMeta(t.shape, t.stride(), t.dtype),
-            made(case),
-        )
-        count = len(case.rows[0].outputs)
-        found = set()
-        for row in case.strategy(case.op, args, kwargs):
-            inputs = row[count : count + len(case.rows[0].inputs)]
-            if all(self.cuts(p, t.shape) for p, t in zip(inputs, tensors)):
-                outputs = [self.filled(p) for p in row[:count]]
-                found.add(str(([self.filled(p) for p in inputs], outputs)))
-        return found
-
-    def cuts(self, placement: Any, shape: torch.Size) -> bool:
-        if not isinstance(placement, _ShardingPlaceholder):
-            return True
-        return placement.dim < len(shape) and shape[placement.dim] > 1
-
-    def filled(self, placement: Any) -> Placement | None:
-        if isinstance(placement, _ShardingPlaceholder):
-            return Shard(placement.dim)
-        return placement
-'''
-
-_PLACE_PARTIAL = """        if isinstance(placement, Partial):
-            rank, ranks = mesh.get_local_rank(), mesh.size()
-            local = piece(tensor, placement.reduce_op, rank, ranks)
-            local = local.to(self.device_type)
-            return DTensor.from_local(local, mesh, [placement], run_check=False)
+            listed = {str(row) for row in case.rows}
+            found = {str(row) for row in strategy_rows(case)}
+            self.assertEqual(found, listed, msg=str(case.op))
 """
 
 _ONE_MESH = """        mesh = self.build_device_mesh()
@@ -233,7 +209,7 @@ class NAMETest(DTensorTestBase):
         for case in CASES:
             args, kwargs = made(case)
             expected = tree_leaves(case.op(*args, **kwargs))
-            for row in case.rows:
+            for row in strategy_rows(case):
                 self.check_row(case, row, expected, MESH)
 
     def check_row(
@@ -276,7 +252,11 @@ class NAMETest(DTensorTestBase):
         placement: Placement,
         mesh: DeviceMesh,
     ) -> DTensor:
-        # PARTIAL
+        if isinstance(placement, Partial):
+            rank, ranks = mesh.get_local_rank(), mesh.size()
+            local = piece(tensor, placement.reduce_op, rank, ranks)
+            local = local.to(self.device_type)
+            return DTensor.from_local(local, mesh, [placement], run_check=False)
         tensor = tensor.to(self.device_type)
         return distribute_tensor(tensor, mesh, [placement], src_data_rank=None)
 """

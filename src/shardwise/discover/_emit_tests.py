@@ -1,8 +1,8 @@
 """`emit_tests`: rules and example calls as the source of a test module for the emitted strategies.
 
-Every row of every call is run on four ranks with three assertions: no communication, the outputs placed as the row
-says, and the values of the unsharded operator. A further test holds the strategy's rows against those listed, so that
-neither can be changed alone.
+Every row that the strategy yields for the calls is run on four ranks with three assertions: no communication, the
+outputs placed as the row says, and the values of the unsharded operator. A further test holds the strategy's rows
+against those listed, so that neither can be changed alone.
 """
 
 import textwrap
@@ -15,7 +15,7 @@ from torch.distributed.tensor.placement_types import Placement
 from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
-from ..placements import PARTIALS, Row, is_partial, is_replicate, is_shard, shard_sizes
+from ..placements import Row, is_partial, is_replicate, is_shard, shard_sizes
 from ..rules import Rule
 from ._emit_calls import SEED, Arguments, Example, call_source, evaluated, overload_calls
 from ._emit_clause import WIDTH
@@ -41,11 +41,10 @@ def emit_tests(rules: Rule | Sequence[Rule], calls: Sequence[Example], strategy_
             f"none of the {len(calls)} calls has a row of {', '.join(r.op for r in rules)} to test: give other calls"
         )
     names = function_names(rules)
-    reductions = [r for r in PARTIALS if any(r in case.reductions for case in cases)]
     two_meshes = any(case.ranks(row) != RANKS for case in cases for row in case.rows)
     outs = any(case.signature.outs for case in cases)
     lines = "".join(s for case in cases for s in case.source_lines(f"{strategy_module}.{names[case.op]}"))
-    return test_module(_class_name(rules), strategy_module, lines, reductions, two_meshes, outs, SEED)
+    return test_module(_class_name(rules), strategy_module, lines, two_meshes, outs, SEED)
 
 
 class _Case:
@@ -70,10 +69,6 @@ class _Case:
         """The keyword arguments in the order of the schema, `out=` tensors last."""
         order = [a.name for a in (*self.signature.arguments, *self.signature.outs)]
         return {name: kwargs[name] for name in order if name in kwargs}
-
-    @property
-    def reductions(self) -> set[str]:
-        return {p.reduce_op for row in self.rows for p in row.inputs if is_partial(p)}
 
     def ranks(self, row: Row) -> int:
         """On how many ranks a row is run: on two where four would leave one without a piece that it needs."""

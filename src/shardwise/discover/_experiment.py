@@ -74,13 +74,15 @@ class Experiment:
             return True
         return not any(is_partial(p) for p in inputs)
 
-    def tells(self, inputs: Sequence[Placement], output: Placement) -> bool:
-        """Nor is it a fault if ranks that add up multiply one infinity by values of either sign: inf - inf again."""
+    def may_cancel(self, inputs: Sequence[Placement], output: Placement) -> bool:
+        """True if the ranks' parts of a sum may be inf - inf, or 0 * inf: where every rank has the same infinity, each
+        multiplies it by values of its own, of either sign or none."""
         special = self.special_input
         return (
-            special is None
-            or not is_replicate(inputs[special])
-            or not (is_partial(output) and output.reduce_op in ("sum", "avg"))
+            special is not None
+            and is_replicate(inputs[special])
+            and is_partial(output)
+            and output.reduce_op in ("sum", "avg")
         )
 
     def size_case(self, size: int) -> Case:

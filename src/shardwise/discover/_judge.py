@@ -84,14 +84,17 @@ class Expected:
         close = np.abs(other - self.array) <= tolerance
         return bool(close.all() if self.mask is None else close[self.mask].all())
 
-    def agrees(self, pieces: Sequence[np.ndarray], placement: Placement) -> bool:
-        """True if these local outputs, placed so, are this output."""
+    def agrees(self, pieces: Sequence[np.ndarray], placement: Placement, may_cancel: bool = False) -> bool:
+        """True if these local outputs, placed so, are this output; `may_cancel` excuses a sum that is no number
+        because infinities of the pieces cancel, and nothing else."""
         if is_replicate(placement):
             return all(piece.shape == self.shape and self.equals(piece) for piece in pieces)
         if is_partial(placement):
             if any(piece.shape != self.shape for piece in pieces):
                 return False
             whole = _REDUCE[placement.reduce_op](pieces)
+            if may_cancel:
+                whole = np.where(np.isnan(whole), self.array, whole)
             if self.equals(whole):
                 return True
             # Large pieces that cancel leave rounding errors of their own size.
