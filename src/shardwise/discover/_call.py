@@ -5,6 +5,7 @@ Discovery runs the same call thousands of times with other tensors in its places
 positional arguments first, inside lists one by one; `out=` tensors are not inputs and are made anew.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
@@ -78,7 +79,7 @@ class Call:
 
     @cached_property
     def runner(self) -> Callable[[Sequence[Tensor]], Any]:
-        """The quickest way to run this call: without pytree where no tensor is inside a list."""
+        """The quickest way to run this call: without pytree where tensors stand alone or fill a list."""
         quick, guard = self._quick_runner(), self._guard
         if guard is None:
             return quick
@@ -101,17 +102,18 @@ class Call:
 
     def _quick_runner(self) -> Callable[[Sequence[Tensor]], Any]:
         flat_args, flat_kwargs = pytree.tree_unflatten(list(self.leaves), self.tree)
-        positions = [i for i, arg in enumerate(flat_args) if isinstance(arg, Tensor)]
+        # Where the tensors go: (position, None) for one, (position, count) for a list of them.
+        places = [(i, _tensor_count(arg)) for i, arg in enumerate(flat_args) if _tensor_count(arg) != 0]
         op = self.op
-        if len(positions) == len(self.slots) and not self.outs:
-            if positions == list(range(len(positions))):
-                rest = flat_args[len(positions) :]
+        if sum(1 if count is None else count for _, count in places) == len(self.slots) and not self.outs:
+            if places == [(i, None) for i in range(len(places))]:
+                rest = flat_args[len(places) :]
                 return lambda tensors: op(*tensors, *rest, **flat_kwargs)
 
             def run_flat(tensors: Sequence[Tensor]) -> Any:
-                args = list(flat_args)
-                for position, tensor in zip(positions, tensors, strict=True):
-                    args[position] = tensor
+                args, given = list(flat_args), iter(tensors)
+                for position, count in places:
+                    args[position] = next(given) if count is None else list(itertools.islice(given, count))
                 return op(*args, **flat_kwargs)
 
             return run_flat
@@ -237,6 +239,14 @@ def flat_outputs(result: Any) -> list[Any]:
     if isinstance(result, tuple | list):
         return [leaf for part in result for leaf in flat_outputs(part)]
     return [result]
+
+
+def _tensor_count(argument: Any) -> int | None:
+    """None for a tensor, the length of a list of tensors, 0 for all else."""
+    if isinstance(argument, Tensor):
+        return None
+    whole = isinstance(argument, list) and all(isinstance(item, Tensor) for item in argument)
+    return len(argument) if whole else 0
 
 
 def _plain(leaf: Any) -> Any:

@@ -25,7 +25,7 @@ from ._found import Found, Verdict, refutation
 from ._judge import Expected
 from ._laboratory import RANKS, Laboratory, Unjudgeable
 from ._sizes import size_leaves
-from ._trial import Trial, maximal, replicated_partials
+from ._trial import Trial, maximal, replicated_partials, with_less_partials
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,22 @@ def discover(op: Callable[..., Any], /, *args: Any, policy: Policy | None = None
         # With local sizes even replicated inputs, or none, can give sharded outputs: new_zeros, expand.
         candidates.append((Replicate(),) * len(laboratory.call.tensors))
     refused: set[tuple[Placement, ...]] = set()
+    refuted: set[tuple[Placement, ...]] = set()
     for inputs in candidates:
         # Pieces of partials have the shapes of the whole: what raises on these shapes with R raises with P.
         whole = replicated_partials(inputs)
         if whole in refused and whole != inputs:
             continue
+        # R is one way of splitting some partials: what does not hold with R does not hold with these.
+        if any(less in refuted for less in with_less_partials(inputs)):
+            refuted.add(inputs)
+            continue
         trial = _try(front, laboratory, inputs, policy)
         trials[inputs] = trial
         if trial.raised_at_once and not trial.alive:
             refused.add(inputs)
+        if not trial.alive:
+            refuted.add(inputs)
         rows |= {front.user_row(row): evidence for row, evidence in trial.rows()}
     kept = maximal(rows)
     return Found(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import UsageError
+from ..placements import is_shard
 from ..rules import Bound, Clause, Rule, bind, named_arguments
 from ._emit_calls import Arguments
 from ._emit_signature import Signature
@@ -127,6 +128,16 @@ class KnownCalls:
         return None
 
 
+def tells_shapes(rule: Rule, calls: Sequence[Arguments]) -> bool:
+    """False if torch cannot tell the shapes of the outputs without running the operator, as DTensor asks it to."""
+    try:
+        for args, kwargs in calls[:1]:
+            bind(rule.function, args, kwargs, rule.reading)
+    except Exception:
+        return False  # the meta implementation is missing, or raises what comes of a mistake in it
+    return True
+
+
 def _broadcasts(bound: Bound) -> bool:
     try:
         return tuple(torch.broadcast_shapes(*bound.scope.inputs)) == bound.scope.outputs[0]
@@ -181,19 +192,22 @@ def _values(clause: Clause, bound: Bound) -> Sequence[int | None]:
 
 
 def _inputs_fit(clause: Clause, bound: Bound, d: int | None) -> bool:
+    """True if the inputs can be placed so, and one is sharded where the clause shards any: a dim of size 1 is not."""
     aligned = clause.aligned(bound.scope)
-    return all(
-        term.place(bound.scope, d, bound.scope.inputs[i], aligned) is not None
+    placed = [
+        term.place(bound.scope, d, bound.scope.inputs[i], aligned)
         for term, group in zip(clause.inputs, bound.groups, strict=True)
         for i in group
-    )
+    ]
+    shards = any(term.kind == "S" for term in clause.inputs)
+    return None not in placed and (not shards or any(p is not None and is_shard(p) for p in placed))
 
 
 def _runs(rule: Rule, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     try:
         bind(rule.function, args, kwargs, rule.reading)
-    except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError):
-        return False  # shapes or dtypes that the operator does not take
+    except (RuntimeError, TypeError, IndexError, ValueError, AttributeError):
+        return False  # shapes or dtypes that the operator does not take, or that its meta implementation stumbles over
     return True
 
 

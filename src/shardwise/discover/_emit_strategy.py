@@ -5,14 +5,14 @@ and the evidence in the docstring. Rows that DTensor could not run rightly are l
 """
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import UsageError
 from ..rules import Clause, Rule
 from ._emit_calls import Example, overload_calls
 from ._emit_clause import WIDTH, Writer, same_but_for_reduction
-from ._emit_outputs import Arguments, KnownCalls
+from ._emit_outputs import Arguments, KnownCalls, tells_shapes
 from ._emit_signature import Argument, Signature
 
 _HELPERS = {
@@ -48,18 +48,30 @@ def emit_strategy(rules: Rule | Sequence[Rule], calls: Sequence[Example] = ()) -
     if not rules:
         raise UsageError("there is no rule to emit a strategy for: give at least one")
     known = overload_calls(calls)
-    strategies = [_Strategy(rule, known.get(rule.op, ())) for rule in rules]
-    names = function_names(rules)
+    served = served_rules(rules, known)
+    strategies = [_Strategy(rule, known.get(rule.op, ())) for rule in served]
+    names = function_names(served)
     bodies = ["\n".join(s.lines(names[s.rule.op])) for s in strategies]
     helpers = {h for s in strategies for h in s.writer.helpers}
     parts = [
-        f'"""{_title(rules)}"""\n',
+        f'"""{_title(served)}{_unserved(rules, served)}"""\n',
         _imports(bodies, helpers),
-        "\n\naten = torch.ops.aten\n" if all(r.op.startswith("aten.") for r in rules) else "",
+        "\n\naten = torch.ops.aten\n" if all(r.op.startswith("aten.") for r in served) else "",
         *(f"\n\n{text}" for name, text in _HELPERS.items() if name in helpers),
         *(f"\n\n{body}\n" for body in bodies),
     ]
     return "".join(parts)
+
+
+def served_rules(rules: Sequence[Rule], known: Mapping[str, Sequence[Arguments]]) -> list[Rule]:
+    """The rules of overloads that DTensor can run: it asks torch for the shapes of the outputs first."""
+    served = [rule for rule in rules if tells_shapes(rule, known.get(rule.op, ()))]
+    if not served:
+        raise UsageError(
+            f"no strategy can serve {', '.join(r.op for r in rules)}: torch does not tell the shapes of its outputs on "
+            "meta tensors, which DTensor asks for"
+        )
+    return served
 
 
 def emitted_clauses(rule: Rule) -> tuple[list[Clause], list[tuple[Clause, str]]]:
@@ -354,6 +366,15 @@ def _sentence(text: str) -> str:
 def _title(rules: Sequence[Rule]) -> str:
     names = list(dict.fromkeys(rule.op.split(".")[1] for rule in rules))
     return f"DTensor sharding strategies of {', '.join(names)}."
+
+
+def _unserved(rules: Sequence[Rule], served: Sequence[Rule]) -> str:
+    """What the module's docstring says of rules that are not in it."""
+    names = ", ".join(rule.op for rule in rules if rule not in served)
+    if not names:
+        return ""
+    why = "torch does not tell the shapes of its outputs on meta tensors, which DTensor asks for."
+    return f"\n\n{textwrap.fill(f'Left out: {names}, since {why}', WIDTH)}\n"
 
 
 def _evidence_text(evidence: Any) -> str:

@@ -20,7 +20,7 @@ from ..rules import Rule
 from ._emit_calls import SEED, Arguments, Example, call_source, evaluated, overload_calls
 from ._emit_clause import WIDTH
 from ._emit_signature import Signature
-from ._emit_strategy import allows_uneven, emitted_clauses, function_names
+from ._emit_strategy import allows_uneven, emitted_clauses, function_names, served_rules
 from ._emit_test_text import test_module
 
 RANKS = 4
@@ -35,6 +35,7 @@ def emit_tests(rules: Rule | Sequence[Rule], calls: Sequence[Example], strategy_
     """
     rules = [rules] if isinstance(rules, Rule) else list(rules)
     by_overload = overload_calls(calls)
+    rules = served_rules(rules, by_overload)
     cases = [case for rule in rules for case in _cases(rule, by_overload.get(rule.op, []))]
     if not cases:
         raise UsageError(

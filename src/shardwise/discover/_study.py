@@ -22,6 +22,8 @@ from ._synthesize import Observed, agrees, synthesize_clauses
 BUILD = 25
 HOLD = 40
 ROUNDS = 5
+# Calls that change nothing which a rule must not contradict.
+IDLE = 6
 
 Example = tuple[list[Any], dict[str, Any]]
 
@@ -29,14 +31,16 @@ Example = tuple[list[Any], dict[str, Any]]
 @dataclass(frozen=True)
 class Budget:
     """What a study may cost: calls to build from and to hold against, and experiments after which no further call
-    is judged (not seconds, so that a study ends alike on every machine)."""
+    is judged (not seconds, so that a study ends alike on every machine). A rule held against fewer than `least` calls
+    is not issued."""
 
     build: int = BUILD
     hold: int = HOLD
     experiments: float = math.inf
+    least: int = 0
 
 
-USUAL = Budget()
+USUAL = Budget(least=1)
 
 
 @dataclass
@@ -45,6 +49,7 @@ class Judged:
     found: Found
     outputs: list[Any]
     keeps_values: bool = False
+    idle: bool = False
 
 
 @dataclass
@@ -89,14 +94,14 @@ def studies(
     values: Mapping[str, Sequence[Any]] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Study]:
-    """One study per overload that the operator reaches, that of most calls first."""
+    """One study per overload that the operator reaches, those with a rule first, that of most calls before others."""
     swept = sweep(op, list(examples), values)
     if not swept.calls:
         raise UsageError(f"no calls of {op_name(op)} are known: give example calls, as in --shape 4,6,8")
     # Calls that reach several overloads are judged whole; they are studied only where there are no others.
     single = [name for name, calls in swept.calls.items() if _reaches_dispatch(calls[0].op)]
-    order = sorted(single or swept.calls, key=lambda name: (-len(swept.calls[name]), name))
-    return [study_calls(op_name(op), name, swept, progress) for name in order]
+    found = [study_calls(op_name(op), name, swept, progress) for name in single or swept.calls]
+    return sorted(found, key=lambda s: (s.rule is None, -len(swept.calls[s.overload]), s.overload))
 
 
 def _reaches_dispatch(op: Callable[..., Any]) -> bool:
@@ -121,20 +126,25 @@ def study_calls(
     study = Study(op, overload, None, judged, swept)
     experiments = 0
 
+    def judged_call(call: Call, idle: bool = False) -> Judged | None:
+        nonlocal experiments
+        args, kwargs = call.arguments(call.tensors)
+        found = find(call.op, *args, **kwargs)
+        experiments += found.experiments
+        if found.verdict not in ("rows", "no valid rows"):
+            study.refused.setdefault(found.verdict, found.reason)
+            return None
+        # Of the thousands of refuted trials nothing is asked any more; keeping them would cost much memory.
+        kept = {row.inputs: found.trials[row.inputs] for row in found.rows if row.inputs in found.trials}
+        return Judged(call, replace(found, trials=kept), _output_shapes(call), _keeps_values(call), idle)
+
     def judge(count: int) -> list[Judged]:
         fresh: list[Judged] = []
-        nonlocal experiments
         while pool and len(fresh) < count and experiments < budget.experiments:
-            call = pool.pop(0)
-            args, kwargs = call.arguments(call.tensors)
-            found = find(call.op, *args, **kwargs)
-            experiments += found.experiments
-            if found.verdict not in ("rows", "no valid rows"):
-                study.refused.setdefault(found.verdict, found.reason)
+            new = judged_call(pool.pop(0))
+            if new is None:
                 continue
-            # Of the thousands of refuted trials nothing is asked any more; keeping them would cost much memory.
-            kept = {row.inputs: found.trials[row.inputs] for row in found.rows if row.inputs in found.trials}
-            fresh.append(Judged(call, replace(found, trials=kept), _output_shapes(call), _keeps_values(call)))
+            fresh.append(new)
             if progress is not None:
                 progress(len(judged) + len(fresh), budget.build + budget.hold)
         judged.extend(fresh)
@@ -152,11 +162,12 @@ def study_calls(
         return [j for j in fresh if j in judged]
 
     building = judge(min(budget.build, max(len(pool) // 2, 1)))
+    idle = [j for call in _telling(swept.idle.get(overload, [])) if (j := judged_call(call, idle=True))]
     held: list[Judged] = []
     for _ in range(ROUNDS):
         if not building:
             break
-        candidate = _fit(overload, building)
+        candidate = _fit(overload, [*building, *idle])
         if candidate is None:
             break
         held += judge(max(0, budget.hold - len(held)))
@@ -164,7 +175,8 @@ def study_calls(
         study.built_from, study.held_against = len(building), len(held)
         study.disagreed = [j.call for j in wrong]
         if not wrong:
-            study.rule = _as_far_as_seen(candidate, [*building, *held])
+            if len(held) >= budget.least:
+                study.rule = _as_far_as_seen(candidate, [*building, *held])
             break
         building += wrong[:12]
         held = [j for j in held if j not in building]
@@ -215,6 +227,11 @@ def _spread(calls: list[Call]) -> list[Call]:
     return spread
 
 
+def _telling(idle: list[Call]) -> list[Call]:
+    """Those of many calls that change nothing with the most dims to shard, of different ranks."""
+    return _spread(sorted(idle, key=lambda call: -sum(s > 1 for t in call.tensors for s in t.shape)))[:IDLE]
+
+
 def _fit(overload: str, building: Sequence[Judged]) -> Rule | None:
     """The rule with the fewest clauses, under any way of reading the dim arguments."""
     best: Rule | None = None
@@ -263,7 +280,7 @@ def _readings(building: Sequence[Judged]) -> Iterator[Reading]:
 
 
 def _observe(judged: Judged, reading: Reading) -> Observed:
-    return Observed.of(judged.call, judged.found, reading, judged.outputs)
+    return Observed.of(judged.call, judged.found, reading, judged.outputs, judged.idle)
 
 
 def _with_evidence(study: Study) -> Rule:

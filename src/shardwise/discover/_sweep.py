@@ -1,8 +1,8 @@
 """Many calls of one operator: other ranks, sizes and arguments than the example's.
 
 Calls come from OpInfo samples, or from what the user gives, and from changing them one step at a time: every dim, both
-values of a flag, one dim more or fewer, an operand of size 1. Calls that do not run, or that change nothing (a roll by
-0), are left out and counted.
+values of a flag, one dim more or fewer, an operand of size 1, a list of one tensor more. Calls that do not run are left
+out and counted, and so are calls that change nothing (a roll by 0); of these a few are kept apart.
 """
 
 import random
@@ -29,12 +29,14 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "length": (1, 2),
     "start": (0, 1),
     "correction": (0, 1),
+    "groups": (1, 2),
 }
 
 # More dims than this show nothing that fewer do not; nor more than the second, where three tensors have them all.
 MOST_DIMS = 5
 ENOUGH_DIMS = 4
 MOST_SIZE = 12
+LONGEST_LIST = 4
 
 # As many calls as are worth having; see `sweep`.
 ENOUGH = (200, 150, 120, 100)
@@ -42,9 +44,11 @@ ENOUGH = (200, 150, 120, 100)
 
 @dataclass
 class Sweep:
-    """Calls by the overload they reach, in a fixed random order, and how many were left out."""
+    """Calls by the overload they reach, in a fixed random order, and how many were left out. `idle` are calls that
+    change nothing: a rule need not say all that holds for them, but nothing that does not."""
 
     calls: dict[str, list[Call]] = field(default_factory=dict)
+    idle: dict[str, list[Call]] = field(default_factory=dict)
     skipped: int = 0
     values: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -69,8 +73,11 @@ def sweep(
             if len(found.calls.get(call.name, ())) < most and _add(found, call, seen):
                 newest.append(call)
         random.Random(depth).shuffle(newest)
-    for calls in found.calls.values():
-        random.Random(0).shuffle(calls)
+    for name, calls in found.calls.items():
+        # A list of one tensor says little about lists: a cat of one is that one.
+        long = [call for call in calls if all(len(group) > 1 for group in call.lists)]
+        found.calls[name] = long or calls
+        random.Random(0).shuffle(found.calls[name])
     return found
 
 
@@ -101,13 +108,11 @@ def _add(found: Sweep, call: Call, seen: set[Any]) -> bool:
     empty = any(t.numel() == 0 for t in (*judged.tensors, *outputs))
     pointless = bool(judged.tensors) and all(t.numel() == 1 for t in judged.tensors)
     pointless = pointless or any(t.ndim > MOST_DIMS or _is_scalar_mask(t) for t in judged.tensors)
-    if (
-        empty
-        or pointless
-        or not outputs
-        or (len(judged.leaves) > len(judged.slots) and changes_nothing(judged.tensors, outputs))
-    ):
+    idle = len(judged.leaves) > len(judged.slots) and changes_nothing(judged.tensors, outputs)
+    if empty or pointless or idle or not outputs or _window_stands_still(judged, outputs):
         found.skipped += 1
+        if idle and not empty and not pointless:
+            found.idle.setdefault(judged.name, []).append(judged)
         return False
     found.calls.setdefault(judged.name, []).append(judged)
     for _, name, value in judged.named_leaves():
@@ -152,7 +157,7 @@ class Habit:
         return cls(
             all(_broadcast(call.tensors) for call in examples),
             tuple(min(column) for column in zip(*ranks, strict=False)),
-            len(ranks) > 2 and len(ranks[0]) > 2 and all(r == ranks[0] for r in ranks),
+            bool(ranks) and len(ranks[0]) > 2 and all(r == ranks[0] for r in ranks),
         )
 
     def may_drop_a_dim(self, index: int, tensor: Tensor) -> bool:
@@ -163,6 +168,7 @@ class Habit:
 def _changes(call: Call, values: Mapping[str, Sequence[Any]], habit: Habit) -> Iterator[Call]:
     """Calls changed in one place. Other ranks come first: what an argument means shows where there are many dims."""
     yield from _other_ranks(call, habit)
+    yield from _other_lists(call)
     yield from _other_arguments(call, values)
     yield from _other_sizes(call, habit)
 
@@ -238,7 +244,7 @@ def _other_sizes(call: Call, habit: Habit) -> Iterator[Call]:
     if len(tensors) == 1:
         return
     # Where a window slides, dims that have one size have it by accident.
-    slides = any(name == "dilation" for _, name, _ in call.named_leaves())
+    slides = _slides(call)
     for size in sorted({s for t in tensors for s in t.shape if s > 1 and not slides}):
         for new in (size - 1, size + 2):
             if 1 < new < MOST_SIZE:
@@ -251,6 +257,16 @@ def _other_sizes(call: Call, habit: Habit) -> Iterator[Call]:
                 yield _with_tensors(call, {i: tensor.narrow(dim, 0, 1).clone()})
             if tensor.shape[dim] > 2:
                 yield _with_tensors(call, {i: _shorter(tensor, dim)})
+
+
+def _other_lists(call: Call) -> Iterator[Call]:
+    """A list of tensors with its last one twice, or without it."""
+    args, kwargs = pytree.tree_unflatten(list(call.leaves), call.tree)
+    for i, value in enumerate(args):
+        if isinstance(value, list) and value and all(isinstance(v, Tensor) for v in value):
+            for other in ([*value, value[-1].clone()], value[:-1]):
+                if 1 < len(other) <= LONGEST_LIST:
+                    yield Call.of(call.op, [*args[:i], other, *args[i + 1 :]], kwargs)
 
 
 def _longer(tensor: Tensor) -> Tensor:
@@ -278,6 +294,16 @@ def _broadcast(tensors: Sequence[Tensor]) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _slides(call: Call) -> bool:
+    """True if the operator moves a window over the last dims."""
+    return any(name == "dilation" for _, name, _ in call.named_leaves())
+
+
+def _window_stands_still(call: Call, outputs: Sequence[Tensor]) -> bool:
+    """A window that fits a dim once does not move along it: the dim is summed over, by accident of its size."""
+    return _slides(call) and any(1 in output.shape[2:] for output in outputs)
 
 
 def _is_scalar_mask(tensor: Tensor) -> bool:

@@ -29,20 +29,23 @@ Key = tuple[tuple[Placement, ...], tuple[Placement | None, ...]]
 
 @dataclass(frozen=True)
 class Observed:
-    """A call and the rows that were found for it."""
+    """A call and the rows that were found for it. An idle call changes nothing: its rows need no explanation."""
 
     call: Call
     bound: Bound
     rows: dict[Key, Row]
     only_even: frozenset[Key]
+    idle: bool = False
 
     @classmethod
-    def of(cls, call: Call, found: Found, reading: Reading, outputs: Sequence[Any]) -> "Observed":
+    def of(
+        cls, call: Call, found: Found, reading: Reading, outputs: Sequence[Any], idle: bool = False
+    ) -> "Observed":
         args, kwargs = call.arguments(call.tensors)
         bound = bind(call.op, args, kwargs, reading, outputs)
         rows = {key_of(row): row for row in found.rows}
         even = frozenset(key for key, row in rows.items() if _failed_uneven(found, row))
-        return cls(call, bound, rows, even)
+        return cls(call, bound, rows, even, idle)
 
 
 def key_of(row: Row) -> Key:
@@ -64,11 +67,12 @@ def synthesize_clauses(observed: Sequence[Observed]) -> list[Clause] | None:
     """The clauses that yield the observed rows and no others; None if there are too many or none fit. A row for even
     shards only that nothing explains is left out."""
     vocabulary = Vocabulary(observed)
-    open_rows = {(i, key) for i, o in enumerate(observed) for key in o.rows}
+    open_rows = {(i, key) for i, o in enumerate(observed) if not o.idle for key in o.rows}
     clauses: list[Clause] = []
     while open_rows:
         seed = min(open_rows, key=lambda item: _seed_order(observed[item[0]], item))
-        best = _best(observed, seed, open_rows, vocabulary)
+        best = _best(observed, seed, open_rows, vocabulary, seed[1] in observed[seed[0]].only_even)
+        best = best or _best(observed, seed, open_rows, vocabulary)
         if best is None and seed[1] in observed[seed[0]].only_even:
             open_rows.discard(seed)  # an accident of these sizes: windows that happen to end where shards do
             continue
@@ -122,13 +126,14 @@ def _best(
     seed: tuple[int, Key],
     open_rows: set[tuple[int, Key]],
     vocabulary: Vocabulary,
+    apart: bool = False,
 ) -> tuple[Clause, set[tuple[int, Key]]] | None:
-    """The clause that explains the seed and most other open rows."""
+    """The clause that explains the seed and most other open rows; if `apart`, none that hold for uneven shards too."""
     best: tuple[tuple[float, ...], Clause, set[tuple[int, Key]]] | None = None
     only_even = seed[1] in observed[seed[0]].only_even
     for clause, cost in _generalisations(observed[seed[0]], seed[1], vocabulary):
         instances = list(_instances(clause, observed))
-        right = [_is_right(observed[i], key, only_even) for i, _, key in instances]
+        right = [_is_right(observed[i], key, only_even, apart) for i, _, key in instances]
         condition = narrow(
             vocabulary.atoms,
             [(observed[i].bound.scope, d) for i, d, _ in instances],
@@ -149,9 +154,14 @@ def _best(
     return None if best is None else best[1:]
 
 
-def _is_right(observed: Observed, key: Key, only_even: bool) -> bool:
-    """A clause for even shards may yield rows that hold for more, but not the other way round."""
-    return key in observed.rows and (only_even or key not in observed.only_even)
+def _is_right(observed: Observed, key: Key, only_even: bool, apart: bool) -> bool:
+    """A clause for even shards may yield rows that hold for more, unless it is to stand `apart` from those, but not the
+    other way round."""
+    if key not in observed.rows:
+        return False
+    if apart:
+        return observed.rows[key].shards == "even"
+    return only_even or key not in observed.only_even
 
 
 def _least(shards: Sequence[Shards], only_even: bool) -> Shards:

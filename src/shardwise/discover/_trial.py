@@ -188,6 +188,13 @@ def replicated_partials(inputs: Sequence[Placement]) -> tuple[Placement, ...]:
     return tuple(Replicate() if is_partial(p) else p for p in inputs)
 
 
+def with_less_partials(inputs: Sequence[Placement]) -> Iterator[tuple[Placement, ...]]:
+    """The placements with R for one of the partials that cover it, and with R for all of them."""
+    covering = [i for i, p in enumerate(inputs) if _covers(p)]
+    for places in [[i] for i in covering] + ([covering] if len(covering) > 1 else []):
+        yield tuple(Replicate() if i in places else p for i, p in enumerate(inputs))
+
+
 def maximal(rows: dict[Row, Counter[str]]) -> dict[Row, Counter[str]]:
     """Rows that no other row implies, in reading order."""
     if not rows:
