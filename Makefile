@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Tests and benchmarks share few cores: one thread per process.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint bench site clean
 
 $(VENV)/installed: pyproject.toml requirements.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,11 @@ lint: $(VENV)/installed
 
 bench: $(VENV)/installed
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# The documentation as a static site, in build/site; any warning fails.
+site: $(VENV)/installed
+	$(BIN)/pip install -q "mkdocs-material==9.8.1"
+	$(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
