@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 class Cost:
     """Seconds of a step and bytes held on the device that holds most.
 
-    `entries` are the seconds of each entry of the schedule, `held` the bytes while each runs. Parameters, buffers and
-    the optimizer's state are held throughout (`lasting`).
+    `entries` are the seconds of each entry of the schedule, `held` the bytes while each runs, of which `scratch` are
+    its kernel's own. Parameters, buffers and the optimizer's state are held throughout (`lasting`).
     """
 
     entries: tuple[float, ...]
     held: tuple[int, ...]
+    scratch: tuple[int, ...]
     compute: float
     update: float
     communication: dict[str, float]
@@ -42,6 +43,12 @@ class Cost:
     @cached_property
     def peak(self) -> int:
         return max(self.held, default=self.lasting)
+
+    @property
+    def peak_of_values(self) -> int:
+        """The peak without what kernels hold for themselves."""
+        values = (held - own for held, own in zip(self.held, self.scratch, strict=True))
+        return max(values, default=self.lasting)
 
 
 def evaluate(plan: "Plan") -> Cost:
@@ -78,6 +85,7 @@ class _Evaluation:
         return Cost(
             tuple(entries),
             tuple(self._held(lasting)),
+            tuple(map(self._scratch, self.schedule.entries)),
             compute,
             update,
             dict(communication),

@@ -99,7 +99,7 @@ def priced_collectives(plan: Plan, wide: bool = False) -> list[Recorded]:
 
 def predicted_peak(plan: Plan) -> int:
     """The most bytes that the values of a step take at one time by the plan's own account: no optimizer state."""
-    return replace(plan, options={**plan.options, "optimizer": "none"}).cost.peak
+    return replace(plan, options={**plan.options, "optimizer": "none"}).cost.peak_of_values
 
 
 def first_wrong_node(plan: Plan, given: Mapping[str, Any], seed: int = 0, wide: bool = False) -> str | None:
