@@ -1,6 +1,7 @@
 """The whole pipeline as a user runs it: one command, and what it wrote is used in a fresh process."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,10 @@ OPS = (
 SOURCE = Path(__file__).parents[2] / "src"
 COMMAND = "from shardwise.cli import main; main()"
 # Wrong for all of these operators: they do not turn the pieces of a sum into values of which the largest is right.
+# It must be seen by its values, or by its placement where a right row takes the same inputs.
+WRONG_RESULT = re.compile(
+    r"-> \[Partial\(max\)\]: Tensor-likes are not|Object comparison failed: Partial\(max\) != Partial\(sum\)"
+)
 WRONG = "strategies.append([Partial('max'), Partial('sum'), *[Replicate()] * (len(strategies[0]) - 2)])"
 
 
@@ -47,7 +52,7 @@ def command_writes_what_works_alone(op: str, folder: Path) -> None:
     strategy.write_text(_with_imports(text))
     wrong = emitted_tests(folder)
     assert wrong.returncode == 1 and "2 failed" in wrong.stdout, wrong.stdout
-    assert "-> [Partial(max)]: Tensor-likes are not" in wrong.stdout, wrong.stdout
+    assert WRONG_RESULT.search(wrong.stdout), wrong.stdout
 
 
 def _with_imports(text: str) -> str:
