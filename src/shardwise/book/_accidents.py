@@ -3,7 +3,8 @@
 A few sizes and arguments cannot tell `start == 0 and end == 20` from a rule, where no dim was longer than 20. Leaving
 a clause out costs rows that hold for some calls; keeping a wrong one costs right numbers. So conditions on an integer
 that counts something, conditions on a fraction, partials that change their kind under a condition, and what holds for
-even shards under conditions that have nothing to do with averages are left out.
+even shards under conditions that have nothing to do with averages are left out. So is a result that is said to be the
+same for partials of one kind, but not of sums: it depends on values, and these were not met.
 """
 
 import re
@@ -28,9 +29,21 @@ def without_accidents(rule: Rule) -> Rule:
         a.name for a in op._schema.arguments if "int" in str(a.type).lower() and "List" not in str(a.type)
     }
     names = {a.name for a in op._schema.arguments}
-    return replace(
-        rule, clauses=tuple(c for c in rule.clauses if not _is_accident(c, integers - _CHOICES, names))
-    )
+    kept = [c for c in rule.clauses if not _is_accident(c, integers - _CHOICES, names)]
+    sums = {(c.inputs, c.outputs) for c in kept if not c.when}
+    return replace(rule, clauses=tuple(c for c in kept if not _ignores_partials(c) or _with_sums(c) in sums))
+
+
+def _ignores_partials(clause: Clause) -> bool:
+    """True if it calls a result replicated although inputs are partial."""
+    partial = any(term.kind == "P" for term in clause.inputs)
+    return partial and all(term.kind in "R-" for term in clause.outputs)
+
+
+def _with_sums(clause: Clause) -> tuple[Any, Any]:
+    """What must hold of sums as well if the values of the partial inputs do not matter at all."""
+    sums = (replace(term, inside="sum") if term.kind == "P" else term for term in clause.inputs)
+    return tuple(sums), clause.outputs
 
 
 def _is_accident(clause: Clause, counts: set[str], names: set[str]) -> bool:
