@@ -1,0 +1,42 @@
+"""Clauses that survive experiments and are left out of the book all the same."""
+
+import pytest
+
+from shardwise.book._accidents import without_accidents
+from shardwise.rules import Clause, Rule
+
+
+def kept(op, *clauses):
+    return [str(c) for c in without_accidents(Rule(op, tuple(map(Clause.parse, clauses)))).clauses]
+
+
+@pytest.mark.parametrize(
+    ("op", "clause"),
+    [
+        ("aten.slice.Tensor", "S(d) -> S(d) when start == 0 and end == 20 for even shards"),
+        ("aten.mul.Scalar", "P(sum) -> P(max) when other == 0"),
+        ("aten.isposinf.default", "P(max) -> R"),
+        ("aten.soft_margin_loss.default", "S(0), R -> P(avg) when ndim(0) == 5 for even shards"),
+        ("aten.upsample_linear1d.default", "P(max) -> P(max) when scales == 0.6"),
+    ],
+)
+def test_accidents_are_left_out(op, clause):
+    assert kept(op, clause) == []
+
+
+@pytest.mark.parametrize(
+    ("op", "clause"),
+    [
+        ("aten.mean.dim", "S(d) -> P(avg) when d in dim for even shards"),
+        ("aten.masked_fill.Scalar", "P(sum), R -> P(sum) when value == 0"),
+        ("aten.add.Tensor", "R, P(max) -> P(min) when alpha < 0"),
+        ("aten.soft_margin_loss.default", "S(d), S(d) -> P(sum) when reduction == 2"),
+    ],
+)
+def test_what_the_operator_means_is_kept(op, clause):
+    assert kept(op, clause) == [clause]
+
+
+def test_values_that_do_not_matter_at_all_are_kept():
+    clauses = ("R, P(max) -> R", "R, P(sum) -> R")
+    assert kept("aten.sigmoid_backward.default", *clauses) == list(clauses)
