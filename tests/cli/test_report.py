@@ -60,3 +60,16 @@ def test_a_mistake_is_one_line_and_status_2(shardwise, saved, tmp_path, text, ou
     assert (status, printed) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (("torch.softmax", "--shape", "4,6,8", "--kw", "dim=1"), "S(0) -&gt; S(0)"),
+        (("torch.abs", "--sweep"), "S(d) -&gt; S(d)"),
+    ],
+)
+def test_what_discovery_found_is_written_as_a_page(shardwise, tmp_path, arguments, found):
+    status, _, err = shardwise("discover", *arguments, "--html", tmp_path / "page.html")
+    assert (status, err) == (0, "")
+    assert f"<td>{found}</td>" in (tmp_path / "page.html").read_text()

@@ -50,6 +50,7 @@ def discover_command(
     emit_tests: Annotated[
         Path | None, typer.Option(help="With --sweep: write tests of the strategy here.")
     ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write what was found here, as one HTML file.")] = None,
     json: Json = False,
 ) -> None:
     """Find the rows that hold for a call, or with --sweep the rule of the operator, by experiment.
@@ -60,7 +61,7 @@ def discover_command(
     """
     if sweep is not None:
         examples = [] if not shape and not arg else [_call(op, shape, arg, kw)[1:]]
-        _sweep(op, examples, sweep, yaml, emit_strategy, emit_tests, json)
+        _sweep(op, examples, sweep, yaml, emit_strategy, emit_tests, html, json)
         return
     if yaml or emit_strategy or emit_tests:
         raise UsageError(
@@ -72,6 +73,14 @@ def discover_command(
     function, args, kwargs = _call(op, shape, arg, kw)
     partials = ("sum", "avg", "max", "min", "product") if product else ("sum", "avg", "max", "min")
     found = discover_isolated(function, args, kwargs, Policy(partials, narrowing))
+    if html is not None:
+        said = [
+            f"Dispatches to {', '.join(found.overloads)}." if found.overloads else "",
+            f"{found.combinations} claims were tried in {found.experiments} experiments: {found.verdict}.",
+        ]
+        rows = [(str(r), r.shards, r.local or "", str(e.total())) for r, e in found.evidence.items()]
+        heads = ("row", "shards", "local form", "experiments survived")
+        _write_page(html, f"{found.op}{_shown(args, kwargs)}", said, [("Rows that hold", heads, rows)])
     if json:
         print_json(found.to_json())
         return
@@ -99,6 +108,7 @@ def _sweep(
     yaml: Path | None,
     strategy: Path | None,
     tests: Path | None,
+    html: Path | None,
     json: bool,
 ) -> None:
     """Sweep, synthesize, report and emit, in a child process that may crash."""
@@ -135,6 +145,9 @@ def _sweep(
     for path, text in ((yaml, texts["yaml"]), (strategy, texts.get("strategy")), (tests, texts.get("tests"))):
         if path is not None and text is not None:
             path.write_text(text)
+    if html is not None:
+        pages = [(d["overload"], ("clause", "because"), _clauses(d)) for d in texts["reports"]]
+        _write_page(html, op, [], pages)
     if json:
         print_json(texts["reports"])
         return
@@ -157,17 +170,33 @@ def _show_report(console: Console, document: dict[str, Any]) -> None:
         console.print(f"no few clauses yield the rows{why}; --json and --yaml have the rows of each call")
         return
     table = Table("clause", "because")
-    rules = [*document["unconditional_rules"][1:], *document["conditional_rules"]]
-    reasons = {
-        (tuple(r["inputs"]), tuple(r["output"]), r.get("condition")): r["justification"] for r in rules
-    }
-    for clause in document["clauses"]:
-        table.add_row(clause, _reason(clause, reasons))
+    for clause, reason in _clauses(document):
+        table.add_row(clause, reason)
     console.print(table)
     console.print(
         f"built from {evidence['calls_built_from']} calls, held against {evidence['calls_held_out']} others; "
         f"{evidence['experiments']} experiments, {evidence['cpu_seconds']} CPU seconds"
     )
+
+
+def _clauses(document: dict[str, Any]) -> list[tuple[str, str]]:
+    """Each clause of a report with its reason; none where no rule was found."""
+    if "clauses" not in document:
+        return []
+    rules = [*document["unconditional_rules"][1:], *document["conditional_rules"]]
+    reasons = {
+        (tuple(r["inputs"]), tuple(r["output"]), r.get("condition")): r["justification"] for r in rules
+    }
+    return [(clause, _reason(clause, reasons)) for clause in document["clauses"]]
+
+
+def _write_page(path: Path, title: str, said: list[str], tables: list[Any]) -> None:
+    from ..report import tables_page
+
+    try:
+        path.write_text(tables_page(title, [line for line in said if line], tables))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _reason(text: str, reasons: dict[Any, str]) -> str:
