@@ -126,6 +126,10 @@ class Planner:
         return replace(best, options={**best.options, "baselines": table})
 
     def _within_memory(self, items: Items, pins: Pins, alike: bool, gap: float, time_limit: float) -> Plan:
+        # Without the limit the problem is easier by far, and often its best plan fits.
+        made = self._read(items, *self._solve(items, None, alike, gap, time_limit), pins)
+        if made.cost.peak <= self.memory:
+            return made
         limit = self.memory
         for _ in range(_TIGHTENINGS):
             made = self._read(items, *self._solve(items, limit, alike, gap, time_limit), pins)
@@ -133,7 +137,7 @@ class Planner:
             if over <= 0:
                 return made
             # The problem counts memory a little differently from the plan: ask for as much less.
-            limit -= over
+            limit = max(limit - over, 0)
         raise UsageError(
             f"no plan of {self.graph.name} on {self.mesh} was found within {bytes_text(self.memory)}: the last "
             f"one holds {bytes_text(made.cost.peak)}"
@@ -160,20 +164,22 @@ class Planner:
         return Items(self.graph, self.layouts, self.cluster, self.offers, self.optimizer, pins, limits, note)
 
     def _solve(
-        self, items: Items, limit: int, alike: bool, gap: float, time_limit: float
+        self, items: Items, limit: int | None, alike: bool, gap: float, time_limit: float
     ) -> tuple[Folded, Solution]:
-        folded = self._timed("problem", lambda: fold(items, max(limit, 0), alike=alike, name=self.graph.name))
+        folded = self._timed("problem", lambda: fold(items, limit, alike=alike, name=self.graph.name))
         solution = self._timed("solve", lambda: solve(folded.problem, time_limit=time_limit, gap=gap))
         if solution.choices is None:
             raise UsageError(self._why_not(solution, limit, items.pins))
         return folded, solution
 
-    def _why_not(self, solution: Solution, limit: int, pins: Pins) -> str:
+    def _why_not(self, solution: Solution, limit: int | None, pins: Pins) -> str:
         head = f"no plan of {self.graph.name} on {self.mesh} fits in {bytes_text(self.memory)} a device"
+        if limit is None and solution.status == "unknown":
+            return f"no plan was found in {solution.seconds:.0f} seconds: give the search more time"
         if solution.status == "unknown":
             return f"{head}, as far as {solution.seconds:.0f} seconds of search can tell: give it more time or memory"
         lacking = solution.shortfall
-        if lacking is None or lacking.forbidden:
+        if limit is None or lacking is None or lacking.forbidden:
             clash = " and ".join(f"{name}: {pin}" for name, pin in self._clashing(pins).items())
             return f"no plan of {self.graph.name} on {self.mesh} meets these pins together: {clash}"
         need = (lacking.enough if lacking.enough is not None else lacking.at_least) or 0
