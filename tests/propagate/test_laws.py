@@ -185,7 +185,12 @@ def test_a_stronger_priority_is_not_changed_by_weaker_ones(program):
     first, full = propagate(alone), propagate(program)
     for name in program.values:
         for before, after in zip(first[name].dims, full[name].dims, strict=True):
-            assert is_prefix(before.axes, after.axes)
+            assert is_prefix(cutting(before.axes), cutting(after.axes))
+
+
+def cutting(axes):
+    """The axes without those of size 1, which cut nothing and may be anywhere."""
+    return tuple(axis for axis in axes if axis.size > 1)
 
 
 def priority_0(sharding):

@@ -92,7 +92,7 @@ def discover(op: Callable[..., Any], /, *args: Any, policy: Policy | None = None
         if whole in refused and whole != inputs:
             continue
         # R is one way of splitting some partials: what does not hold with R does not hold with these.
-        if any(less in refuted for less in with_less_partials(inputs)):
+        if any(less in refuted for less in with_less_partials(inputs, laboratory.mutated)):
             refuted.add(inputs)
             continue
         trial = _try(front, laboratory, inputs, policy)

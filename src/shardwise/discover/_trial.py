@@ -7,7 +7,7 @@ these only.
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch.distributed.tensor.placement_types import Placement, Replicate
@@ -188,9 +188,12 @@ def replicated_partials(inputs: Sequence[Placement]) -> tuple[Placement, ...]:
     return tuple(Replicate() if is_partial(p) else p for p in inputs)
 
 
-def with_less_partials(inputs: Sequence[Placement]) -> Iterator[tuple[Placement, ...]]:
-    """The placements with R for one of the partials that cover it, and with R for all of them."""
-    covering = [i for i, p in enumerate(inputs) if _covers(p)]
+def with_less_partials(
+    inputs: Sequence[Placement], written: Collection[int]
+) -> Iterator[tuple[Placement, ...]]:
+    """The placements with R for one of the partials that cover it, and with R for all of them; inputs that are
+    written keep theirs, which are also those of the results."""
+    covering = [i for i, p in enumerate(inputs) if _covers(p) and i not in written]
     for places in [[i] for i in covering] + ([covering] if len(covering) > 1 else []):
         yield tuple(Replicate() if i in places else p for i, p in enumerate(inputs))
 
