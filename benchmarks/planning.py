@@ -71,13 +71,12 @@ def _plan_one(task: dict) -> None:
     plan = planner.plan({}, gap=task["gap"], time_limit=task["time_limit"])
     spent = planner.seconds
     own = spent["choices"] + spent["problem"] + spent["solve"]
-    most = max(len(c) for c in planner.most_recent.choices.values())
     gap = 1 - plan.options["bound"] / plan.cost.seconds
     numbers = [captured, spent["choices"], spent["problem"], spent["solve"], spent["baselines"], own]
     print(
         f"{task['layers']:>9}  {task['mesh']:>9}  {len(graph.nodes):>9}  "
         + "  ".join(f"{n:>8.1f}s" for n in numbers)
-        + f"  {most:>12}  {plan.cost.seconds:>6.3f}s  {gap:>6.2%}  {plan.cost.peak / 1e9:>4.0f}GB"
+        + f"  {planner.most_choices:>12}  {plan.cost.seconds:>6.3f}s  {gap:>6.2%}  {plan.cost.peak / 1e9:>4.0f}GB"
         + f"  {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB",
         flush=True,
     )

@@ -1,8 +1,10 @@
-"""Simulated ranks for every test that needs DTensor: torch's fake process group, no sockets."""
+"""What tests of several rooms share: simulated ranks, the example models, and the folder of public data."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,8 @@ torch.set_num_threads(1)
 
 @pytest.fixture
 def simulated_ranks():
-    """`with simulated_ranks(4): ...` runs DTensor code on four ranks inside this process."""
+    """`with simulated_ranks(4): ...` runs DTensor code on four ranks inside this process: torch's fake process group,
+    no sockets."""
 
     @contextmanager
     def start(ranks: int) -> Iterator[LocalTensorMode]:
@@ -28,6 +31,15 @@ def simulated_ranks():
             dist.destroy_process_group()
 
     return start
+
+
+@pytest.fixture(scope="session")
+def models():
+    """The module examples/models.py."""
+    spec = spec_from_file_location("example_models", Path(__file__).parents[1] / "examples" / "models.py")
+    module = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")

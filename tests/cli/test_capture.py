@@ -3,24 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.cli import main
 from shardwise.graph import Graph
 
 MODELS = Path(__file__).parents[2] / "examples" / "models.py"
-
-
-@pytest.fixture
-def shardwise(monkeypatch, capsys):
-    """Run the command; gives its exit status, what it printed and what it complained of."""
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["shardwise", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        printed = capsys.readouterr()
-        return stop.value.code or 0, printed.out, printed.err
-
-    return run
 
 
 def test_the_summary_is_printed_and_the_graph_written(shardwise, tmp_path):

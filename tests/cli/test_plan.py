@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from shardwise.cli import main
-
 
 @pytest.fixture(autouse=True)
 def model_file(tmp_path, monkeypatch):
@@ -16,28 +14,19 @@ def model_file(tmp_path, monkeypatch):
     )
 
 
-def shardwise(monkeypatch, *words):
-    monkeypatch.setattr("sys.argv", ["shardwise", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return ended.value.code
-
-
-def test_a_plan_is_summed_up_and_written(monkeypatch, capsys, tmp_path):
+def test_a_plan_is_summed_up_and_written(shardwise, tmp_path):
     words = ("plan", "model.py:build", "--mesh", "dp=2,tp=2", "--cluster", "laptop", "--out", "plan.json")
-    assert shardwise(monkeypatch, *words, "--explain", "weight") == 0
-    said = capsys.readouterr().out
+    status, said, _ = shardwise(*words, "--explain", "weight")
+    assert status == 0
     assert "Linear on mesh dp=2,tp=2 of laptop" in said and "lower bound" in said and "weight float32" in said
     assert max(map(len, said.split("\n\nweight")[0].splitlines())) <= 80
     assert json.loads((tmp_path / "plan.json").read_text())["mesh"] == "dp=2,tp=2"
 
 
-def test_meshes_of_some_devices_are_ranked(monkeypatch, capsys):
-    assert (
-        shardwise(monkeypatch, "plan", "model.py:build", "--devices", "4", "--cluster", "laptop", "--json")
-        == 0
-    )
-    document = json.loads(capsys.readouterr().out)
+def test_meshes_of_some_devices_are_ranked(shardwise):
+    status, said, _ = shardwise("plan", "model.py:build", "--devices", "4", "--cluster", "laptop", "--json")
+    assert status == 0
+    document = json.loads(said)
     assert set(document["meshes"]) == {"dp=4", "dp=2,tp=2"}
     assert document["cost"]["seconds"] == min(document["meshes"].values())
 
@@ -53,7 +42,7 @@ def test_meshes_of_some_devices_are_ranked(monkeypatch, capsys):
         (("graph.json", "--mesh", "dp=2"), "graph.json cannot be read"),
     ],
 )
-def test_mistakes_are_answered_with_one_sentence(monkeypatch, capsys, words, complaint):
-    assert shardwise(monkeypatch, "plan", *words) == 2
-    said = capsys.readouterr()
-    assert complaint in said.err and said.out == "" and said.err.count("\n") == 1
+def test_mistakes_are_answered_with_one_sentence(shardwise, words, complaint):
+    status, out, err = shardwise("plan", *words)
+    assert (status, out) == (2, "")
+    assert complaint in err and err.count("\n") == 1

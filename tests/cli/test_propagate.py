@@ -3,23 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.cli import main
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "propagate" / "mlp.json"
-
-
-@pytest.fixture
-def shardwise(monkeypatch, capsys):
-    """Run the command; gives its exit status, what it printed and what it complained of."""
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["shardwise", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        printed = capsys.readouterr()
-        return stop.value.code or 0, printed.out, printed.err
-
-    return run
 
 
 def test_shardings_of_every_value_are_printed(shardwise):

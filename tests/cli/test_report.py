@@ -3,19 +3,6 @@ import json
 import pytest
 
 from shardwise import Plan
-from shardwise.cli import main
-
-
-@pytest.fixture
-def shardwise(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["shardwise", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        printed = capsys.readouterr()
-        return stop.value.code or 0, printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture(scope="module")

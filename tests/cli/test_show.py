@@ -5,21 +5,7 @@ import re
 
 import pytest
 
-from shardwise.cli import main
 from shardwise.layout import Layout
-
-
-@pytest.fixture
-def shardwise(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["shardwise", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "80")
-        with pytest.raises(SystemExit) as stop:
-            main()
-        printed = capsys.readouterr()
-        return stop.value.code or 0, printed.out, printed.err
-
-    return run
 
 
 def cells(out):

@@ -178,6 +178,31 @@ def test_an_mlp_is_split_by_its_hidden_dim_when_the_batch_is_small_and_weights_a
     assert collectives(plan) == ["all_reduce", "all_reduce"]
 
 
+def reductions(plan, phase, axis):
+    """How often a sum is completed along an axis for what a phase goes on with: a gradient of a parameter, which is
+    summed once in a step, is not counted."""
+    after = {n.name for n in plan.graph.nodes if n.phase == phase}
+    return sum(
+        step.kind in ("all_reduce", "reduce_scatter") and plan.mesh.names.index(axis) in step.axes
+        for move in plan.schedule.moves
+        for step in move.change.collectives
+        if move.source.ref.name in after and not move.target.copy.startswith("out")
+    )
+
+
+@pytest.mark.parametrize("name", ["mlp", "block"])
+def test_on_two_axes_a_block_completes_one_sum_each_way_as_megatron_does(name, make_mlp):
+    """Attention and the MLP are one block each: columns first, then rows, and a single reduction along tp."""
+    with torch.device("meta"):
+        model = Block(2048, 16) if name == "block" else make_mlp(1, 2048, 8192)[0]
+        x = torch.empty(4, 512, 2048, requires_grad=True)
+    pins = {"x": "S(0), R", "output": "S(0), R"}
+    plan = sw.plan(model, (x,), mesh="dp=2,tp=4", cluster=cluster_with(400e9), optimizer="none", pin=pins)
+    blocks = 2 if name == "block" else 1
+    assert [reductions(plan, phase, "tp") for phase in ("forward", "backward")] == [blocks, blocks]
+    assert plan.cost.seconds <= plan.options["baselines"]["tensor parallel"]["seconds"]
+
+
 def test_an_mlp_is_data_parallel_when_the_batch_is_large_and_weights_are_small(make_mlp):
     model, args = make_mlp(2**20, 256, 256)
     plan = sw.plan(model, args, mesh="dp=4", cluster=cluster_with(100e9), optimizer="none")

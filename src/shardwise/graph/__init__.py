@@ -3,6 +3,7 @@
 from ._attention import attention, attention_backward
 from ._callable import as_module
 from ._capture import capture
+from ._fake import without_memory
 from ._flops import cost, is_view
 from ._graph import Graph, Input, Live, Node, Output, Ref, TensorInfo
 from ._results import opened
@@ -28,4 +29,5 @@ __all__ = [
     "is_view",
     "opened",
     "run",
+    "without_memory",
 ]

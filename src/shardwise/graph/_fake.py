@@ -16,6 +16,11 @@ from torch.utils import _pytree as pytree
 from ..errors import UsageError
 
 
+def without_memory() -> FakeTensorMode:
+    """Tensors that are made under it have shapes and dtypes, and no values."""
+    return FakeTensorMode()
+
+
 def fake(mode: FakeTensorMode, tensor: Tensor, requires_grad: bool) -> Tensor:
     if tensor.layout != torch.strided or tensor.is_quantized:
         kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")

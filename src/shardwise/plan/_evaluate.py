@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..graph import Ref, TensorInfo, is_view
 from ._choices import Layouts
-from ._prices import Optimizer, compute_seconds, kernel_kind, local_call, scratch_bytes
+from ._prices import Optimizer, compute_seconds, kernel_kind, scratch_bytes, with_shapes
 from ._rows import described, signature
 from ._schedule import Call, Entry, Value
 
@@ -101,8 +101,8 @@ class _Evaluation:
         key = signature(self.plan.graph, node), entry.choice.rows
         if key not in self._seconds:
             made = tuple(None if value is None else self._local(value) for value in entry.outputs)
-            args, kwargs = local_call(
-                node, [self._local(v) for v in entry.inputs], described(self.plan.graph, node)
+            args, kwargs = with_shapes(
+                [self._local(v) for v in entry.inputs], described(self.plan.graph, node)
             )
             graph, device = self.plan.graph, self.plan.cluster.device
             kernel = kernel_kind(node.overload, [graph.tensor(ref) for ref in node.inputs], node.outputs)

@@ -19,7 +19,7 @@ from ..solve import FORBIDDEN
 from ._baselines import Restriction
 from ._choices import Choices, Layouts, choices_of
 from ._pins import Pins
-from ._prices import Optimizer, compute_seconds, kernel_kind, local_call
+from ._prices import Optimizer, compute_seconds, kernel_kind, with_shapes
 from ._rows import Offers, described, signature
 
 UNIT = 1e-13  # seconds that one unit of cost stands for; costs are rounded down, so bounds stay bounds
@@ -185,7 +185,7 @@ class Items:
                     None if info is None or column is None else self.layouts.local(int(column[c]), info)
                     for column, info in zip(choices.outputs, node.outputs, strict=True)
                 )
-                args, kwargs = local_call(node, local, given)
+                args, kwargs = with_shapes(local, given)
                 seconds.append(
                     compute_seconds(self.cluster.device, kernel, node.overload, args, kwargs, made)
                 )

@@ -99,6 +99,7 @@ class Planner:
         self.offers = Offers(graph, alone=mesh.ranks == 1)
         self.layouts = Layouts(mesh)
         self.seconds: dict[str, float] = {}
+        self.most_choices = 0
 
     def plan(
         self,
@@ -112,7 +113,7 @@ class Planner:
         held = Pins(self.mesh, pins)
         held.require_all_used(self.graph)
         items = self._timed("choices", lambda: self._items(held))
-        self.most_recent: Items = items
+        self.most_choices = max(map(len, items.all), default=0)
         if alike is None:
             alike = len(items.all) > _MANY
         best = self._within_memory(items, held, alike, gap, time_limit)

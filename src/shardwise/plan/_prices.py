@@ -12,7 +12,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from ..errors import UsageError
-from ..graph import Node, TensorInfo, cost, is_view
+from ..graph import TensorInfo, cost, is_view
 from ..mesh import Device
 
 
@@ -118,8 +118,8 @@ class Optimizer:
         return moved / (device.memory_bandwidth * device.share("memory"))
 
 
-def local_call(node: Node, inputs: list[TensorInfo], described: Any) -> Any:
-    """The arguments of a node with the local shapes of its tensors in their places."""
+def with_shapes(inputs: list[TensorInfo], described: Any) -> Any:
+    """Described arguments with other shapes, in order, in the places of their tensors."""
     waiting = iter(inputs)
 
     def replace(value: Any) -> Any:

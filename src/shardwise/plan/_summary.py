@@ -6,6 +6,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from ..graph import Node
+from ._items import pattern
 from ._schedule import Call, Move
 
 if TYPE_CHECKING:
@@ -82,26 +83,18 @@ def _dearest(plan: "Plan", most: int) -> Iterator[str]:
 
 def _where(node: Node) -> str:
     """The module without its numbers, so that layers add up."""
-    from ._items import pattern
-
     phase = " (backward)" if node.phase == "backward" else ""
     return f"in {pattern(node.module) or 'the model'}{phase}"
 
 
 def describe_move(plan: "Plan", move: Move) -> str:
     maker = plan.graph[move.source.ref.name]
-    of = _where(maker) if isinstance(maker, Node) else f"of {_without_numbers(maker.target)}"
+    of = _where(maker) if isinstance(maker, Node) else f"of {pattern(maker.target)}"
     kinds = ", ".join(
         f"{step.kind} over {'+'.join(plan.mesh.names[a] for a in step.axes)}"
         for step in move.change.collectives
     )
     return f"{kinds} {of}: [{move.change.source}] -> [{move.change.target}]"
-
-
-def _without_numbers(path: str) -> str:
-    from ._items import pattern
-
-    return pattern(path)
 
 
 def _fallen_back(plan: "Plan") -> Iterator[str]:

@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
 from ..dtensor import run_step
-from ..graph import Ref
+from ..graph import Ref, without_memory
 from ..plan import Call, Move, Plan, Value
 from ._lower import Lowering, piece
 
@@ -128,7 +127,7 @@ class _Emitter:
         self.plan, self.rank, self.device_mesh = plan, rank, device_mesh
         self.lowering = Lowering(plan, device=device, traced=True)
         self.fakes: dict[Value, Tensor] = {}
-        with FakeTensorMode():
+        with without_memory():
             self.seed = torch.empty((), dtype=torch.int64, device=device)
             for entry in plan.graph.inputs:
                 local = piece(entry.tensor.shape, plan.inputs[entry.name], rank).local
