@@ -24,12 +24,15 @@ def op_name(op: Callable[..., Any]) -> str:
 
 @functools.cache
 def _names_of_functions() -> dict[int, str]:
-    """torch's public functions by identity, so that a builtin prints as `torch.mm`."""
+    """torch's public functions and methods by identity, so that a builtin prints as `torch.mm`."""
     names: dict[int, str] = {}
     for module in ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft"):
         for name, value in vars(import_module(module)).items():
             if callable(value) and not isinstance(value, type) and not name.startswith("_"):
                 names.setdefault(id(value), f"{module}.{name}")
+    for name in dir(torch.Tensor):
+        if not name.startswith("_") and callable(method := getattr(torch.Tensor, name)):
+            names.setdefault(id(method), f"torch.Tensor.{name}")
     return names
 
 

@@ -272,11 +272,20 @@ def _readings(building: Sequence[Judged]) -> Iterator[Reading]:
     """Ways of reading the arguments that can make a difference for these calls, the plain one first."""
     names = {name for j in building for _, name, _ in j.call.named_leaves()}
     named = bool(names & set(DIM_ARGUMENTS))
-    several = any(len(j.call.tensors) > 1 for j in building)
-    for broadcast in (False, True) if several else (False,):
+    operands = any(len(j.call.tensors) > 1 or _is_expanded(j) for j in building)
+    for broadcast in (False, True) if operands else (False,):
         for dims_of in ("input", "output") if named else ("input",):
             for no_dims in ("all", "none") if named else ("all",):
                 yield Reading(dims_of, no_dims, broadcast)
+
+
+def _is_expanded(judged: Judged) -> bool:
+    """True if the output has the input's dims, repeated."""
+    shapes = [tuple(t.shape) for t in judged.call.tensors] + judged.outputs[:1]
+    if len(shapes) < 2 or shapes[-1] is None or shapes[0] == shapes[-1]:
+        return False
+    sizes = zip(reversed(shapes[0]), reversed(shapes[-1]), strict=False)
+    return len(shapes[0]) <= len(shapes[-1]) and all(size in (1, out) for size, out in sizes)
 
 
 def _observe(judged: Judged, reading: Reading) -> Observed:

@@ -32,6 +32,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "groups": (1, 2),
 }
 
+# Lists that say how large the output is.
+SIZE_ARGUMENTS = ("size", "shape")
+
 # More dims than this show nothing that fewer do not; nor more than the second, where three tensors have them all.
 MOST_DIMS = 5
 ENOUGH_DIMS = 4
@@ -209,6 +212,8 @@ def _values_for(argument: Any, old: Any, ndim: int, values: Mapping[str, Sequenc
         return list(range(-ndim - 1, ndim + 1))
     if kind == "bool":
         return (False, True)
+    if argument.name in SIZE_ARGUMENTS and isinstance(old, list):
+        return [[*old[:i], size + 1, *old[i + 1 :]] for i, size in enumerate(old) if size > 1]
     return VALUES.get(argument.name, ())
 
 

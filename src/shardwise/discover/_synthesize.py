@@ -16,6 +16,7 @@ from ..placements import Row, Shards, is_partial, is_replicate, is_shard
 from ..rules import DIM_ARGUMENTS, Bound, Clause, Reading, Rule, Scope, Term, bind
 from ._call import Call
 from ._conditions import atoms, narrow
+from ._experiment import Case
 from ._found import Found
 
 # A rule with more clauses than this is a table, not a rule.
@@ -35,6 +36,7 @@ class Observed:
     bound: Bound
     rows: dict[Key, Row]
     only_even: frozenset[Key]
+    never_empty: frozenset[Key] = frozenset()
     idle: bool = False
 
     @classmethod
@@ -44,21 +46,22 @@ class Observed:
         args, kwargs = call.arguments(call.tensors)
         bound = bind(call.op, args, kwargs, reading, outputs)
         rows = {key_of(row): row for row in found.rows}
-        even = frozenset(key for key, row in rows.items() if _failed_uneven(found, row))
-        return cls(call, bound, rows, even, idle)
+        even = frozenset(key for key, row in rows.items() if _fails(found, row, "uneven"))
+        never_empty = frozenset(key for key, row in rows.items() if _fails(found, row, "empty"))
+        return cls(call, bound, rows, even, never_empty, idle)
 
 
 def key_of(row: Row) -> Key:
     return row.inputs, row.outputs
 
 
-def _failed_uneven(found: Found, row: Row) -> bool:
-    """True if uneven shards refuted the row, and not merely could not be tried."""
+def _fails(found: Found, row: Row, case: Case) -> bool:
+    """True if uneven or empty shards refuted the row, and not merely could not be tried."""
     trial = found.trials.get(row.inputs)
     if trial is None:
-        return row.shards == "even"
+        return row.shards == "even" or (row.shards == "nonempty" and case == "empty")
     return any(
-        claims is not None and placement in claims and "uneven" in claims[placement].failed
+        claims is not None and placement in claims and case in claims[placement].failed
         for claims, placement in zip(trial.claims, row.outputs, strict=False)
     )
 
@@ -147,7 +150,7 @@ def _best(
         simplicity = 1 + 0.15 * len(condition.atoms) + 0.03 * (cost + condition.cost)
         score = (-len(explained) / simplicity, len(condition.atoms), cost + condition.cost)
         if best is None or score < best[0]:
-            shards = _least([observed[i].rows[key].shards for i, _, key in kept], only_even)
+            shards = _least([(observed[i], key) for i, _, key in kept], only_even)
             local = next((r.local for i, _, key in kept if (r := observed[i].rows[key]).local), None)
             found = replace(clause, when=condition.atoms, shards=shards, local=local)
             best = (score, replace(found, reason=reason_for(found, observed[seed[0]])), explained)
@@ -164,11 +167,12 @@ def _is_right(observed: Observed, key: Key, only_even: bool, apart: bool) -> boo
     return only_even or key not in observed.only_even
 
 
-def _least(shards: Sequence[Shards], only_even: bool) -> Shards:
-    """The shard sizes for which all of these rows hold; "even" only where uneven shards were refuted."""
+def _least(rows: Sequence[tuple[Observed, Key]], only_even: bool) -> Shards:
+    """The shard sizes for which all of these rows hold: those that refuted none of them and agreed with some."""
     if only_even:
         return "even"
-    return "any" if all(s == "any" for s in shards) else "nonempty"
+    seen = any(observed.rows[key].shards == "any" for observed, key in rows)
+    return "any" if seen and not any(key in observed.never_empty for observed, key in rows) else "nonempty"
 
 
 def _instances(clause: Clause, observed: Sequence[Observed]) -> Iterator[tuple[int, int | None, Key]]:
