@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ..files import require_writable, write_text
 from ._app import Json, app, print_json
 from ._progress import StageProgress
 
@@ -32,12 +33,13 @@ def audit_command(
     from ..dtensor import html as as_html
     from ..dtensor import markdown as as_markdown
 
+    require_writable(html, markdown)
     with StageProgress(quiet=json) as progress:
         found = audit(op, jobs=jobs, samples=samples, progress=progress)
     command = "shardwise audit" + (f" --op '{op}'" if op != "*" else "")
     for file, write in ((html, as_html), (markdown, as_markdown)):
         if file is not None:
-            file.write_text(write(found, f"{command} --{write.__name__} {file}"))
+            write_text(file, write(found, f"{command} --{write.__name__} {file}"))
     if json:
         print_json(found.to_json())
     else:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import UsageError
+from ..files import require_writable, write_text
 from ._app import Json, app, print_json
 
 
@@ -32,12 +32,10 @@ def calibrate(
     from ..mesh import calibrate as measured
     from ..mesh import fit_file
 
+    require_writable(out)
     made = fit_file(samples, links=links) if samples is not None else measured(device, links=links)
     if out is not None:
-        try:
-            out.write_text(json.dumps(made.cluster.to_json(), indent=2) + "\n")
-        except OSError as error:
-            raise UsageError(f"{out} cannot be written: {error.strerror}") from None
+        write_text(out, json.dumps(made.cluster.to_json(), indent=2) + "\n")
     if as_json:
         print_json({"cluster": made.cluster.to_json(), "fits": [asdict(fit) for fit in made.fits]})
         return

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ..files import require_writable
 from ._app import Json, app, print_json
 from ._build import Build, built
 
@@ -26,6 +27,7 @@ def capture(
 
     Example: shardwise capture examples/models.py:build_mlp --out mlp.json
     """
+    require_writable(out)
     from .. import capture as run
 
     model, args, kwargs = built(build)

@@ -1,6 +1,7 @@
 """`shardwise discover` and `shardwise check`: how an operator may be sharded, and whether one row holds."""
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import UsageError
+from ..files import require_writable, write_text
 from ._app import Json, app, print_json
 
 _SHAPE_HELP = (
@@ -59,6 +61,7 @@ def discover_command(
 
     Example: shardwise discover torch.linalg.cross --sweep --yaml cross.yaml
     """
+    require_writable(yaml, emit_strategy, emit_tests, html)
     if sweep is not None:
         examples = [] if not shape and not arg else [_call(op, shape, arg, kw)[1:]]
         _sweep(op, examples, sweep, yaml, emit_strategy, emit_tests, html, json)
@@ -132,9 +135,12 @@ def _sweep(
             calls = [
                 (j.call.op, *j.call.arguments(j.call.tensors)) for s in found if s.rule for j in s.judged
             ]
-            texts["strategy"] = emit_strategy(rules, calls)
-            if tests is not None:
-                texts["tests"] = emit_tests(rules, calls, strategy.stem)
+            try:
+                texts["strategy"] = emit_strategy(rules, calls)
+                if tests is not None:
+                    texts["tests"] = emit_tests(rules, calls, strategy.stem)
+            except UsageError as error:
+                texts["refused"] = str(error)
         return texts
 
     texts = run_isolated(answer)
@@ -142,23 +148,29 @@ def _sweep(
         raise UsageError(
             f"{op} ended the process with {texts} during the sweep: give other examples with --shape"
         )
-    for path, text in ((yaml, texts["yaml"]), (strategy, texts.get("strategy")), (tests, texts.get("tests"))):
-        if path is not None and text is not None:
-            path.write_text(text)
+    paths = {"yaml": yaml, "strategy": strategy, "tests": tests}
+    for key, path in paths.items():
+        if path is not None and key in texts:
+            write_text(path, texts[key])
     if html is not None:
         pages = [(d["overload"], ("clause", "because"), _clauses(d)) for d in texts["reports"]]
         _write_page(html, op, [], pages)
     if json:
         print_json(texts["reports"])
-        return
+    else:
+        _show_reports(texts, paths)
+    if strategy is not None and "strategy" not in texts:
+        why = texts.get("refused") or f"no few clauses yield the rows of {op}"
+        raise UsageError(f"{strategy} was not written: {why}")
+
+
+def _show_reports(texts: dict[str, Any], paths: Mapping[str, Path | None]) -> None:
     console = Console()
     for document in texts["reports"]:
         _show_report(console, document)
-    for path, key in ((yaml, "yaml"), (strategy, "strategy"), (tests, "tests")):
-        if path is not None:
-            console.print(
-                f"wrote {path}" if texts.get(key) else f"no rule was found, so {path} was not written"
-            )
+    for key, path in paths.items():
+        if path is not None and key in texts:
+            console.print(f"wrote {path}")
 
 
 def _show_report(console: Console, document: dict[str, Any]) -> None:
@@ -193,10 +205,7 @@ def _clauses(document: dict[str, Any]) -> list[tuple[str, str]]:
 def _write_page(path: Path, title: str, said: list[str], tables: list[Any]) -> None:
     from ..report import tables_page
 
-    try:
-        path.write_text(tables_page(title, [line for line in said if line], tables))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    write_text(path, tables_page(title, [line for line in said if line], tables))
 
 
 def _reason(text: str, reasons: dict[Any, str]) -> str:

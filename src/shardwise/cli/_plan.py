@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import UsageError
+from ..files import require_writable
 from ._app import Json, app, print_json
 from ._build import built
 
@@ -51,6 +52,7 @@ def plan(
     """
     if (mesh is None) == (devices is None):
         raise UsageError("give either --mesh, such as dp=8,tp=8, or --devices, such as 64")
+    require_writable(out)
     from ..plan import Plan, plan_graph
 
     graph = _graph(build, inference)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import UsageError
+from ..files import require_writable, write_text
 from ._app import Json, app, print_json
 
 
@@ -34,9 +34,6 @@ def report(
         print_json(document(plan, runners_up=not quick))
         return
     page = out or path.with_suffix(".html")
-    text = plan_page(plan, runners_up=not quick)
-    try:
-        page.write_text(text)
-    except OSError as error:
-        raise UsageError(f"{page} cannot be written: {error.strerror}") from None
+    require_writable(page)
+    write_text(page, plan_page(plan, runners_up=not quick))
     typer.echo(f"written to {page}")

@@ -1,7 +1,6 @@
 """`shardwise solve`: a problem file in, one choice per node out."""
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import UsageError
+from ..files import require_writable, write_text
 from ._app import Json, app, print_json
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def solve(
     begun = time.monotonic()
     if not time_limit > 0:
         raise UsageError(f"--time-limit is {time_limit}: it must be a positive number of seconds.")
-    if out is not None and not out.parent.is_dir():
-        raise UsageError(f"--out {out}: there is no folder {out.parent}.")
+    require_writable(out)
     from ..solve import evaluate, read_problem
     from ..solve import solve as search
 
@@ -59,20 +58,13 @@ def solve(
         checked = evaluate(problem, solution.choices)
         if not checked.feasible or checked.cost != solution.cost:
             raise AssertionError(f"the solution does not hold, nothing was written: {checked}")
-        _write(out, solution.choices)
+        write_text(out, json.dumps(solution.choices) + "\n")
     if as_json:
         print_json(_document(solution, str(file), out))
     else:
         _say(solution, problem.usage_limit, out)
     if solution.choices is None:
         raise typer.Exit(1)
-
-
-def _write(path: Path, choices: list[int]) -> None:
-    """Write beside the target first, so that it never holds half a solution."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(choices) + "\n")
-    beside.replace(path)
 
 
 def _document(solution: "Solution", file: str, out: Path | None) -> dict[str, Any]:

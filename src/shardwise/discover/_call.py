@@ -321,6 +321,13 @@ def dispatched(call: Call) -> Dispatched:
     return Dispatched(overloads, example, order, tuple(r for r in returned if r is not None))
 
 
+def reaches_dispatch(op: Callable[..., Any]) -> bool:
+    """False for functions, and for overloads that are made of others before dispatch."""
+    return isinstance(op, torch._ops.OpOverload) and not op.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    )
+
+
 def recorded(call: Call) -> Iterator[tuple[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any]]]:
     """Every overload that the call reaches, with the arguments it reaches it with."""
     inputs = [t.clone() for t in call.tensors]

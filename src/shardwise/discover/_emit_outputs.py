@@ -15,7 +15,8 @@ import torch
 
 from ..errors import UsageError
 from ..placements import is_shard
-from ..rules import Bound, Clause, Rule, bind, named_arguments
+from ..rules import Bound, Clause, Recorder, Rule, bind, named_arguments
+from ._call import reaches_dispatch
 from ._emit_calls import Arguments
 from ._emit_signature import Signature
 
@@ -114,10 +115,11 @@ class KnownCalls:
         for bound in self.bounds:
             # A dim of size 1 to which operands broadcast is left out by the emitted code itself.
             values = clause.values(bound.scope, bound.groups, bound.output_groups)
+            of_output = clause.variable(bound.scope) == ("output", 0)
             for d in values if clause.aligned(bound.scope) else _values(clause, bound):
                 if all(bound.scope.evaluate(c, d) for c in clause.when) and _inputs_fit(clause, bound, d):
                     row = clause.instance(bound.scope, bound.groups, bound.output_groups, d)
-                    (bad if row is None else good).append((bound, d))
+                    (good if row is not None and (d in values or not of_output) else bad).append((bound, d))
         if not bad:
             return clause
         for atom in _atoms(self.signature, len(clause.inputs)):
@@ -128,14 +130,24 @@ class KnownCalls:
         return None
 
 
-def tells_shapes(rule: Rule, calls: Sequence[Arguments]) -> bool:
-    """False if torch cannot tell the shapes of the outputs without running the operator, as DTensor asks it to."""
+def why_unserved(rule: Rule, calls: Sequence[Arguments]) -> str | None:
+    """Why DTensor would never ask a strategy for this overload, or None if it would."""
+    if not reaches_dispatch(rule.function):
+        return f"torch makes it of {_parts(rule, calls)} before DTensor sees it: their strategies decide"
     try:
         for args, kwargs in calls[:1]:
             bind(rule.function, args, kwargs, rule.reading)
-    except Exception:
-        return False  # the meta implementation is missing, or raises what comes of a mistake in it
-    return True
+    except Exception:  # the meta implementation is missing, or raises what comes of a mistake in it
+        return "torch does not tell the shapes of its outputs on meta tensors, which DTensor asks for"
+    return None
+
+
+def _parts(rule: Rule, calls: Sequence[Arguments]) -> str:
+    """The overloads that calls of a composite operator reach."""
+    with torch.no_grad(), Recorder() as recorder:
+        for args, kwargs in calls:
+            rule.function(*args, **kwargs)
+    return " and ".join(dict.fromkeys(str(overload) for overload, *_ in recorder.calls)) or "others"
 
 
 def _broadcasts(bound: Bound) -> bool:

@@ -12,7 +12,7 @@ from ..errors import UsageError
 from ..rules import Clause, Rule
 from ._emit_calls import Example, overload_calls
 from ._emit_clause import WIDTH, Writer, same_but_for_reduction
-from ._emit_outputs import Arguments, KnownCalls, tells_shapes
+from ._emit_outputs import Arguments, KnownCalls, why_unserved
 from ._emit_signature import Argument, Signature
 
 _HELPERS = {
@@ -54,7 +54,7 @@ def emit_strategy(rules: Rule | Sequence[Rule], calls: Sequence[Example] = ()) -
     bodies = ["\n".join(s.lines(names[s.rule.op])) for s in strategies]
     helpers = {h for s in strategies for h in s.writer.helpers}
     parts = [
-        f'"""{_title(served)}{_unserved(rules, served)}"""\n',
+        f'"""{_title(served)}{_unserved(rules, known)}"""\n',
         _imports(bodies, helpers),
         "\n\naten = torch.ops.aten\n" if all(r.op.startswith("aten.") for r in served) else "",
         *(f"\n\n{text}" for name, text in _HELPERS.items() if name in helpers),
@@ -64,33 +64,41 @@ def emit_strategy(rules: Rule | Sequence[Rule], calls: Sequence[Example] = ()) -
 
 
 def served_rules(rules: Sequence[Rule], known: Mapping[str, Sequence[Arguments]]) -> list[Rule]:
-    """The rules of overloads that DTensor can run: it asks torch for the shapes of the outputs first."""
-    served = [rule for rule in rules if tells_shapes(rule, known.get(rule.op, ()))]
+    """The rules of overloads for which DTensor would ask a strategy."""
+    reasons = {rule.op: why_unserved(rule, known.get(rule.op, ())) for rule in rules}
+    served = [rule for rule in rules if reasons[rule.op] is None]
     if not served:
-        raise UsageError(
-            f"no strategy can serve {', '.join(r.op for r in rules)}: torch does not tell the shapes of its outputs on "
-            "meta tensors, which DTensor asks for"
-        )
+        said = "; ".join(f"{op}, since {why}" for op, why in reasons.items())
+        raise UsageError(f"no strategy can serve {said}")
     return served
 
 
-def emitted_clauses(rule: Rule) -> tuple[list[Clause], list[tuple[Clause, str]]]:
-    """The clauses that a single-dim strategy can state, and those it cannot, with the reason."""
-    kept, left_out = [], []
+def stated_clauses(rule: Rule, known: KnownCalls) -> tuple[list[Clause], list[tuple[Clause, str]]]:
+    """The clauses that a single-dim strategy can state, each with what it leaves to its outputs made explicit, and
+    those it cannot, with the reason."""
+    kept: list[Clause] = []
+    left_out: list[tuple[Clause, str]] = []
     for clause in rule.clauses:
-        if clause.local is not None:
+        explicit = known.explicit(clause) if _is_sayable(clause) else None
+        if explicit is not None:
+            kept.append(explicit)
+        elif clause.local is not None:
             left_out.append((clause, "each rank would need its own size arguments"))
         elif clause.shards == "even":
             left_out.append((clause, "it holds for even shards only, which a strategy cannot ask for"))
         else:
-            kept.append(clause)
+            left_out.append((clause, "no condition on its arguments tells which dims its outputs keep"))
     return kept, left_out
 
 
-def allows_uneven(rule: Rule) -> bool:
+def _is_sayable(clause: Clause) -> bool:
+    """True if all ranks call the operator alike, with shards of sizes that DTensor makes."""
+    return clause.local is None and clause.shards != "even"
+
+
+def allows_uneven(clauses: Sequence[Clause]) -> bool:
     """True if every emitted row holds for shards of any size, empty ones too."""
-    kept, _ = emitted_clauses(rule)
-    return bool(kept) and all(c.shards == "any" for c in kept)
+    return bool(clauses) and all(c.shards == "any" for c in clauses)
 
 
 class _Strategy:
@@ -108,18 +116,9 @@ class _Strategy:
                     f"clause '{clause}' of {rule.op} has {len(clause.inputs)} inputs and {len(clause.outputs)} "
                     f"outputs, but the operator has {len(self.signature.tensors)} and {self.signature.returns}"
                 )
-        self.uneven = allows_uneven(rule)
         known = KnownCalls(rule, self.signature, calls)
-        kept, self.left_out = emitted_clauses(rule)
-        self.clauses = []
-        for clause in kept:
-            explicit = known.explicit(clause)
-            if explicit is None:
-                self.left_out.append(
-                    (clause, "no condition on its arguments tells which dims its outputs keep")
-                )
-            else:
-                self.clauses.append(explicit)
+        self.clauses, self.left_out = stated_clauses(rule, known)
+        self.uneven = allows_uneven(self.clauses)
         self.writer = Writer(self.signature, known, self.uneven)
 
     def lines(self, name: str) -> list[str]:
@@ -368,13 +367,11 @@ def _title(rules: Sequence[Rule]) -> str:
     return f"DTensor sharding strategies of {', '.join(names)}."
 
 
-def _unserved(rules: Sequence[Rule], served: Sequence[Rule]) -> str:
+def _unserved(rules: Sequence[Rule], known: Mapping[str, Sequence[Arguments]]) -> str:
     """What the module's docstring says of rules that are not in it."""
-    names = ", ".join(rule.op for rule in rules if rule not in served)
-    if not names:
-        return ""
-    why = "torch does not tell the shapes of its outputs on meta tensors, which DTensor asks for."
-    return f"\n\n{textwrap.fill(f'Left out: {names}, since {why}', WIDTH)}\n"
+    reasons = {rule.op: why_unserved(rule, known.get(rule.op, ())) for rule in rules}
+    lines = [f"Left out: {op}, since {why}." for op, why in reasons.items() if why]
+    return f"\n\n{chr(10).join(textwrap.fill(line, WIDTH) for line in lines)}\n" if lines else ""
 
 
 def _evidence_text(evidence: Any) -> str:

@@ -19,8 +19,9 @@ from ..placements import Row, is_partial, is_replicate, is_shard, shard_sizes
 from ..rules import Rule
 from ._emit_calls import SEED, Arguments, Example, call_source, evaluated, overload_calls
 from ._emit_clause import WIDTH
+from ._emit_outputs import KnownCalls
 from ._emit_signature import Signature
-from ._emit_strategy import allows_uneven, emitted_clauses, function_names, served_rules
+from ._emit_strategy import allows_uneven, function_names, served_rules, stated_clauses
 from ._emit_test_text import test_module
 
 RANKS = 4
@@ -49,17 +50,16 @@ def emit_tests(rules: Rule | Sequence[Rule], calls: Sequence[Example], strategy_
 
 
 class _Case:
-    """One call of an overload, and its rows but for the replicated one."""
+    """One call of an overload, and its rows but for the replicated one; the rule is what the strategy states."""
 
     def __init__(self, rule: Rule, arguments: Arguments) -> None:
         args, kwargs = arguments
         self.op = rule.op
         self.signature = Signature.of(rule.op, rule.function)
-        self.uneven = allows_uneven(rule)
+        self.uneven = allows_uneven(rule.clauses)
         self.source = call_source(rule.function, args, self._ordered(kwargs))
         self.args, self.kwargs = evaluated(self.source)
-        kept, _ = emitted_clauses(rule)
-        self.rows = replace(rule, clauses=tuple(kept)).rows(*self.args, **self.kwargs)
+        self.rows = rule.rows(*self.args, **self.kwargs)
         self.shapes = [
             tuple(leaf.shape)
             for leaf in pytree.tree_leaves((list(self.args), self.kwargs))
@@ -94,9 +94,11 @@ class _Case:
 
 def _cases(rule: Rule, calls: Sequence[Arguments]) -> list[_Case]:
     """The calls that show every row that the calls have, the most telling first."""
+    known = KnownCalls(rule, Signature.of(rule.op, rule.function), calls)
+    stated = replace(rule, clauses=tuple(stated_clauses(rule, known)[0]))
     cases: list[_Case] = []
     for arguments in calls:
-        case = _Case(rule, arguments)
+        case = _Case(stated, arguments)
         if case.rows and case.source not in [c.source for c in cases]:
             cases.append(case)
     chosen: list[_Case] = []

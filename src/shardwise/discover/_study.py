@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..rules import DIM_ARGUMENTS, Reading, Rule
-from ._call import Call
+from ._call import Call, reaches_dispatch
 from ._discover import discover
 from ._found import Found
 from ._ops import op_name
@@ -99,16 +99,9 @@ def studies(
     if not swept.calls:
         raise UsageError(f"no calls of {op_name(op)} are known: give example calls, as in --shape 4,6,8")
     # Calls that reach several overloads are judged whole; they are studied only where there are no others.
-    single = [name for name, calls in swept.calls.items() if _reaches_dispatch(calls[0].op)]
+    single = [name for name, calls in swept.calls.items() if reaches_dispatch(calls[0].op)]
     found = [study_calls(op_name(op), name, swept, progress) for name in single or swept.calls]
     return sorted(found, key=lambda s: (s.rule is None, -len(swept.calls[s.overload]), s.overload))
-
-
-def _reaches_dispatch(op: Callable[..., Any]) -> bool:
-    """False for functions, and for overloads that are made of others before dispatch."""
-    return isinstance(op, torch._ops.OpOverload) and not op.has_kernel_for_dispatch_key(
-        torch._C.DispatchKey.CompositeImplicitAutograd
-    )
 
 
 def study_calls(

@@ -108,11 +108,17 @@ class Vocabulary:
         self.expressions += [f"{name}[d]" for name in self.several]
         self.expressions += [f"d-before(d, {name})" for name in self.several]
         self.expressions += [f"d-before(d, {a}, {b})" for a, b in itertools.combinations(self.single, 2)]
-        self.expressions += [f"d-ones(0, d, {name})" for name in (*self.single, *self.several)]
-        self.expressions += ["d-ones(0, d)", "d+ndim(0)-ndim(1)", "d+ndim(1)-ndim(0)"]
-        self.expressions += ["d+ndim(1)-1", "d+ndim(1)"]
+        if any(_loses_dims(o.bound.scope) for o in observed):
+            self.expressions += [f"d-ones(0, d, {name})" for name in (*self.single, *self.several)]
+            self.expressions += ["d-ones(0, d)"]
+        self.expressions += ["d+ndim(0)-ndim(1)", "d+ndim(1)-ndim(0)", "d+ndim(1)-1", "d+ndim(1)"]
         self.cost = {text: place for place, text in enumerate(self.expressions)}
         self.atoms = atoms([o.bound.scope for o in observed], self.single, self.several, sorted(lists))
+
+
+def _loses_dims(scope: Scope) -> bool:
+    fewest = len(scope.inputs[0]) if scope.inputs else 0
+    return any(shape is not None and len(shape) < fewest for shape in scope.outputs)
 
 
 def _seed_order(observed: Observed, item: tuple[int, Key]) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import UsageError
+from ..files import write_text
 from ._graph import Graph, Input, Node, Output, Ref, TensorInfo
 
 FORMAT = "shardwise.graph/1"
@@ -47,10 +48,7 @@ def from_json(document: Any) -> Graph:
 
 
 def save(graph: Graph, path: Path) -> None:
-    try:
-        path.write_text(json.dumps(to_json(graph)) + "\n")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    write_text(path, json.dumps(to_json(graph)) + "\n")
 
 
 def load(path: Path) -> Graph:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..files import write_text
 from ..graph import Graph, Ref
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
@@ -72,11 +73,7 @@ def from_json(document: Any) -> Plan:
 
 
 def save(plan: Plan, path: Path) -> None:
-    text = json.dumps(to_json(plan))
-    try:
-        path.write_text(text + "\n")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    write_text(path, json.dumps(to_json(plan)) + "\n")
 
 
 def load(path: Path) -> Plan:
