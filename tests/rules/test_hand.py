@@ -57,6 +57,19 @@ def pooled(x: Tensor) -> tuple[object, ...]:
     return (r(*output.shape), x, [2, 2], [2, 2], [0, 0], [1, 1], False, indices)
 
 
+def c(*shape: int) -> Tensor:
+    return torch.complex(r(*shape), r(*shape).flip(0))
+
+
+def batched(x: Tensor, weight: Tensor | None, train: bool, mask: list[bool]) -> tuple[object, ...]:
+    """The arguments of batch normalisation's backward for a forward call."""
+    running = (r(x.shape[1]), r(x.shape[1]) + 0.5)
+    _, mean, invstd = torch.native_batch_norm(
+        x, weight, None, *(t.clone() for t in running), train, 0.1, 1e-5
+    )
+    return (r(*x.shape), x, weight, *running, mean, invstd, train, 1e-5, mask)
+
+
 Q, K, V = r(2, 4, 9, 6), r(2, 4, 9, 6), r(2, 4, 9, 5)
 K2, V2, V1 = r(2, 2, 9, 6), r(2, 2, 9, 5), r(2, 1, 9, 5)
 PLAIN, CAUSAL = (None, None, False, 0.4, 0.0), (None, None, True, 0.4, 0.0)
@@ -180,6 +193,16 @@ CALLS: dict[str, list[tuple[object, ...]]] = {
         (r(4, 12, 5), r(12), r(12), 4, 12, 5, 6, 1e-5),
         (r(4, 12, 3, 5), None, None, 4, 12, 15, 4, 1e-5),
     ],
+    "aten._fft_c2c.default": [(c(4, 6, 9), [1], 0, True), (c(4, 6, 9), [0, 2], 2, False)],
+    "aten._fft_r2c.default": [(r(4, 6, 9), [2], 0, True)],
+    "aten.replication_pad2d.default": [(r(4, 6, 5, 7), [1, 2, 0, 1])],
+    "aten.reflection_pad1d.default": [(r(4, 6, 5), [1, 2])],
+    "aten.slice_scatter.default": [(r(8, 6, 5), r(8, 2, 5), 1, 1, 3, 1), (r(9, 6), r(9, 3), -1, 0, 6, 2)],
+    "aten.binary_cross_entropy.default": [
+        (r(8, 6), r(8, 6).flip(0), None, 0),
+        (r(8, 6), r(8, 6).flip(0), r(6), 2),
+        (r(8, 6), r(8, 6).flip(0), r(8, 6), 1),
+    ],
     "aten.constant_pad_nd.default": [(r(4, 6, 5), [1, 2], 0.0), (r(4, 6, 5), [0, 0, 1, 0], 3.0)],
     "aten.upsample_bilinear2d_backward.default": [(r(4, 6, 10, 8), [10, 8], [4, 6, 5, 4], False, None, None)],
     "aten.upsample_nearest1d_backward.default": [(r(4, 6, 10), [10], [4, 6, 5], None)],
@@ -230,6 +253,30 @@ AS_GIVEN: dict[str, list[tuple[object, ...]]] = {
         (*BAGS, False, 1),
         (*BAGS, False, 1, False, None, False, 4),
         (*BAGS, False, 2),
+    ],
+    "aten._embedding_bag_forward_only.default": [(*BAGS, False, 1)],
+    "aten.native_batch_norm.default": [
+        (r(8, 6, 5), r(6), r(6), r(6), r(6) + 0.5, True, 0.1, 1e-5),
+        (r(8, 6, 5, 4), r(6), r(6), r(6), r(6) + 0.5, False, 0.1, 1e-5),
+        (r(8, 6), None, None, r(6), r(6) + 0.5, False, 0.1, 1e-5),
+    ],
+    "aten._native_batch_norm_legit.default": [(r(8, 6, 5), r(6), None, r(6), r(6) + 0.5, True, 0.1, 1e-5)],
+    "aten._native_batch_norm_legit.no_stats": [(r(8, 6, 5), r(6), r(6), True, 0.1, 1e-5)],
+    "aten._native_batch_norm_legit_no_training.default": [
+        (r(8, 6, 5), r(6), r(6), r(6), r(6) + 0.5, 0.1, 1e-5)
+    ],
+    "aten._batch_norm_with_update.default": [(r(8, 6, 5), r(6), r(6), r(6), r(6) + 0.5, 0.1, 1e-5)],
+    "aten.native_batch_norm_backward.default": [
+        batched(r(4, 6, 5), r(6), True, [True, True, True]),
+        batched(r(4, 6, 5), r(6), False, [True, True, True]),
+        batched(r(4, 6), None, True, [True, False, False]),
+    ],
+    "aten._fft_c2r.default": [(c(4, 6, 5), [2], 2, 8)],
+    "aten.fill.Tensor": [(r(9, 6), r()), (i(5, 9), torch.tensor(3))],
+    "aten.nll_loss_backward.default": [
+        (r(9), r(9, 5), i(5, 9), None, 0, -100, r()),
+        (r(), r(9, 5), i(5, 9), r(5), 1, 2, r() + 1),
+        (r(), r(9, 5), i(5, 9), r(5), 2, -100, r() + 1),
     ],
     "aten._embedding_bag_backward.default": [bagged(0), bagged(1), bagged(1, 4)],
 }
@@ -312,6 +359,28 @@ def test_every_row_holds_for_the_call_as_it_is(assert_rows_hold, op, args, ranks
 
 def is_float(leaf: object) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+DTYPES = (
+    torch.float64,
+    torch.float32,
+    torch.bfloat16,
+    torch.complex128,
+    torch.int64,
+    torch.int32,
+    torch.bool,
+)
+
+
+@pytest.mark.parametrize("after", DTYPES, ids=str)
+@pytest.mark.parametrize("before", DTYPES, ids=str)
+def test_copies_to_another_dtype(before, after):
+    op, x = torch.ops.aten._to_copy.default, (r(6, 9) * 20 - 10).to(before)
+    known = hand_rows(str(op), (x,), {"dtype": after}, [(6, 9)])
+    assert [str(row) for row in known if not sw.check(op, row, x, dtype=after)] == []
+    # Which integer an infinity becomes, and that none overflowed, are accidents of the machine and of the values.
+    found = sw.discover(op, x, dtype=after).rows if after.is_floating_point or after.is_complex else []
+    assert [str(row) for row in found if not implied(row, known)] == []
 
 
 @st.composite

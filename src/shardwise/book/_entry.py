@@ -3,12 +3,27 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._ops import OpOverload
 
-from ..discover import ENOUGH, Budget, Call, Found, Policy, Study, Sweep, discover, study_calls, sweep
+from ..discover import (
+    ENOUGH,
+    Budget,
+    Call,
+    Found,
+    Policy,
+    Study,
+    Sweep,
+    check,
+    discover,
+    held_as_given,
+    study_calls,
+    sweep,
+)
 from ..dtensor import OverloadCall
 from ..errors import UsageError
 from ..placements import Row
@@ -37,7 +52,7 @@ _WITH_ARGUMENTS = Budget(build=12, hold=14, experiments=50_000)
 _ENOUGH = (60, 50, 45, 40)
 
 # With more inputs than this, sums are the only partials that are tried.
-_MANY_INPUTS = 2
+_MANY_INPUTS, _SUMS = 2, ("sum",)
 
 # Calls of an operator without a rule whose rows are kept; calls that a hand-written rule is held against; calls that a
 # rule with conditions must at least be held against.
@@ -46,8 +61,9 @@ _CASES, _BY_HAND, _HELD = 12, 3, 4
 _UNEQUAL = re.compile(r"(\w+) != (?!None)")
 
 
-def studied(name: str, calls: Sequence[OverloadCall]) -> Entry:
-    """The entry of an operator, from calls of it or of its original."""
+def studied(name: str, calls: Sequence[OverloadCall], find: Callable[..., Found] | None = None) -> Entry:
+    """The entry of an operator, from calls of it or of its original; `find` is what discovers one call."""
+    find = find or found_for
     op, calls = overload(name), calls_of(name, calls)
     examples = [(list(c.args), dict(c.kwargs)) for c in of_one_kind(calls)]
     if any(t.layout != torch.strided or t.is_quantized for c in calls[:1] for t in c.tensors):
@@ -55,25 +71,35 @@ def studied(name: str, calls: Sequence[OverloadCall]) -> Entry:
     if is_by_hand(name):
         return by_hand(name, calls, book_rows)
     if "._foreach_" in name:
-        return entry_of(_study(name, of_all_alike(op, examples), Budget()), calls)
-    study = _swept_study(name, op, examples, _ENOUGH, _budget(op))
+        return entry_of(_study(name, of_all_alike(op, examples), Budget(), find), calls, find)
+    study = _study(name, _swept(name, op, examples, _ENOUGH), _budget(op), find)
     if study.disagreed and study.rule is None:
         # A rule that most calls agree with: the exceptions are worth more calls.
-        study = _swept_study(name, op, examples, ENOUGH, Budget())
-    return entry_of(study, calls)
+        study = _study(name, _swept(name, op, examples, ENOUGH), Budget(), find)
+    return entry_of(study, calls, find)
 
 
-def _swept_study(name: str, op: Any, examples: list[Any], enough: Sequence[int], budget: Budget) -> Study:
+def studied_with_sums(name: str, calls: Sequence[OverloadCall]) -> Entry:
+    """`studied` with no partials but sums, for an operator whose other rows follow no few clauses."""
+    entry = studied(name, calls, partial(found_for, policy=Policy(partials=_SUMS)))
+    reason = "rows with other partials than sums follow no few clauses and are left out"
+    return replace(entry, reason=reason, evidence={**entry.evidence, "partials": list(_SUMS)})
+
+
+def partials_tried(entry: Entry) -> tuple[str, ...]:
+    """The partials that an entry's rows are about."""
+    return tuple(entry.evidence.get("partials", Policy().partials))
+
+
+def _swept(name: str, op: Any, examples: list[Any], enough: Sequence[int]) -> Sweep:
     swept = sweep(op, examples, enough=enough)
-    if name not in swept.calls:
-        swept = Sweep({name: [Call.of(op, *example) for example in examples]})
-    return _study(name, swept, budget)
+    return swept if name in swept.calls else Sweep({name: [Call.of(op, *example) for example in examples]})
 
 
-def _study(name: str, swept: Sweep, budget: Budget) -> Study:
+def _study(name: str, swept: Sweep, budget: Budget, find: Callable[..., Found]) -> Study:
     """A study that keeps some calls, where there are few, to hold the rule against."""
     build = min(budget.build, -(-2 * len(swept.calls[name]) // 3))
-    return study_calls(name, name, swept, budget=replace(budget, build=build), find=found_for)
+    return study_calls(name, name, swept, budget=replace(budget, build=build), find=find)
 
 
 def _budget(op: Any) -> Budget:
@@ -90,8 +116,8 @@ def by_hand(
     rows_of: Callable[..., list[Row] | None],
     like: str | None = None,
 ) -> Entry:
-    """The entry of an operator with a hand-written rule: experiments on a few calls, and how many of them find every
-    row that it gives where the operator itself is run on the pieces."""
+    """The entry of an operator with a hand-written rule: experiments on a few calls, and how many of them agree with
+    every row that it gives where the operator itself is run on the pieces."""
     judged, agreeing, experiments = 0, 0, 0
     verdict, reason = "ruled", ""
     for call in calls[:_BY_HAND]:
@@ -101,11 +127,44 @@ def by_hand(
             continue
         given = rows_of(name, call.args, call.kwargs) or []
         held = {(row.inputs, row.outputs) for row in found.rows}
+        # What discovery does not list may follow from a row that it does list, or have partials that it did not try.
+        others = [row for row in given if row.local is None and (row.inputs, row.outputs) not in held]
         judged += 1
-        agreeing += all((row.inputs, row.outputs) in held for row in given if row.local is None)
+        agreeing += all(check(call.op, row, *call.args, **call.kwargs) for row in others)
         experiments += found.experiments
     evidence = {"calls": judged, "agreeing": agreeing, "experiments": experiments}
     return Entry(name, verdict, reason, like=like, evidence=evidence if judged else {}, by_hand=True)
+
+
+def by_hand_as_given(
+    name: str,
+    calls: Sequence[OverloadCall],
+    rows_of: Callable[..., list[Row] | None],
+    why: str,
+    like: str | None = None,
+) -> Entry:
+    """The entry of an operator with a hand-written rule that discovery does not get through, with the reason: how many
+    calls agree with every row that it gives, run as they are."""
+    judged, agreeing, experiments = 0, 0, 0
+    for call in [c for c in calls if _is_dense(c)][:_BY_HAND]:
+        rows = rows_of(name, call.args, call.kwargs) or []
+        met = [held_as_given(Call.of(call.op, call.args, call.kwargs), rows, n) for n in (2, 3)]
+        judged += 1
+        agreeing += all(all(held.values()) for held in met)
+        experiments += sum(map(len, met))
+    evidence = {"calls": judged, "agreeing": agreeing, "experiments": experiments}
+    reason = f"discovery is left out, {why}: the rows were run on calls as they are"
+    return Entry(name, "ruled", reason, like=like, evidence=evidence if judged else {}, by_hand=True)
+
+
+def _is_dense(call: OverloadCall) -> bool:
+    """True if a call runs and gives tensors that can be compared."""
+    judged = Call.of(call.op, call.args, call.kwargs)
+    try:
+        results = judged.run([t.clone() for t in judged.tensors])
+    except Exception:
+        return False  # samples may be made to raise
+    return all(not isinstance(r, Tensor) or r.layout == torch.strided for r in results)
 
 
 def found_for(op: OpOverload, *args: Any, policy: Policy | None = None, **kwargs: Any) -> Found:
@@ -113,7 +172,7 @@ def found_for(op: OpOverload, *args: Any, policy: Policy | None = None, **kwargs
     policy = policy or Policy()
     call = Call.of(op, args, kwargs)
     if len(call.tensors) - sum(len(group) - 1 for group in call.lists) > _MANY_INPUTS:
-        policy = replace(policy, partials=("sum",))
+        policy = replace(policy, partials=_SUMS)
     try:
         return discover(op, *args, policy=policy, **kwargs)
     except UsageError as error:

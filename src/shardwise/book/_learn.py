@@ -14,9 +14,9 @@ from torch._ops import OpOverload
 
 from ..discover import Call, Crash, Found, Policy, Sweep, run_isolated, study_calls
 from ..dtensor import OverloadCall
-from ..rules import Entry
-from ._entry import entry_of, found_for, studied
-from ._variant import confirmed
+from ..rules import Entry, book_rows, is_by_hand
+from ._entry import by_hand_as_given, entry_of, found_for, studied, studied_with_sums
+from ._variant import confirmed, confirmed_as_given
 
 # CPU seconds of one study and of one call met alone, and how much longer it may take when others use the machine, too.
 _STUDY, _CALL, _PATIENCE = 20, 6, 30
@@ -29,9 +29,12 @@ def learn(name: str, calls: Sequence[OverloadCall]) -> Entry:
     """The entry of an operator from calls of it, or of the operator of which it is a variant."""
     result = _limited(partial(studied, name, calls), _STUDY)
     if not isinstance(result, Crash):
-        return result
+        return _with_fewer_partials(result, calls) if result.verdict == "rows only" else result
+    if is_by_hand(name):
+        given = _limited(partial(by_hand_as_given, name, calls, book_rows, _ended(result, _STUDY)), _STUDY)
+        return Entry(name, "crashed", _ended(given, _STUDY)) if isinstance(given, Crash) else given
     if any(str(call.op) != name for call in calls):
-        return Entry(name, "crashed", f"a native kernel ended the process with {result}")
+        return Entry(name, "crashed", _ended(result, _STUDY))
     founds: list[Found] = []
     met = list(calls[:_CAREFUL])
     for call in met:
@@ -40,18 +43,36 @@ def learn(name: str, calls: Sequence[OverloadCall]) -> Entry:
             found = _limited(partial(_bare, call.op, *call.args, policy=policy, **call.kwargs), _CALL)
             if not isinstance(found, Crash):
                 break
-        crashed = Found(name, (), "crashed", f"a native kernel ended the process with {found}")
-        founds.append(crashed if isinstance(found, Crash) else found)
+        founds.append(
+            Found(name, (), "crashed", f"{_ended(found, _CALL)}: pieces of {call}")
+            if isinstance(found, Crash)
+            else found
+        )
     again = _limited(partial(_studied_again, name, met, founds), _STUDY)
     if isinstance(again, Crash):
-        return Entry(name, "crashed", f"a native kernel ended the process with {again}")
+        return Entry(name, "crashed", _ended(again, _STUDY))
     return again
+
+
+def _with_fewer_partials(entry: Entry, calls: Sequence[OverloadCall]) -> Entry:
+    """A rule that says less, where no few clauses say all: the rows of a few calls serve few users."""
+    less = _limited(partial(studied_with_sums, entry.op, calls), _STUDY)
+    return less if isinstance(less, Entry) and less.verdict == "ruled" else entry
+
+
+def _ended(crash: Crash, seconds: int) -> str:
+    """What became of a process that ended before it gave an answer."""
+    if crash in ("SIGXCPU", "timeout"):
+        return f"experiments on it take more than {seconds} seconds"
+    return f"a native kernel ended the process with {crash}"
 
 
 def learn_variant(name: str, original: Entry, calls: Sequence[OverloadCall]) -> Entry:
     """The entry of an in-place or out variant: its original's rule where experiments confirm that, else its own.
     `calls` are the variant's or the original's."""
     result = _limited(partial(confirmed, name, original, calls), _CALL)
+    if isinstance(result, Crash) and original.by_hand:
+        result = _limited(partial(confirmed_as_given, name, original, calls, _ended(result, _CALL)), _CALL)
     return result if isinstance(result, Entry) else learn(name, calls)
 
 

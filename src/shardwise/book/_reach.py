@@ -93,10 +93,9 @@ def _of_opinfo(info: Any, sample: Callable[[Any], Iterator[Any]]) -> bytes:
     calls: list[OverloadCall] = []
     fronts: Counter[str] = Counter()
     for function, args, kwargs in chosen:
-        reached = overload_calls(function, args, kwargs, info.formatted_name)
-        if not reached:  # what writes to its arguments refuses those that need a gradient
-            reached = overload_calls(torch.no_grad()(function), args, kwargs, info.formatted_name)
-        calls += reached
+        calls += overload_calls(function, args, kwargs, info.formatted_name)
+        # Where no gradient is asked for some functions call other operators, and what writes to its arguments runs.
+        calls += overload_calls(function, args, kwargs, info.formatted_name, backward=False)
         fronts.update(_forward(function, args, kwargs))
     name = op_name(info.op)
     return _packed(calls, {name: dict(fronts)} if name.startswith("torch.") else {})

@@ -6,12 +6,12 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from ..discover import Call, Found, confirms
+from ..discover import Call, Found, Policy, confirms
 from ..dtensor import OverloadCall
 from ..placements import Row
 from ..rules import Entry, Rule, derived, is_covered, named_arguments, variant_by_hand
 from ._calls import calls_of, of_one_kind
-from ._entry import by_hand, found_for
+from ._entry import by_hand, by_hand_as_given, found_for, partials_tried
 
 # Calls that confirm a variant.
 _CONFIRMING = 1
@@ -37,6 +37,18 @@ def _variant_rows(original: str, name: str, args: Sequence[Any], kwargs: dict[st
     return variant_by_hand(name, original, args, kwargs)
 
 
+def confirmed_as_given(name: str, original: Entry, calls: Sequence[OverloadCall], why: str) -> Entry | None:
+    """The entry of a variant of an operator with a hand-written rule, if calls as they are agree with that; `why` says
+    what keeps discovery from it."""
+    rows_of = partial(_variant_rows, original.op)
+    entry = by_hand_as_given(name, of_one_kind(calls_of(name, calls)), rows_of, why, like=original.op)
+    return entry if _agrees(entry) else None
+
+
+def _agrees(entry: Entry) -> bool:
+    return bool(entry.evidence) and entry.evidence["agreeing"] == entry.evidence["calls"]
+
+
 def confirmed(name: str, original: Entry, calls: Sequence[OverloadCall]) -> Entry | None:
     """The entry of a variant if experiments on a few calls agree with its original's rule."""
     calls = of_one_kind(calls_of(name, calls))
@@ -44,18 +56,16 @@ def confirmed(name: str, original: Entry, calls: Sequence[OverloadCall]) -> Entr
         return Entry(name, "cannot run", f"it takes none of the known calls of {original.op}")
     if original.by_hand:
         entry = by_hand(name, calls, partial(_variant_rows, original.op), like=original.op)
-        right = (
-            entry.verdict == "ruled"
-            and entry.evidence
-            and entry.evidence["agreeing"] == entry.evidence["calls"]
-        )
-        return entry if right or entry.verdict == "random" else None
+        return entry if _agrees(entry) or entry.verdict == "random" else None
     rule = derived(original.rule, name) if original.rule is not None else None
     experiments = 0
     covered = [c for c in calls if is_covered(named_arguments(c.op, c.args, c.kwargs), original.constant)]
     for call in covered[:_CONFIRMING] or calls[:1]:
         silent = not call.op._schema.returns
-        found = found_for(_returning(call.op) if silent else call.op, *call.args, **call.kwargs)
+        policy = Policy(partials=partials_tried(original))
+        found = found_for(
+            _returning(call.op) if silent else call.op, *call.args, policy=policy, **call.kwargs
+        )
         experiments += found.experiments
         if found.verdict not in ("rows", "no valid rows"):
             return Entry(name, found.verdict, found.reason) if found.verdict == original.verdict else None

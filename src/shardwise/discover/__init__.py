@@ -5,6 +5,7 @@ from ._discover import Policy, check, discover
 from ._emit_strategy import emit_strategy
 from ._emit_tests import emit_tests
 from ._found import Counterexample, Found, Verdict
+from ._given import held_as_given
 from ._isolated import Crash, discover_isolated, run_isolated
 from ._judge import Expected
 from ._laboratory import Laboratory, Unjudgeable
@@ -42,6 +43,7 @@ __all__ = [
     "foreach_opinfos",
     "foreach_samples",
     "generators",
+    "held_as_given",
     "op_name",
     "opinfos",
     "report",

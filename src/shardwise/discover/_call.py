@@ -154,8 +154,13 @@ class Call:
         return tuple(
             i
             for i, (copy, tensor) in enumerate(zip(copies, self.tensors, strict=True))
-            if copy._version != versions[i] or not torch.equal(copy.nan_to_num(), tensor.nan_to_num())
+            if copy._version != versions[i] or not torch.equal(_bytes(copy), _bytes(tensor))
         )
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """What a tensor is made of: NaN equals itself there, and every dtype can be compared."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -182,13 +187,15 @@ def _attention_shapes_fit(_: Call, tensors: Sequence[Tensor]) -> bool:
     )
 
 
-def _channels_fit(_: Call, tensors: Sequence[Tensor]) -> bool:
-    """Batch norm: one value per channel in every vector, and all other tensors of one shape."""
+def _channels_fit(call: Call, tensors: Sequence[Tensor]) -> bool:
+    """Batch norm: one value per channel in every vector, and all other tensors of one shape. Where it does not train,
+    the forward leaves the statistics that it was not asked for empty."""
+    given = named_arguments(call.op, *call.arguments(tensors))
+    trains = given.get("train", given.get("training", True))
     shape = tensors[0].shape
     vectors, others = [t for t in tensors if t.ndim == 1], [t for t in tensors if t.ndim != 1]
-    return (
-        len(shape) > 1 and all(len(v) == shape[1] for v in vectors) and all(o.shape == shape for o in others)
-    )
+    sizes = {len(v) for v in vectors} - (set() if trains else {0})
+    return len(shape) > 1 and sizes <= {shape[1]} and all(o.shape == shape for o in others)
 
 
 def _batches_fit(_: Call, tensors: Sequence[Tensor]) -> bool:

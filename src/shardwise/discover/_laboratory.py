@@ -324,7 +324,7 @@ def _refuse_strange(call: Call) -> None:
 
 def _in_double(call: Call) -> Call:
     """The call on float64 examples where it runs there: rounding then decides nothing."""
-    wide = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
+    wide = dict.fromkeys((torch.complex32, torch.complex64, torch.complex128), torch.complex128)
     changes = {
         slot: t.detach().to(wide.get(t.dtype, torch.float64))
         for slot, t in zip(call.slots, call.tensors, strict=True)
@@ -345,11 +345,11 @@ def _one_line(error: Exception) -> str:
 
 
 def _narrowed_outputs(call: Call) -> list[bool]:
-    """Outputs whose float dtype holds fewer digits than some input's."""
-    digits = [torch.finfo(t.dtype).eps for t in call.tensors if t.is_floating_point()]
+    """Outputs whose dtype holds fewer digits than some input's."""
+    digits = [torch.finfo(t.dtype).eps for t in call.tensors if t.is_floating_point() or t.is_complex()]
     return [
         isinstance(o, Tensor)
-        and o.is_floating_point()
+        and (o.is_floating_point() or o.is_complex())
         and bool(digits)
         and torch.finfo(o.dtype).eps > min(digits)
         for o in call.run([t.clone() for t in call.tensors])

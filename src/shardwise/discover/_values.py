@@ -194,6 +194,15 @@ def special(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
     return values
 
 
+@adversarial("aten.nansum*")
+def missing(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
+    """NaN alone among normal values, for operators that leave it out: beside infinities it is not seen."""
+    values = normal(shape, dtype, device, input_idx)
+    if _is_real(dtype):
+        values.view(-1)[::3] = float("nan")
+    return values
+
+
 def _sorted_rows(
     name: str, shape: tuple[int, ...], dtype: torch.dtype, input_idx: int, step: float
 ) -> Tensor:

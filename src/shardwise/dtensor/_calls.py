@@ -24,6 +24,8 @@ from ..errors import UsageError
 # Samples of one OpInfo that are run, and elements in a tensor beyond which a call is left out.
 _SAMPLES = 60
 _ELEMENTS = 20_000
+# Where torch itself keeps operators: the last are those that `torch.nn` is written with.
+_NAMESPACES = ("aten", "prims", "torch_nn")
 _TELLING_NUMBERS = (0, 1, 2, 3, -1, -2)
 
 
@@ -91,13 +93,18 @@ def calls_of(info: Any) -> Iterator[OverloadCall]:
 
 
 def overload_calls(
-    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], source: str = ""
+    function: Callable[..., Any],
+    args: list[Any],
+    kwargs: dict[str, Any],
+    source: str = "",
+    backward: bool = True,
 ) -> list[OverloadCall]:
-    """The overloads that a call reaches, and those its backward reaches."""
+    """The overloads that a call reaches, and those its backward reaches; without `backward`, those that it reaches
+    when no gradient is asked for."""
     recorder = _Recorder(source)
-    args, kwargs = pytree.tree_map(_leaf, (args, kwargs))
+    args, kwargs = pytree.tree_map(_leaf if backward else _copy, (args, kwargs))
     try:
-        with recorder, torch.enable_grad():
+        with recorder, torch.set_grad_enabled(backward):
             result = function(*args, **kwargs)
             outputs = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor) and t.requires_grad]
             if outputs:
@@ -161,7 +168,7 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.namespace in ("aten", "prims"):
+        if func.namespace in _NAMESPACES:
             copied_args, copied_kwargs = pytree.tree_map(_copy, (tuple(args), kwargs))
             self.calls.append(OverloadCall(func, copied_args, copied_kwargs, self.source))
         return func(*args, **kwargs)

@@ -18,8 +18,9 @@ from ._read import registration
 from ._register import count_tensors, extend, register, unregister
 from ._wrong import wrong_operators
 
-# It has no outputs to place: DTensor takes the number itself.
-_LEFT_ALONE = {"aten._local_scalar_dense.default"}
+# The first has no outputs to place: DTensor takes the number itself. The others give their argument another shape, of
+# which DTensor would not hear: it keeps shapes apart from the local tensors.
+_LEFT_ALONE = {"aten._local_scalar_dense.default", "aten.resize_.default", "aten.resize_as_.default"}
 
 _installed: dict[OpOverload, "BookRule"] = {}
 _mode: list[str | None] = []

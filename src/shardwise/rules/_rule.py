@@ -1,5 +1,6 @@
 """`Rule`: everything known about one operator. Given a call it yields rows; it reads and prints as YAML."""
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -108,9 +109,15 @@ class Rule:
         return "\n".join([self.op, *(f"  {clause}" for clause in self.clauses)])
 
 
+# What torch registers when it is first used.
+_REGISTERED_LATE = {"torch_nn": "torch.nn.modules.linear_cross_entropy"}
+
+
 def overload(name: str) -> Callable[..., Any]:
     """The registered overload `aten.mm.default`."""
     namespace, packet, *rest = name.split(".")
+    if namespace in _REGISTERED_LATE:
+        importlib.import_module(_REGISTERED_LATE[namespace])
     try:
         return getattr(getattr(getattr(torch.ops, namespace), packet), rest[0] if rest else "default")
     except AttributeError:

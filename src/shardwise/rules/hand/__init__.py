@@ -3,10 +3,26 @@
 Each is a function from a call to rows, held to the same experiments as every other rule (`tests/rules/test_hand.py`).
 """
 
-from . import _attention, _convolution, _factories, _lookup, _norms, _random, _scatter, _views, _windows
+from . import (
+    _attention,
+    _convolution,
+    _copies,
+    _factories,
+    _fourier,
+    _lookup,
+    _losses,
+    _norms,
+    _random,
+    _scatter,
+    _views,
+    _windows,
+)
 from ._call import HandCall
 from ._register import hand_rows, hand_written, is_by_hand
 
-_RULES = (_attention, _convolution, _factories, _lookup, _norms, _random, _scatter, _views, _windows)
+_RULES = (
+    *(_attention, _convolution, _copies, _factories, _fourier, _lookup),
+    *(_losses, _norms, _random, _scatter, _views, _windows),
+)
 
 __all__ = ["HandCall", "hand_rows", "hand_written", "is_by_hand"]

@@ -38,6 +38,9 @@ class HandCall:
     def __getitem__(self, name: str) -> Any:
         return self._arguments[name]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._arguments
+
     def has(self, name: str) -> bool:
         """True if a tensor was given for this argument."""
         return is_tensor(self._arguments.get(name))

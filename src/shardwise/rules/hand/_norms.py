@@ -1,10 +1,12 @@
-"""Normalisation over the last dims (layer) or over groups of channels (group): whatever is left outside can be cut."""
+"""Normalisation over the last dims (layer), over groups of channels (group) or over all images (batch): whatever is
+left outside can be cut."""
 
 from collections.abc import Iterator
 
 from torch.distributed.tensor.placement_types import Placement
 
 from ...placements import Row, partial, shard
+from .._expression import Shape
 from ._call import LINEAR, HandCall, R
 from ._register import hand
 
@@ -52,14 +54,74 @@ def group_norm_backward(call: HandCall) -> Iterator[Row]:
     yield from _weighted_backward(call)
 
 
+# They take the statistics of the images at hand, or (the third) where they are told so.
+_BATCH_NORMS = (
+    "aten._batch_norm_with_update.default",
+    "aten._native_batch_norm_legit.no_stats",
+    "aten._native_batch_norm_legit.default",
+    "aten.native_batch_norm.default",
+)
+# They are given the statistics.
+_BATCH_NORMS_GIVEN = (
+    "aten._batch_norm_no_update.default",
+    "aten._native_batch_norm_legit_no_training.default",
+)
+
+
+@hand(*_BATCH_NORMS)
+def batch_norm(call: HandCall) -> Iterator[Row]:
+    yield from _batch_norm(call, trains="training" not in call or bool(call["training"]))
+
+
+@hand(*_BATCH_NORMS_GIVEN)
+def batch_norm_given(call: HandCall) -> Iterator[Row]:
+    yield from _batch_norm(call, trains=False)
+
+
+def _batch_norm(call: HandCall, trains: bool) -> Iterator[Row]:
+    channels = call.shape("input")[1]
+    if channels > 1:
+        row = {name: shard(1 if name == "input" else 0) for name in call.tensors}
+        yield call.row(row, [_of_channels(shape, channels) for shape in call.outputs], "nonempty")
+    if not trains:
+        for dim in call.dims("input"):
+            if dim != 1:
+                yield call.row(
+                    {"input": shard(dim)}, [shard(dim), *[R] * (len(call.outputs) - 1)], "nonempty"
+                )
+    yield from _weighted(call)
+
+
+def _of_channels(shape: Shape | None, channels: int) -> Placement:
+    """Where an output has the channels: images have them second, statistics alone; what is not kept is empty."""
+    if shape is None or shape in ((), (0,)):
+        return R
+    return shard(0) if shape == (channels,) else shard(1)
+
+
+@hand("aten.native_batch_norm_backward.default")
+def batch_norm_backward(call: HandCall) -> Iterator[Row]:
+    channels = call.shape("input")[1]
+    if channels > 1:
+        row = {name: shard(1 if name in ("grad_out", "input") else 0) for name in call.tensors}
+        yield call.row(row, [shard(1), shard(0), shard(0)], "nonempty")
+    if not call["train"]:
+        for dim in call.dims("input"):
+            if dim != 1:
+                images = {"grad_out": shard(dim), "input": shard(dim)}
+                yield call.row(images, [shard(dim), _SUM, _SUM], "nonempty")
+    yield from _weighted_backward(call)
+
+
 def _weighted(call: HandCall) -> Iterator[Row]:
-    """The output is normalised * weight + bias."""
+    """The first output is normalised * weight + bias."""
+    others = [R] * (len(call.outputs) - 1)
     for p in call.partials(LINEAR, call["input"].dtype):
         if call.has("weight"):
-            yield call.row({"weight": p, "bias": p}, [p, R, R])
+            yield call.row({"weight": p, "bias": p}, [p, *others])
     if call.has("bias"):
         for p in call.partials(("max", "min"), call["input"].dtype):
-            yield call.row({"bias": p}, [p, R, R])
+            yield call.row({"bias": p}, [p, *others])
 
 
 def _weighted_backward(call: HandCall) -> Iterator[Row]:

@@ -21,6 +21,21 @@ def constant_pad(call: HandCall) -> Iterator[Row]:
     yield from pass_through(call, "self", ALL if call["value"] == 0 else KEEPING)
 
 
+def _register_pad(kind: str, windows: int) -> None:
+    @hand(f"aten.{kind}_pad{windows}d.default")
+    def pad(call: HandCall) -> Iterator[Row]:
+        for dim in call.dims("self"):
+            if dim < len(call.output) - windows:
+                batch = dim == 0 and len(call.output) == windows + 2  # which may be empty, unlike channels
+                yield call.row({"self": shard(dim)}, shard(dim), "any" if batch else "nonempty")
+        yield from pass_through(call, "self", ALL)
+
+
+for _windows in (1, 2, 3):
+    _register_pad("reflection", _windows)
+    _register_pad("replication", _windows)
+
+
 # Of the forward's input they are told the shape.
 _RESAMPLED = (
     "upsample_nearest1d",

@@ -1,0 +1,72 @@
+"""Copies: to another dtype, of one value into a tensor, of a tensor into a slice of another.
+
+Every element is copied by itself, so any dim can be cut. Which partials pass a change of dtype is a matter of the two
+dtypes: an order survives where neither sign nor size is lost, a sum where no digits are.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from ...placements import Row, shard
+from ._call import ALL, LINEAR, HandCall, R, pass_through
+from ._register import hand
+
+_ORDER = ("max", "min")
+
+
+@hand("aten._to_copy.default")
+def to_copy(call: HandCall) -> Iterator[Row]:
+    before = call["self"].dtype
+    for dim in call.dims("self"):
+        yield call.row({"self": shard(dim)}, shard(dim))
+    yield from pass_through(call, "self", _passing(before, call["dtype"] or before))
+
+
+def _passing(before: torch.dtype, after: torch.dtype) -> tuple[str, ...]:
+    """The reductions that commute with a change of dtype."""
+    if before == after:
+        return ALL
+    if torch.bool in (before, after):
+        return ()
+    if after.is_complex:  # half of an infinity is no complex number
+        return LINEAR if before.is_complex and _eps(after) <= _eps(before) else ("sum",)
+    if before.is_complex or before.is_floating_point:
+        if not after.is_floating_point:  # what infinities and NaN become is left to the machine
+            return ()
+        passing = LINEAR if _eps(after) <= _eps(before) else ()
+        return passing if before.is_complex else (*passing, *_ORDER)
+    if after.is_floating_point:
+        return ("sum", *_ORDER)
+    # Integers that do not fit wrap around: their sums do as well, unless they have more room now.
+    old, new = torch.iinfo(before), torch.iinfo(after)
+    return ("sum",) if new.bits < old.bits else _ORDER if new.min <= old.min and old.max <= new.max else ()
+
+
+def _eps(dtype: torch.dtype) -> float:
+    """How finely a dtype tells numbers apart; integers lose nothing."""
+    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+@hand("aten.fill.Tensor")
+def fill(call: HandCall) -> Iterator[Row]:
+    """Of what is filled only the shape matters."""
+    for dim in call.dims("self"):
+        yield call.row({"self": shard(dim)}, shard(dim))
+    for p in call.partials(ALL, call["self"].dtype):
+        yield call.row({"self": p}, R)
+    for p in call.partials(ALL, call["value"].dtype):
+        yield call.row({"value": p}, p)
+        yield from (
+            call.row({"self": q, "value": p}, p) for q in call.partials([p.reduce_op], call["self"].dtype)
+        )
+
+
+@hand("aten.slice_scatter.default")
+def slice_scatter(call: HandCall) -> Iterator[Row]:
+    dim = call.dim()
+    for d in call.dims("self"):
+        if d != dim:
+            yield call.row({"self": shard(d), "src": shard(d)}, shard(d))
+    for p in call.partials(ALL, call["self"].dtype):
+        yield call.row({"self": p, "src": p}, p)

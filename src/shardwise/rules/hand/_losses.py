@@ -1,0 +1,71 @@
+"""Losses against labels: every sample stands alone, and what the reduction makes of the samples decides the rest.
+
+Summed, the pieces add up. A mean divides by the weight of all samples, which no rank knows before the ranks have
+talked, so it has no rows; its gradient is given that weight, and has them.
+"""
+
+from collections.abc import Iterator
+
+from torch.distributed.tensor.placement_types import Placement
+
+from ...placements import Row, partial, shard
+from ._call import LINEAR, HandCall, R, aligned
+from ._register import hand
+
+_NONE, _MEAN, _SUM = range(3)
+_FALLING = {"max": "min", "min": "max"}
+
+
+def _samples(call: HandCall) -> Iterator[tuple[int, int]]:
+    """The dims that count samples, in the predictions and in the labels, which lack that of the classes."""
+    if len(call.shape("self")) > 1:
+        for dim in call.dims("target"):
+            yield dim + (dim > 0), dim
+
+
+@hand("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
+def nll_loss(call: HandCall) -> Iterator[Row]:
+    """The second output is the weight of all samples, which is left at zero where nothing is reduced."""
+    reduction, added = call["reduction"], partial("sum")
+    for dim, of_labels in _samples(call):
+        outputs: list[Placement] = [shard(of_labels), R] if reduction == _NONE else [added, added]
+        if reduction != _MEAN:
+            yield call.row({"self": shard(dim), "target": shard(of_labels)}, outputs)
+    for p in call.partials(LINEAR, call["self"].dtype):
+        yield call.row({"self": p}, [p, R])
+        if call.has("weight") and reduction != _MEAN:
+            yield call.row({"weight": p}, [p, R if reduction == _NONE else p])
+    if not call.has("weight"):
+        for p in call.partials(("max", "min"), call["self"].dtype):
+            yield call.row({"self": p}, [partial(_FALLING[p.reduce_op]), R])
+
+
+@hand("aten.nll_loss_backward.default", "aten.nll_loss2d_backward.default")
+def nll_loss_backward(call: HandCall) -> Iterator[Row]:
+    for dim, of_labels in _samples(call):
+        row: dict[str, Placement] = {"self": shard(dim), "target": shard(of_labels)}
+        if call["reduction"] == _NONE:
+            row["grad_output"] = shard(of_labels)
+        yield call.row(row, shard(dim))
+    for name in ("grad_output", "weight"):
+        if call.has(name):
+            for p in call.partials(LINEAR, call[name].dtype):
+                yield call.row({name: p}, p)
+
+
+@hand("aten.binary_cross_entropy.default")
+def binary_cross_entropy(call: HandCall) -> Iterator[Row]:
+    """Linear in the weights. It is affine in the labels, too, but takes none beyond 0 and 1, as pieces may be."""
+    reduction = call["reduction"]
+    for dim in call.dims("self"):
+        row: dict[str, Placement] = {"self": shard(dim), "target": shard(dim)}
+        own = aligned(call.shape("weight"), dim, len(call.shape("self"))) if call.has("weight") else None
+        if own is not None:
+            row["weight"] = shard(own)
+        if reduction == _MEAN:
+            yield call.row(row, partial("avg"), "even")
+        else:
+            yield call.row(row, shard(dim) if reduction == _NONE else partial("sum"))
+    if call.has("weight"):
+        for p in call.partials(LINEAR, call["self"].dtype):
+            yield call.row({"weight": p}, p)
