@@ -7,7 +7,8 @@ Counted before and after `shardwise.install()`, in one run:
 - names with no strategy: OpInfos with a sample on which DTensor raises for want of a sharding strategy;
 - names that fail only in backward for want of a strategy: the forward of all samples runs, a backward does not;
 - of the valid rows with nothing but shards and replicas on the left, found by experiment for up to two calls of
-  every overload that the samples reach, the share that DTensor executes without communication.
+  every overload that the samples reach, the share that DTensor executes without communication. `out` variants are
+  their originals once more, and calls with empty results show nothing: both are left out.
 
 Every run is on two simulated ranks, and its numbers are held against the unsharded operator; runs whose numbers
 differ are listed and count neither as run nor as silent. Random operators are run but not compared.
@@ -83,7 +84,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     infos = [info for info in opinfos() if fnmatch(info.name, options.op)][:: options.every]
-    calls = list(telling_calls(options.op, 2).values())[:: options.every]
+    calls = [c for c in telling_calls(options.op, 2).values() if tells(c[0])][:: options.every]
     names, rows = [counted_names(infos, options)], [counted_rows(calls, options, {})]
     titles = ["before", "after install()"]
     sw.install()
@@ -224,6 +225,10 @@ def worse(first: str, second: str) -> str:
 # -- rows
 
 
+def tells(call: Any) -> bool:
+    return not any(argument.is_out for argument in call.op._schema.arguments)
+
+
 def shard_only_rows(call: Any, known: list[str] | None) -> Iterator[sw.Row]:
     if known is not None:
         yield from (sw.Row.parse(text) for text in known)
@@ -231,6 +236,9 @@ def shard_only_rows(call: Any, known: list[str] | None) -> Iterator[sw.Row]:
     try:
         found = sw.discover(call.op, *call.args, **call.kwargs)
     except sw.UsageError:
+        return
+    results = pytree.tree_leaves(call.op(*copied(call.args), **copied(call.kwargs)))
+    if not any(isinstance(t, Tensor) and t.numel() for t in results):
         return
     for row in found.rows:
         if any(p.is_shard() for p in row.inputs) and not any(p.is_partial() for p in row.inputs):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from shardwise.book import build, learn
+from shardwise.book._reach import reach
 from shardwise.dtensor import OverloadCall
 from shardwise.rules import VERDICTS, Book
 
@@ -66,6 +67,30 @@ def test_a_build_goes_on_where_it_stopped_and_comes_to_the_same(small):
 )
 def test_verdicts(call, verdict):
     assert learn(str(call.op), [call]).verdict == verdict
+
+
+def test_a_rule_by_hand_is_run_on_calls_as_they_are_where_the_kernel_does_not_survive_discovery():
+    output, indices = aten.max_pool2d_with_indices.default(torch.rand(4, 6, 6, 8), [2, 2], [2, 2])
+    call = of(
+        aten.max_pool2d_with_indices_backward.default,
+        *(torch.rand_like(output), torch.rand(4, 6, 6, 8), [2, 2], [2, 2], [0, 0], [1, 1], False, indices),
+    )
+    entry = learn(str(call.op), [call])
+    assert entry.verdict == "ruled" and entry.by_hand
+    assert "ended the process with SIG" in entry.reason
+    assert entry.evidence["calls"] == entry.evidence["agreeing"] == 1 and entry.evidence["experiments"] > 4
+
+
+def test_sums_are_ruled_where_no_few_clauses_yield_what_passes_an_order():
+    entry = learn("aten.gt_.Scalar", [of(aten.gt_.Scalar, torch.rand(4, 6), 0.5)])
+    assert entry.verdict == "ruled" and entry.evidence["partials"] == ["sum"]
+    assert [str(clause) for clause in entry.rule.clauses] == ["S(d) -> S(d)"]
+    assert "other partials than sums" in entry.reason
+
+
+def test_operators_that_need_no_gradient_are_reached():
+    reached = reach(pattern="nn_functional_embedding_bag")
+    assert {"aten._embedding_bag.default", "aten._embedding_bag_forward_only.default"} <= set(reached.calls)
 
 
 @pytest.mark.long

@@ -365,3 +365,37 @@ def test_an_infinity_on_every_rank_excuses_sums_that_cancel_and_nothing_else() -
     assert sw.check(sharp, "S(0), R -> P(sum)", x, y).reason == "values differ"
     weight, z = torch.rand(8, 4, 6), torch.rand(2, 6)
     assert sw.check(F.bilinear, "S(1), R, S(1) -> P(sum)", torch.rand(2, 4), z, weight)
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "row"),
+    [
+        (torch.ops.aten.squeeze_.dim, (torch.rand(1, 6, 5), 0), "S(1) -> S(0)"),
+        (torch.ops.aten.unsqueeze_.default, (torch.rand(4, 6), 0), "S(1) -> S(2)"),
+        (torch.ops.aten.t_.default, (torch.rand(4, 6),), "S(0) -> S(1)"),
+    ],
+)
+def test_an_input_that_is_given_another_shape_in_place_is_placed_as_the_output(op, args, row):
+    assert row in {str(r) for r in sw.discover(op, *args).rows}
+
+
+def test_floats_of_eight_bits_are_cut_and_never_partial():
+    a, b = torch.rand(16, 32).to(torch.float8_e4m3fn), torch.rand(48, 32).to(torch.float8_e4m3fn).t()
+    one = torch.tensor(1.0)
+    found = sw.discover(torch.ops.aten._scaled_mm.default, a, b, one, one, out_dtype=torch.float32)
+    rows = {str(row) for row in found.rows}
+    assert {"S(0), R, R, R -> S(0)", "R, S(1), R, R -> S(1)", "S(1), S(0), R, R -> P(sum)"} <= rows
+    assert not any(row.startswith("P") or row.startswith("R, P") for row in rows)
+
+
+def test_missing_values_are_left_out_of_every_piece():
+    assert [str(row) for row in sw.discover(torch.nansum, torch.rand(4, 6)).rows] == [
+        "S(0) -> P(sum)",
+        "S(1) -> P(sum)",
+    ]
+
+
+def test_complex_numbers_stay_complex():
+    x = torch.complex(torch.rand(4, 6), torch.rand(4, 6)).to(torch.complex128)
+    rows = {str(row) for row in sw.discover(torch.ops.aten.angle.default, x).rows}
+    assert rows == {"S(0) -> S(0)", "S(1) -> S(1)"}

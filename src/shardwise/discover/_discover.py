@@ -212,13 +212,16 @@ def _output_options(
     laboratory: Laboratory, policy: Policy, inputs: Sequence[Placement]
 ) -> list[list[Placement] | None]:
     """Placements each output may be given; None for outputs that are no tensors. An output that ignores the
-    values is not called partial: it would be so by accident. An input written in place keeps its placement."""
+    values is not called partial: it would be so by accident. An input written in place keeps its placement; one that is
+    given another shape in place is the output itself."""
     first = laboratory.experiments[0]
     options: list[list[Placement] | None] = []
     returned = len(first.outputs) - len(laboratory.mutated)
     for i, expected in enumerate(first.outputs):
         if i >= returned:
-            options.append([inputs[laboratory.mutated[i - returned]]])
+            written = laboratory.mutated[i - returned]
+            kept = expected.shape == first.inputs[written].shape
+            options.append([inputs[written]] if kept else None)
             continue
         if not isinstance(expected, Expected):
             options.append(None)

@@ -20,8 +20,8 @@ def held_as_given(call: Call, rows: Sequence[Row], ranks: int, way: str = "uneve
     are split as `way` says."""
     experiment = Experiment(example_sizes(call), ranks, "given", call.tensors, way, mutated=call.mutated)
     held: dict[Row, bool] = {}
+    # Tensors that are written in place count as results, too, and stay as they were placed.
     for row in rows:
-        # Tensors that are written in place count as results, too, and stay as they were placed.
         outputs = (*row.outputs, *(row.inputs[i] for i in call.mutated))
         case = experiment.input_case(row.inputs)
         for i, placement in enumerate(outputs):

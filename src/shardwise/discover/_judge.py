@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 
 from ..placements import is_partial, is_replicate, join, shard_sizes
+from ._values import is_float8
 
 # Relative tolerance, and absolute tolerance as a fraction of the largest value, by width of the float.
 _TOLERANCES = {
@@ -26,7 +27,7 @@ _TOLERANCES = {
 
 
 def array(tensor: Tensor) -> np.ndarray:
-    if tensor.dtype in (torch.bfloat16, torch.float16):
+    if tensor.dtype in (torch.bfloat16, torch.float16) or is_float8(tensor.dtype):
         tensor = tensor.double()
     try:
         return tensor.numpy()

@@ -19,7 +19,7 @@ from ._found import Counterexample
 from ._judge import Expected
 from ._partials import WAYS
 from ._sizes import Resizer, Sized, example_sizes, size_leaves
-from ._values import HIGH, LOW, Generator, generators, normal
+from ._values import HIGH, LOW, Generator, generators, is_float8, normal
 
 RANKS = (2, 3, 4)
 
@@ -94,7 +94,8 @@ class Laboratory:
         inputs = []
         for i, (example, shape) in enumerate(zip(self.call.tensors, sized.shapes, strict=True)):
             maker = normal if special is not None and special != i else make
-            value = maker(shape, example.dtype, example.device, i)
+            drawn = torch.float32 if is_float8(example.dtype) else example.dtype
+            value = maker(shape, drawn, example.device, i).to(example.dtype)
             inputs.append(self._in_range(value, i, sized))
         return inputs
 
