@@ -81,6 +81,11 @@ def bagged(mode: int, padding: int = -1) -> tuple[object, ...]:
     return (r(4, 5), *BAGS[1:], *forward[1:], 9, False, mode, False, None, padding)
 
 
+def weighted_bags() -> tuple[object, ...]:
+    forward = torch.ops.aten._embedding_bag.default(*BAGS, False, 0, False, r(12))
+    return (r(4, 5), *BAGS, forward[1], 0, -1)
+
+
 CALLS: dict[str, list[tuple[object, ...]]] = {
     "aten.view.default": [
         (r(8, 6, 4), [48, 4]),
@@ -278,6 +283,7 @@ AS_GIVEN: dict[str, list[tuple[object, ...]]] = {
         (r(), r(9, 5), i(5, 9), r(5), 1, 2, r() + 1),
         (r(), r(9, 5), i(5, 9), r(5), 2, -100, r() + 1),
     ],
+    "aten._embedding_bag_per_sample_weights_backward.default": [weighted_bags()],
     "aten._embedding_bag_backward.default": [bagged(0), bagged(1), bagged(1, 4)],
 }
 CASES = [(op, args) for op, calls in CALLS.items() for args in calls]
@@ -381,6 +387,12 @@ def test_copies_to_another_dtype(before, after):
     # Which integer an infinity becomes, and that none overflowed, are accidents of the machine and of the values.
     found = sw.discover(op, x, dtype=after).rows if after.is_floating_point or after.is_complex else []
     assert [str(row) for row in found if not implied(row, known)] == []
+
+
+def test_a_copy_to_a_device_is_looked_up_without_going_there():
+    x = torch.empty(4, 6, device="meta")
+    rows = sw.rows(torch.ops.aten._to_copy.default, x, device=torch.device("cpu"), dtype=torch.bfloat16)
+    assert [str(row) for row in rows[:2]] == ["S(0) -> S(0)", "S(1) -> S(1)"]
 
 
 @st.composite

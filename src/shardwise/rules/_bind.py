@@ -122,7 +122,9 @@ def output_shapes(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str,
 
 
 def on_meta(value: Any) -> Any:
-    """Tensors as meta tensors, alone or in lists; other values as they are."""
+    """Tensors as meta tensors, alone or in lists, and the device to match; other values as they are."""
+    if isinstance(value, torch.device):
+        return torch.device("meta")
     if is_tensor(value):
         return torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
     return [on_meta(v) for v in value] if isinstance(value, list | tuple) else value

@@ -70,6 +70,15 @@ def embedding_bag_backward(call: HandCall) -> Iterator[Row]:
     yield from pass_through(call, "grad", LINEAR)
 
 
+@hand("aten._embedding_bag_per_sample_weights_backward.default")
+def embedding_bag_weights_backward(call: HandCall) -> Iterator[Row]:
+    """The product of a bag's gradient and the features that were looked up for it."""
+    if 1 in call.dims("grad"):
+        yield call.row({"grad": shard(1), "weight": shard(1)}, partial("sum"), "nonempty")
+    yield from pass_through(call, "grad", LINEAR)
+    yield from pass_through(call, "weight", LINEAR)
+
+
 @hand("aten.gather.default")
 def gather(call: HandCall) -> Iterator[Row]:
     dim, table, index = call.dim(), call.shape("self"), call.shape("index")
