@@ -163,6 +163,13 @@ def test_uninstalling_undoes_it_caches_included(mesh):
     sw.uninstall()  # nothing to undo
 
 
+def test_what_gives_a_tensor_another_shape_in_place_is_left_alone():
+    sw.install()
+    known = registered()
+    assert not {"aten.unsqueeze_.default", "aten.t_.default", "aten.squeeze_.dims"} & set(known)
+    assert {"aten.detach_.default", "aten.unsqueeze.default"} <= set(known)
+
+
 def test_installing_twice_is_installing_once():
     sw.install()
     once = tables()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor, Replicate
 
@@ -18,9 +19,11 @@ from ._read import registration
 from ._register import count_tensors, extend, register, unregister
 from ._wrong import wrong_operators
 
-# The first has no outputs to place: DTensor takes the number itself. The others give their argument another shape, of
-# which DTensor would not hear: it keeps shapes apart from the local tensors.
-_LEFT_ALONE = {"aten._local_scalar_dense.default", "aten.resize_.default", "aten.resize_as_.default"}
+# It has no outputs to place: DTensor takes the number itself.
+_LEFT_ALONE = {"aten._local_scalar_dense.default"}
+# What gives a tensor another shape in place is left alone, too: the shape of a DTensor is kept apart, and would not
+# change with it. Of the operators that torch counts among these, this one keeps the shape.
+_KEEPS_SHAPE = {"aten.detach_.default"}
 
 _installed: dict[OpOverload, "BookRule"] = {}
 _mode: list[str | None] = []
@@ -106,5 +109,6 @@ def _operators(contents: Book) -> list[OpOverload]:
         if name.count(".") == 2 and name not in _LEFT_ALONE:
             op = overload(name)
             assert isinstance(op, OpOverload)
-            found.append(op)
+            if torch.Tag.inplace_view not in op.tags or name in _KEEPS_SHAPE:
+                found.append(op)
     return found
