@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Tests and benchmarks share few cores: one thread per process.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all lint bench site clean
+.PHONY: demo test test-all lint bench results site clean
 
 $(VENV)/installed: pyproject.toml requirements.txt
 	$(PYTHON) -m venv $(VENV)
@@ -31,10 +31,14 @@ lint: $(VENV)/installed
 bench: $(VENV)/installed
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
+# The page of results, from the numbers that benchmarks kept under benchmarks/results with --json.
+results: $(VENV)/installed
+	$(BIN)/python benchmarks/tables.py
+
 # The documentation as a static site, in build/site; any warning fails.
 site: $(VENV)/installed
 	$(BIN)/pip install -q "mkdocs-material==9.8.1"
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

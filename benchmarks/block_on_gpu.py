@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from blocks import Shape
+from record import Record, takes_json
 from torch import Tensor, nn
 
 ROOT = Path(__file__).parents[1]
@@ -114,27 +115,27 @@ def _measured(shape: Shape, folder: Path, device: str) -> dict[str, Any]:
 Key = tuple[str, int]  # a node and which of its outputs
 
 
-def compare_all(folder: Path, measured: Path, cluster: str) -> None:
+def compare_all(folder: Path, measured: Path, cluster: str, record: Record) -> None:
     """What the planner says of one device beside what was measured there."""
     from shardwise import Graph
 
     document = json.loads(measured.read_text())
-    print(f"{document['device']}, torch {document['torch']}; predicted with cluster {cluster}\n")
-    print("| block | predicted | measured | error | eager | peak predicted | measured | error | eager |")
-    print("| --- | " + " | ".join(["---:"] * 8) + " |")
+    columns = {"block": "", "predicted": "{:.2f} ms", "measured": "{:.2f} ms", "error": "{:+.1%}"}
+    columns |= {"eager": "{:.2f} ms", "peak predicted": "{:.0f} MB", "peak measured": "{:.0f} MB"}
+    columns |= {"error of peak": "{:+.1%}", "eager peak": "{:.0f} MB"}
+    where = f"Measured on {document['device']} with torch {document['torch'].partition('+')[0]}"
+    table = record.sheet(f"{where}; predicted with cluster {cluster}", columns, wide=36)
     times, peaks = [], []
     for row in document["rows"]:
         graph = Graph.load(folder / f"{row['shape']}.json")
         cost = _on_one_device(graph, cluster).cost
         times.append(cost.seconds / row["seconds"] - 1)
         peaks.append(cost.peak / row["peak"] - 1)
-        print(
-            f"| {row['shape']} | {cost.seconds * 1e3:.2f} ms | {row['seconds'] * 1e3:.2f} ms | {times[-1]:+.1%} | "
-            f"{row['eager_seconds'] * 1e3:.2f} ms | {cost.peak / 1e6:.0f} MB | {row['peak'] / 1e6:.0f} MB | "
-            f"{peaks[-1]:+.1%} | {row['eager_peak'] / 1e6:.0f} MB |",
-            flush=True,
+        table.add(
+            *(row["shape"], cost.seconds * 1e3, row["seconds"] * 1e3, times[-1], row["eager_seconds"] * 1e3),
+            *(cost.peak / 1e6, row["peak"] / 1e6, peaks[-1], row["eager_peak"] / 1e6),
         )
-    print(f"\nlargest error: time {max(map(abs, times)):.1%}, peak memory {max(map(abs, peaks)):.1%}")
+    record.say(f"Largest error: time {max(map(abs, times)):.1%}, peak memory {max(map(abs, peaks)):.1%}.")
 
 
 def _on_one_device(graph: Any, cluster: str) -> Any:
@@ -363,19 +364,21 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--cluster", default="h200")
     parser.add_argument("--sets", default="claimed", help="claimed, studied, tiny; several with commas")
+    takes_json(parser)
     given = parser.parse_args()
+    record = Record(__doc__, given.json)
     names = given.sets.split(",")
     if given.command == "capture":
         capture_all(given.paths[0], names)
     elif given.command == "run":
         run_all(given.paths[0], given.paths[1], names, given.device)
     elif given.command == "compare":
-        compare_all(given.paths[0], given.paths[1], given.cluster)
+        compare_all(given.paths[0], given.paths[1], given.cluster, record)
     else:
         with tempfile.TemporaryDirectory() as folder:
             capture_all(Path(folder), names)
             torch.set_default_dtype(torch.float32)
-            compare_all(Path(folder), MEASURED, given.cluster)
+            compare_all(Path(folder), MEASURED, given.cluster, record)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@
 Weights are on the meta device. Memory is the growth of the process over what it held before the first capture.
 """
 
+import argparse
 import resource
 import sys
 import time
 from pathlib import Path
 
 import torch
+from record import Record, takes_json
 
 from shardwise import capture
 
@@ -24,14 +26,22 @@ def peak_megabytes() -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--large", action="store_true", help="also Llama 3 70B")
+    takes_json(parser)
+    options = parser.parse_args()
     torch.set_num_threads(1)
     model, args, kwargs = models.build_mlp()
     capture(model, args, kwargs)  # imports
     before = peak_megabytes()
     cases = [("8B", models.llama_8b, layers) for layers in (1, 2, 4, 8, 16, 32)]
-    if "--large" in sys.argv:
+    if options.large:
         cases.append(("70B", models.llama_70b, 80))
-    print(f"{'model':>5} {'layers':>6} {'weights':>9} {'nodes':>6} {'CPU s':>6} {'ms/node':>7} {'memory':>8}")
+    columns = {"model": "", "layers": "{:d}", "weights": "{:.1f} GB", "nodes": "{:,}", "CPU s": "{:.1f}"}
+    columns |= {"ms a node": "{:.2f}", "memory": "{:.0f} MB"}
+    table = Record(__doc__, options.json).sheet("", columns)
     for name, build, layers in cases:
         model, args, kwargs = build(layers=layers)
         start = time.process_time()
@@ -39,11 +49,8 @@ def main() -> None:
         seconds = time.process_time() - start
         weights = sum(p.tensor.bytes for p in graph.with_role("parameter"))
         nodes = len(graph.nodes)
-        print(
-            f"{name:>5} {layers:>6} {weights / 1e9:>6.1f} GB {nodes:>6} {seconds:>6.1f} "
-            f"{1000 * seconds / nodes:>7.2f} {peak_megabytes() - before:>5.0f} MB",
-            flush=True,
-        )
+        memory = peak_megabytes() - before
+        table.add(name, layers, weights / 1e9, nodes, seconds, 1000 * seconds / nodes, memory)
 
 
 if __name__ == "__main__":

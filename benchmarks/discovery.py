@@ -14,8 +14,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from rich.console import Console
-from rich.table import Table
+from record import Record, takes_json
 from torch.distributed.tensor._ops import strategy_validation
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -70,35 +69,29 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--samples", type=int, default=4, help="OpInfo samples per operator")
-    samples = parser.parse_args().samples
+    takes_json(parser)
+    options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     sw.discover(
         torch.mm, torch.rand(4, 6), torch.rand(6, 8)
     )  # the first call of a process imports and allocates
 
-    table = Table(
-        "op", "calls", "torch comb.", "torch s", "ours comb.", "ours s", "time ratio", "comb./s ratio"
-    )
+    record = Record(__doc__, options.json)
+    columns = {"op": "`{}`", "calls": "{:d}", "torch: combinations": "{:,}", "torch: CPU s": "{:.2f}"}
+    columns |= {"ours: combinations": "{:,}", "ours: CPU s": "{:.2f}", "time ratio": "{:.0f}x"}
+    table = record.sheet("", columns | {"combinations a second, ratio": "{:.0f}x"}, wide=14)
     times, rates = [], []
     for name in OPS:
-        calls, theirs, their_seconds = validator(name, samples)
+        calls, theirs, their_seconds = validator(name, options.samples)
         ours, our_seconds = discovery(calls)
         times.append(their_seconds / our_seconds)
         rates.append(ours / our_seconds / (theirs / their_seconds))
-        table.add_row(
-            name,
-            str(len(calls)),
-            str(theirs),
-            f"{their_seconds:.2f}",
-            str(ours),
-            f"{our_seconds:.2f}",
-            f"{times[-1]:.0f}x",
-            f"{rates[-1]:.0f}x",
-        )
-    Console(width=110).print(table)
-    print(f"geometric means: {geometric_mean(times):.1f}x less CPU time for the complete discovery,")
-    print(f"                 {geometric_mean(rates):.1f}x more combinations per CPU second")
+        table.add(name, len(calls), theirs, their_seconds, ours, our_seconds, times[-1], rates[-1])
+    record.say(
+        f"Geometric means: {geometric_mean(times):.1f}x less CPU time for the complete discovery, "
+        f"{geometric_mean(rates):.1f}x more combinations per CPU second."
+    )
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from record import Record, takes_json
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from torch import Tensor
 from torch.distributed._local_tensor import LocalTensorMode
 from torch.distributed.device_mesh import init_device_mesh
@@ -79,6 +79,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="of names and overloads take every so many")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--list", action="store_true", help="name what is counted")
+    takes_json(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -90,10 +91,9 @@ def main() -> None:
     sw.install()
     names.append(counted_names(infos, options))
     rows.append(counted_rows(calls, options, {r.op: r.valid for r in rows[0]}))
-    table = Table("", *titles)
+    table = Record(__doc__, options.json).sheet("", {"counted": "", **dict.fromkeys(titles, "{:,}")}, wide=48)
     for line in zip(*(summary(n, r) for n, r in zip(names, rows, strict=True)), strict=True):
-        table.add_row(line[0][0], *(value for _, value in line))
-    Console().print(table)
+        table.add(line[0][0], *(value for _, value in line))
     if options.list:
         for title, n, r in zip(titles, names, rows, strict=True):
             listed(title, n, r)
@@ -345,17 +345,17 @@ def agree(expected: Tensor, got: Tensor | list[Tensor]) -> bool:
 # -- results
 
 
-def summary(names: list[Name], rows: list[Rows]) -> list[tuple[str, str]]:
+def summary(names: list[Name], rows: list[Rows]) -> list[tuple[str, int | str]]:
     valid, silent = sum(len(r.valid) for r in rows), sum(len(r.silent) for r in rows)
     return [
-        ("OpInfo names", f"{len(names)}"),
-        ("  with no strategy", f"{sum(n.forward == 'no strategy' for n in names)}"),
-        ("  failing only in backward for want of one", f"{len(only_backward(names))}"),
-        ("  with wrong numbers", f"{sum(bool(n.wrong) for n in names)}"),
-        ("valid shard-only rows", f"{valid}"),
-        ("  executed without communication", f"{silent} ({100 * silent / max(valid, 1):.1f} %)"),
-        ("  with wrong numbers", f"{sum(len(r.wrong) for r in rows)}"),
-        ("lost to a crash or time limit", f"{sum(bool(c.lost) for c in (*names, *rows))}"),
+        ("OpInfo names", len(names)),
+        ("names with no strategy", sum(n.forward == "no strategy" for n in names)),
+        ("names failing only in backward for want of one", len(only_backward(names))),
+        ("names with wrong numbers", sum(bool(n.wrong) for n in names)),
+        ("valid shard-only rows", valid),
+        ("rows executed without communication", f"{silent:,} ({100 * silent / max(valid, 1):.1f} %)"),
+        ("rows with wrong numbers", sum(len(r.wrong) for r in rows)),
+        ("lost to a crash or time limit", sum(bool(c.lost) for c in (*names, *rows))),
     ]
 
 

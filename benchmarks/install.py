@@ -15,8 +15,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from rich.console import Console
-from rich.table import Table
+from record import Record, takes_json
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.experimental import register_sharding
@@ -46,6 +45,7 @@ def _strategy(x):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=15)
+    takes_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -71,13 +71,13 @@ def main() -> None:
         sw.install()
         for name, call in timed.items():
             after[name].append(per_call(call))
-    console = Console()
-    console.print(f"install(): {first:.2f} CPU seconds for {count} operators")
-    table = Table("dispatch of", "before, us", "after, us", "after / before")
+    record = Record(__doc__, options.json)
+    columns = {"dispatch of": "", "before": "{:.1f} us", "after": "{:.1f} us", "after / before": "{:.2f}"}
+    table = record.sheet("", columns, wide=34)
     for name in timed:
-        table.add_row(name, *row(before[name], after[name]))
-    table.add_row("untouched operator, before again", *row(before["untouched operator"], floor))
-    console.print(table)
+        table.add(name, *row(before[name], after[name]))
+    table.add("untouched operator, before again", *row(before["untouched operator"], floor))
+    record.say(f"`install()` itself took {first:.2f} CPU seconds for {count} operators.")
 
 
 def per_call(call: Callable[[], object]) -> float:
@@ -89,9 +89,9 @@ def per_call(call: Callable[[], object]) -> float:
     return (time.process_time() - started) / CALLS * 1e6
 
 
-def row(first: list[float], second: list[float]) -> list[str]:
+def row(first: list[float], second: list[float]) -> tuple[float, float, float]:
     a, b = statistics.median(first), statistics.median(second)
-    return [f"{a:.1f}", f"{b:.1f}", f"{b / a:.2f}"]
+    return a, b, b / a
 
 
 if __name__ == "__main__":

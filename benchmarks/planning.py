@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+from record import Record, takes_json
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -30,27 +32,34 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=120.0)
     parser.add_argument("--unfolded", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
+    takes_json(parser)
     options = parser.parse_args()
     if options.one:
         _plan_one(json.loads(options.one))
         return
-    columns = (
-        "layers",
-        "mesh",
-        "nodes",
-        "capture",
-        "choices",
-        "problem",
-        "solve",
-        "baselines",
-        "all but capture",
-    )
-    print("  ".join(f"{c:>9}" for c in columns), "  most choices   step      gap    fits   RSS")
     deepest = {"8b": 32, "70b": 80}[options.model]
-    for mesh in options.mesh or ["dp=8,tp=8"]:
-        for layers in [int(n) for n in options.layers.split(",") if n] or [deepest]:
-            task = {**vars(options), "mesh": mesh, "layers": layers}
-            subprocess.run([sys.executable, __file__, "--one", json.dumps(task)], check=True)
+    tasks = [
+        {**vars(options), "json": None, "mesh": mesh, "layers": layers}
+        for mesh in options.mesh or ["dp=8,tp=8"]
+        for layers in [int(n) for n in options.layers.split(",") if n] or [deepest]
+    ]
+    record = Record(__doc__, options.json)
+    columns = {"model": "", "layers": "{:d}", "mesh": "", "nodes": "{:,}", "most choices": "{:,}"}
+    columns |= dict.fromkeys(("capture", "choices", "problem", "solve", "sum but capture"), "{:.1f} s")
+    columns |= {"four baselines": "{:.1f} s", "gap": "{:.2%}", "memory of the process": "{:.1f} GiB"}
+    table = record.sheet("Planning, CPU seconds", columns)
+    results = []
+    for task in tasks:
+        command = [sys.executable, __file__, "--one", json.dumps(task)]
+        results.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
+        table.add(options.model.upper(), task["layers"], task["mesh"], *results[-1]["numbers"])
+    columns = {"mesh": "", "plan": "", "step": "{:.3f} s", "memory": "{:.0f} GB", "fits": ""}
+    table = record.sheet(f"The plans, on {options.cluster}", {"layers": "{:d}", **columns})
+    for task, result in zip(tasks, results, strict=True):
+        for line in result["plans"]:
+            table.add(task["layers"], task["mesh"], *line)
+    for line in [result["unfolded"] for result in results if result["unfolded"]]:
+        record.say(line)
 
 
 def _plan_one(task: dict) -> None:
@@ -72,27 +81,23 @@ def _plan_one(task: dict) -> None:
     spent = planner.seconds
     own = spent["choices"] + spent["problem"] + spent["solve"]
     gap = 1 - plan.options["bound"] / plan.cost.seconds
-    numbers = [captured, spent["choices"], spent["problem"], spent["solve"], spent["baselines"], own]
-    print(
-        f"{task['layers']:>9}  {task['mesh']:>9}  {len(graph.nodes):>9}  "
-        + "  ".join(f"{n:>8.1f}s" for n in numbers)
-        + f"  {planner.most_choices:>12}  {plan.cost.seconds:>6.3f}s  {gap:>6.2%}  {plan.cost.peak / 1e9:>4.0f}GB"
-        + f"  {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB",
-        flush=True,
-    )
-    for name, line in plan.options["baselines"].items():
-        if line is not None:
-            fits = "" if line["peak"] <= planner.memory else ", does not fit"
-            print(f"{'':>11}{name}: {line['seconds']:.3f}s, {line['peak'] / 1e9:.0f}GB{fits}")
+    numbers = [len(graph.nodes), planner.most_choices]
+    numbers += [captured, spent["choices"], spent["problem"], spent["solve"], own, spent["baselines"], gap]
+    numbers.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+    plans = [("this plan", plan.cost.seconds, plan.cost.peak)]
+    plans += [(name, b["seconds"], b["peak"]) for name, b in plan.options["baselines"].items() if b]
+    lines = [(n, s, peak / 1e9, "yes" if peak <= planner.memory else "no") for n, s, peak in plans]
+    unfolded = None
     if task["unfolded"]:
         begun = time.process_time()
         whole = planner.plan({}, alike=False, gap=task["gap"], time_limit=task["time_limit"], compare=False)
-        print(
-            f"{'':>11}without sharing: {whole.cost.seconds:.3f}s, bound {whole.options['bound']:.3f}s, "
-            f"{time.process_time() - begun:.1f} CPU s: sharing loses at most "
-            f"{1 - whole.options['bound'] / plan.cost.seconds:.2%}",
-            flush=True,
+        unfolded = (
+            f"{task['layers']} layers on {task['mesh']}, each deciding for itself: "
+            f"{whole.cost.seconds:.3f} s, bound {whole.options['bound']:.3f} s, in "
+            f"{time.process_time() - begun:.1f} CPU seconds more; sharing choices loses at most "
+            f"{1 - whole.options['bound'] / plan.cost.seconds:.2%}."
         )
+    print(json.dumps({"numbers": numbers, "plans": lines, "unfolded": unfolded}))
 
 
 if __name__ == "__main__":

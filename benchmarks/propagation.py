@@ -9,6 +9,7 @@ propagate training steps of 8, 16, 32 and 64 layers and random graphs of up to 2
 linearly.
 """
 
+import argparse
 import gc
 import os
 import sys
@@ -16,10 +17,12 @@ import time
 from pathlib import Path
 from random import Random
 
+from record import Record, Sheet, takes_json
+
 from shardwise.propagate import Program, level_of, mismatches, program_of, propagate, read_cases
 
 
-def match(path: Path) -> bool:
+def match(path: Path, table: Sheet) -> bool:
     total = at_fixed_point = 0
     wrong = []
     for case in read_cases(path):
@@ -29,7 +32,7 @@ def match(path: Path) -> bool:
         if differing:
             wrong.append((case, differing))
         at_fixed_point += not mismatches(case, propagate(program, level))
-    print(f"{path}: matched {total - len(wrong)} of {total} (at the fixed point: {at_fixed_point})")
+    table.add(path.name, total, total - len(wrong), at_fixed_point)
     for case, lines in wrong:
         print(f"  {case.get('id')} ({level_of(case)})")
         for line in lines:
@@ -162,8 +165,9 @@ def tangle(operations: int, seed: int = 0) -> Program:
     return program
 
 
-def speed() -> None:
-    print(f"\n{'graph':<24} {'ops':>6} {'level':<13} {'seconds':>8} {'us/op':>6}")
+def speed(record: Record) -> None:
+    columns = {"graph": "", "level": "", "operations": "{:,}", "CPU s": "{:.2f}", "us an operation": "{:.1f}"}
+    table = record.sheet("Speed", columns | {"sweeps": "{:d}", "updates": "{:,}"}, wide=14)
     graphs = [(f"{layers} layers", transformer, layers) for layers in (8, 16, 32, 64)]
     graphs += [("random", tangle, count) for count in (2500, 5000, 10000, 20000)]
     for name, make, count in graphs:
@@ -177,20 +181,28 @@ def speed() -> None:
             seconds = time.process_time() - start
             gc.enable()
             size = len(program.nodes)
-            print(
-                f"{name:<24} {size:>6} {level:<13} {seconds:>8.2f} {1e6 * seconds / size:>6.1f}  {outcome.summary}"
-            )
+            work = 1e6 * seconds / size
+            table.add(name, level, size, seconds, work, outcome.sweeps, outcome.updates)
 
 
 def main() -> None:
     data = Path(os.environ.get("SHARDWISE_DATA", "../shared/data")) / "shardy"
-    paths = [Path(name) for name in sys.argv[1:]]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("paths", nargs="*", type=Path, metavar="FILE")
+    takes_json(parser)
+    options = parser.parse_args()
+    paths = options.paths
     if not paths and data.is_dir():
         paths = [data / "tests.jsonl.gz", data / "fuzz.jsonl.gz"]
     if not paths:
         print(f"no cases: {data} is not there; give files, or name its parent in SHARDWISE_DATA")
-    matched = [match(path) for path in paths]
-    speed()
+    record = Record(__doc__, options.json)
+    columns = {"cases": "", "programs": "{:,}", "as expected": "{:,}", "at the fixed point": "{:,}"}
+    table = record.sheet("Expected shardings", columns, wide=18)
+    matched = [match(path, table) for path in paths]
+    speed(record)
     sys.exit(0 if all(matched) else 1)
 
 

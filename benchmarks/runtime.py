@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from record import Record, takes_json
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_module, distribute_tensor
@@ -153,7 +154,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=25)
-    rounds = parser.parse_args().rounds
+    takes_json(parser)
+    options = parser.parse_args()
+    rounds, record = options.rounds, Record(__doc__, options.json)
     # The ranks must find `job` under a name: this file once more, as a module.
     spec = spec_from_file_location("runtime_benchmark", __file__)
     assert spec is not None and spec.loader is not None
@@ -164,15 +167,23 @@ def main() -> None:
         found = on_ranks(function, rounds, ranks=RANKS, timeout=500, files=files)[0]
         named = zip(("width", "hidden", "depth", "batch"), function.__defaults__, strict=True)
         sizes = ", ".join(f"{name} {size}" for name, size in named)
-        print(f"{function.__name__}: {sizes}; {RANKS} gloo ranks, {rounds} rounds")
-        print(f"  largest difference of results: {found['worst']:.1e}")
+        clock = "wall" if "sent" in found else "CPU"
+        columns = {"way": "", f"{clock} time": "{:.2f} ms", "shardwise / this": "{:.2f}"}
+        columns |= {"collectives": ""} if "sent" in found else {"an operator": "{:.1f} us"}
+        title = f"{TITLES[function.__name__]}: {sizes}; {RANKS} gloo ranks, medians of {rounds} rounds"
+        table = record.sheet(title, columns, wide=20)
         for way, median in found["medians"].items():
             ratio = found["medians"]["shardwise"] / median
-            note = (
-                found["sent"][way] if "sent" in found else f"{median / found['ops'] * 1e6:.1f} us an operator"
-            )
-            print(f"  {way:<20} {median * 1e3:8.2f} ms   shardwise takes {ratio:.2f} times that   {note}")
-        print()
+            work = _listed(found["sent"][way]) if "sent" in found else median / found["ops"] * 1e6
+            table.add(way, median * 1e3, ratio, work)
+        record.say(f"{title.partition(':')[0]}: the largest difference of results is {found['worst']:.1e}.")
+
+
+TITLES = {"megatron": "A training step of a Megatron MLP", "dispatch": "Forward of a deep narrow model"}
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
 if __name__ == "__main__":

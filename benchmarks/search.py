@@ -20,6 +20,7 @@ import time
 import numpy as np
 import torch
 import torch.distributed as dist
+from record import Record, takes_json
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor._collective_utils import MeshTopoInfo
@@ -129,28 +130,26 @@ def compare(shape, cases, seed):
     differing = sum(abs(a - b) > 1e-9 * max(a, 1e-6) for (a, _), (b, _) in pairs)
     theirs, ours = ([seconds * 1e3 for _, seconds in times] for times in (theirs, ours))
     their_mean, our_mean = statistics.mean(theirs), statistics.mean(ours)
-    print(
-        f"{'x'.join(map(str, shape)):>8} {len(chosen):>6} {differing:>9} {their_mean:>10.3f} "
-        f"{max(theirs):>10.3f} {our_mean:>10.3f} {max(ours):>9.3f} {first * 1e3:>9.2f} "
-        f"{their_mean / our_mean:>8.1f}"
-    )
+    name = "x".join(map(str, shape))
+    times = (their_mean, max(theirs), our_mean, max(ours), first * 1e3, their_mean / our_mean)
+    return name, len(chosen), differing, *times
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cases", type=int, default=400, help="at most so many cases per mesh")
     parser.add_argument("--seed", type=int, default=0)
+    takes_json(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    print("mm, milliseconds of CPU per search")
-    print(
-        f"{'mesh':>8} {'cases':>6} {'differing':>9} {'torch avg':>10} {'torch max':>10} {'ours avg':>10} "
-        f"{'ours max':>9} {'first':>9} {'ratio':>8}"
-    )
+    columns = {"mesh": "", "cases": "{:,}", "differing": "{:d}", "torch, mean": "{:.3f}"}
+    columns |= {"torch, most": "{:.3f}", "ours, mean": "{:.3f}", "ours, most": "{:.3f}"}
+    columns |= {"ours, first": "{:.2f}", "ratio of means": "{:.1f}x"}
+    table = Record(__doc__, options.json).sheet("mm, milliseconds of CPU per search", columns)
     for shape in MESHES:
         dist.init_process_group("fake", rank=0, world_size=int(np.prod(shape)), store=FakeStore())
-        compare(shape, options.cases, options.seed)
+        table.add(*compare(shape, options.cases, options.seed))
         dist.destroy_process_group()
 
 

@@ -21,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from record import Record, Sheet, takes_json
+
 from shardwise.solve import Problem, evaluate, read_problem, reduce, solve
 
 
@@ -32,38 +34,63 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--share", type=float, default=1.0, help="of the contest's time limit")
     parser.add_argument("--interrupt", default="", help="seconds after which to send SIGINT")
+    takes_json(parser)
     options = parser.parse_args()
     folder = Path(os.environ.get("SHARDWISE_DATA", "../shared/data")) / "iopddl"
     with open(folder / "results.csv") as file:
         published = {row["instance"]: row for row in csv.DictReader(file)}
     chosen = [name for name in published if name in (options.problems or "".join(published))]
     _warm_up()
+    record = Record(__doc__, options.json)
     if options.interrupt:
+        columns = {"problem": "", "interrupted after": "{:g} s", "ended": "{:.2f} s later", "solution": ""}
+        table = record.sheet("Ctrl-C", columns, wide=20)
         for name in chosen:
             for seconds in options.interrupt.split(","):
-                _interrupt(folder / f"{name}.json.gz", float(seconds))
+                table.add(*_interrupt(folder / f"{name}.json.gz", float(seconds)))
         return
-    print(
-        f"Reductions: nodes, edges and width (of a min-degree elimination, up to {_WIDEST}) after each stage"
+    columns = {"problem": "", "stage": "", "nodes": "{:,}", "edges": "{:,}", "width": ""}
+    stages = record.sheet(
+        f"What reductions leave (width: of a min-degree elimination, up to {_WIDEST})",
+        columns | {"choices": "{:,}", "time points": "{:,}"},
     )
     for name in chosen:
-        _reductions(name, read_problem(folder / f"{name}.json.gz"))
-    print("\nResults: cost against the contest's best; bound against the published one")
+        _reductions(name, read_problem(folder / f"{name}.json.gz"), stages)
+    columns = {"problem": ""} | dict.fromkeys(_REFERENCE.values(), "{:,}")
+    contest = record.sheet("The contest: costs of its teams and of XLA, and the published bound", columns, 20)
+    references = {}
     for name in chosen:
         row = published[name]
-        reference = {key: int(row[key]) if row[key] else None for key in _REFERENCE}
-        print(f"\n{name} ({row['model']}), {row['time_limit_s']} s: " + _line(reference))
+        references[name] = {key: int(row[key]) if row[key] else None for key in _REFERENCE}
+        contest.add(f"{name} ({row['model']})", *references[name].values())
+    columns = {
+        "problem": "",
+        "seed": "{:d}",
+        "status": "",
+        "cost": "{:,}",
+        "against the best team": "{:+.3%}",
+    }
+    columns |= {"bound": "{:,}", "gap": "{:.3%}", "a quarter of the time": "{:+.3%}", "limit": "{:g} s"}
+    results = record.sheet(
+        "Ours, under the contest's time limits; beside it how far a quarter of the time was from the end",
+        columns | {"wall": "{:.0f} s", "CPU": "{:.0f} s"},
+    )
+    for name in chosen:
+        limit = float(published[name]["time_limit_s"]) * options.share
         for seed in range(options.seeds):
-            _run(
-                name, folder / f"{name}.json.gz", float(row["time_limit_s"]) * options.share, seed, reference
+            results.add(
+                name, seed, *_run(folder / f"{name}.json.gz", limit, seed, references[name]["contest_best"])
             )
 
 
-_REFERENCE = ("contest_best", "contest_first", "contest_second", "contest_third", "xla", "lower_bound")
-
-
-def _line(reference: dict[str, int | None]) -> str:
-    return ", ".join(f"{key} {'-' if value is None else f'{value:,}'}" for key, value in reference.items())
+_REFERENCE = {
+    "contest_best": "best of 20",
+    "contest_first": "first",
+    "contest_second": "second",
+    "contest_third": "third",
+    "xla": "XLA",
+    "lower_bound": "bound",
+}
 
 
 def _warm_up() -> None:
@@ -82,13 +109,10 @@ def _warm_up() -> None:
     print(f"warm-up {time.monotonic() - begun:.1f} s (once per process; compiling, on the first run ever)\n")
 
 
-def _reductions(name: str, problem: Problem) -> None:
+def _reductions(name: str, problem: Problem, table: Sheet) -> None:
     def show(stage, kernel) -> None:
         points, choices = len(kernel.points), int(kernel.arrays.k.sum())
-        print(
-            f"{name} {stage:32} {kernel.nodes:7,} nodes {kernel.edges:7,} edges  width {_width(kernel):>4}"
-            f"  {choices:8,} choices {points:7,} time points"
-        )
+        table.add(name, stage, int(kernel.nodes), int(kernel.edges), _width(kernel), choices, points)
 
     begun = time.process_time()
     reduction = reduce(problem, watch=show)
@@ -122,29 +146,25 @@ def _width(kernel) -> str:
     return str(most)
 
 
-def _run(name: str, path: Path, limit: float, seed: int, reference: dict[str, int | None]) -> None:
+def _run(path: Path, limit: float, seed: int, best: int | None) -> tuple[str | int | float | None, ...]:
     begun, cpu = time.monotonic(), time.process_time()
     problem = read_problem(path)
     solution = solve(problem, time_limit=limit - (time.monotonic() - begun), seed=seed)
     seconds, cpu = time.monotonic() - begun, time.process_time() - cpu
     if solution.choices is None:
-        print(f"  seed {seed}: {solution.status} after {seconds:.1f} s")
-        return
+        return solution.status, None, None, solution.bound, None, None, limit, seconds, cpu
     checked = evaluate(problem, solution.choices)
     assert checked.feasible and checked.cost == solution.cost
-    best, bound = reference["contest_best"], reference["lower_bound"]
-    assert best and bound
+    assert best
     early = [line.cost for line in solution.log if line.cost is not None and line.seconds <= limit / 4]
-    quarter = f"{early[-1] / checked.cost - 1:+.3%}" if early else "none yet"
-    print(
-        f"  seed {seed}: {solution.status} {checked.cost:,} ({checked.cost / best - 1:+.3%})  "
-        f"bound {solution.bound:,} ({(solution.bound or 0) / bound - 1:+.3%})  gap {solution.gap:.3%}  "
-        f"after a quarter {quarter}  {seconds:.1f} s wall, {cpu:.1f} s CPU",
-        flush=True,
+    quarter = early[-1] / checked.cost - 1 if early else None
+    return (
+        *(solution.status, checked.cost, checked.cost / best - 1, solution.bound, solution.gap, quarter),
+        *(limit, seconds, cpu),
     )
 
 
-def _interrupt(path: Path, after: float) -> None:
+def _interrupt(path: Path, after: float) -> tuple[str, float, float, str]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "solution.json"
         command = [
@@ -165,9 +185,8 @@ def _interrupt(path: Path, after: float) -> None:
         said = process.communicate()[0].splitlines()
         took = time.monotonic() - begun
         held = evaluate(read_problem(path), json.loads(out.read_text())).feasible if out.exists() else None
-        print(
-            f"{path.name} after {after:g} s: ended {took:.2f} s later, feasible {held}: {said[0] if said else ''}"
-        )
+        feasible = {True: "feasible", False: "does not hold", None: "none"}[held]
+        return path.name.partition(".")[0], after, took, f"{feasible}: {said[0] if said else ''}"
 
 
 if __name__ == "__main__":

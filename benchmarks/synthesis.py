@@ -24,6 +24,7 @@ import warnings
 from pathlib import Path
 
 import torch
+from record import Record, Sheet, takes_json
 
 from shardwise import UsageError
 from shardwise.discover import Study, resolve_op, studies
@@ -82,19 +83,18 @@ HARD = (
     "torch.nn.functional.unfold",
 )
 
-HEADER = f"{'operator':<44}{'overload':<54}{'clauses':>8}{'built':>6}{'held':>6}{'cpu s':>7}  first clause"
+COLUMNS = {"operator": "`{}`", "overload": "`{}`", "clauses": "{:d}", "built from": "{:d}"}
+COLUMNS |= {"held against": "{:d}", "CPU s": "{:.1f}", "first clause": "`{}`"}
 
 
-def line(study: Study, held: int) -> tuple[str, bool]:
+def add(table: Sheet, study: Study, held: int) -> bool:
+    """One line; whether the rule was held against as many calls as asked."""
     rule = study.rule
-    good = rule is not None and study.held_against >= held
     clauses = len(rule.clauses) if rule is not None else "no rule"
-    first = str(rule.clauses[0]) if rule is not None and rule.clauses else ""
-    text = (
-        f"{study.op:<44}{study.overload:<54}{clauses:>8}{study.built_from:>6}{study.held_against:>6}"
-        f"{study.seconds:>7.1f}  {first}"
-    )
-    return text, good
+    first = str(rule.clauses[0]) if rule is not None and rule.clauses else None
+    calls = (study.built_from, study.held_against)
+    table.add(study.op, study.overload, clauses, *calls, study.seconds, first)
+    return rule is not None and study.held_against >= held
 
 
 def pipeline(op: str) -> float:
@@ -120,36 +120,40 @@ def main() -> int:
     parser.add_argument("--held", type=int, default=30, help="held-out calls that a rule must survive")
     parser.add_argument("--clauses", action="store_true", help="print every clause")
     parser.add_argument("--pipeline", action="store_true", help="time the whole command instead")
+    takes_json(parser)
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     names = options.ops or (HARD if options.hard else LISTED)
+    record = Record(__doc__, options.json)
     if options.pipeline:
+        table = record.sheet("The whole command", {"operator": "`{}`", "CPU s": "{:.1f}"}, wide=44)
         for name in names:
-            print(f"{name:<44}{pipeline(name):>7.1f} CPU seconds", flush=True)
+            table.add(name, pipeline(name))
         return 0
-    print(HEADER)
+    table = record.sheet("", COLUMNS, wide=44)
     found = asked = 0
     for name in names:
         started = time.process_time()
         try:
             results = studies(resolve_op(name))
         except UsageError as error:
-            print(f"{name:<44}{error}")
+            table.add(name, str(error), *[None] * 5)
             asked += 1
             continue
         # The overload of most calls is the operator's; the others are variants with few samples.
         for i, study in enumerate(results):
-            text, good = line(study, options.held)
-            print(text, flush=True)
+            good = add(table, study, options.held)
             if i == 0:
                 asked, found = asked + 1, found + good
             if options.clauses and study.rule is not None:
                 print("\n".join(f"    {clause}" for clause in study.rule.clauses))
         if len(results) > 1:
-            print(f"{name:<44}{'all of its overloads':<54}{'':>20}{time.process_time() - started:>7.1f}")
-    print(f"{found} of {asked} operators have a rule that was held against {options.held} calls or more")
+            print(f"{name:<44}  all of its overloads: {time.process_time() - started:.1f} CPU s")
+    record.say(
+        f"{found} of {asked} operators have a rule that was held against {options.held} calls or more."
+    )
     return 0 if found == asked else 1
 
 

@@ -80,6 +80,9 @@ def test_examples_of_the_user_are_enough():
 
     rule = sw.synthesize(torch.ops.shardwise_test.weigh.default, ([torch.rand(4, 6, 8), 1], {}))
     assert [str(c) for c in rule.clauses] == [BATCH]
+    # What the decorator gives is as good as what it registers.
+    assert sw.synthesize(weigh, ([torch.rand(4, 6, 8), 1], {})).clauses == rule.clauses
+    assert [str(row) for row in sw.discover(weigh, torch.rand(4, 6), 1).rows] == ["S(0) -> S(0)"]
 
 
 def test_rows_are_given_where_no_rule_fits():

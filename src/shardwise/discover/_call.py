@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ..placements import Row
 from ..rules import Recorder, named_arguments
-from ._ops import op_name
+from ._ops import op_name, operator
 
 # Overloads that only move metadata or wrap constants: they do not make a function composite.
 _BOOKKEEPING = {"aten.detach.default", "aten.lift_fresh.default", "aten.alias.default"}
@@ -37,6 +37,7 @@ class Call:
 
     @classmethod
     def of(cls, op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> "Call":
+        op = operator(op)
         plain = pytree.tree_map(_plain, (list(args), kwargs))
         leaves, tree = pytree.tree_flatten(plain)
         paths = [path for path, _ in pytree.tree_flatten_with_path(plain)[0]]

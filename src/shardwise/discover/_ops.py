@@ -15,7 +15,13 @@ import torch
 from ..errors import UsageError
 
 
+def operator(op: Callable[..., Any]) -> Callable[..., Any]:
+    """For what `torch.library.custom_op` gives, the overload that it registered; any other as it is."""
+    return op._opoverload if isinstance(op, torch.library.CustomOpDef) else op
+
+
 def op_name(op: Callable[..., Any]) -> str:
+    op = operator(op)
     if isinstance(op, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return str(op)
     name = getattr(op, "__name__", None) or type(op).__name__

@@ -18,11 +18,11 @@ from . import (
     _windows,
 )
 from ._call import HandCall
-from ._register import hand_rows, hand_written, is_by_hand
+from ._register import hand, hand_rows, hand_written, is_by_hand
 
 _RULES = (
     *(_attention, _convolution, _copies, _factories, _fourier, _lookup),
     *(_losses, _norms, _random, _scatter, _views, _windows),
 )
 
-__all__ = ["HandCall", "hand_rows", "hand_written", "is_by_hand"]
+__all__ = ["HandCall", "hand", "hand_rows", "hand_written", "is_by_hand"]

@@ -1,0 +1,79 @@
+"""Draws the records under results/ as docs/results.md.
+
+    python benchmarks/tables.py
+
+A record is what a benchmark writes with `--json FILE`; one that is not there is left out.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from record import is_number, written
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "results.md"
+
+OPENING = """\
+# Results
+
+Every table was written by the command above it: `benchmarks/*.py --json FILE` keeps the numbers under
+`benchmarks/results`, and `make results` draws this page from them. Times are CPU seconds of one process with one
+thread unless a column says otherwise, and every comparison was made within one run.
+"""
+
+# A heading, the records that stand under it, and the page that explains what was measured.
+SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("Discovery", ("discovery",), "discovery.md"),
+    ("Synthesis of rules", ("synthesis", "synthesis_hard", "synthesis_pipeline"), "discovery.md"),
+    ("Coverage of DTensor", ("coverage",), "book.md"),
+    ("Installing the book", ("install",), "book.md"),
+    ("Search on a mesh", ("search",), "redistribution.md"),
+    ("Propagation", ("propagation",), "propagation.md"),
+    ("Solver", ("solver", "solver_interrupt"), "solver.md"),
+    ("Capture", ("capture",), "capture.md"),
+    ("Planning", ("planning_8b", "planning_8b_cube", "planning_70b"), "planning.md"),
+    ("Prices on a GPU", ("block_on_gpu",), "calibration.md"),
+    ("Running", ("runtime",), "running.md"),
+)
+
+
+def page() -> str:
+    return "\n".join([OPENING, *filter(None, (section(*s) for s in SECTIONS))])
+
+
+def section(heading: str, names: tuple[str, ...], guide: str) -> str:
+    records = [json.loads(p.read_text()) for name in names if (p := RESULTS / f"{name}.json").exists()]
+    if not records:
+        return ""
+    return f"## {heading}\n\nExplained in [{guide.removesuffix('.md')}]({guide}).\n\n" + "\n".join(
+        map(drawn, records)
+    )
+
+
+def drawn(record: dict[str, Any]) -> str:
+    cores = f"{record['cores']} cores"
+    parts = [
+        record["about"],
+        f"    {record['command']}",
+        f"Run on {record['date']} with torch {record['torch'].split('+')[0]} on a machine of {cores}.",
+    ]
+    for sheet in record["sheets"]:
+        parts += [f"**{sheet['title']}**"] if sheet["title"] else []
+        parts.append(table(sheet))
+    if record["lines"]:
+        parts.append("\n".join(f"- {line}" for line in record["lines"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def table(sheet: dict[str, Any]) -> str:
+    forms = sheet["columns"]
+    lines = [list(forms), ["---:" if is_number(form) else "---" for form in forms.values()]]
+    lines += [[written(*pair) for pair in zip(row, forms.values(), strict=True)] for row in sheet["rows"]]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(f"written to {PAGE.relative_to(ROOT)}")

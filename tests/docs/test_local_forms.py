@@ -1,5 +1,0 @@
-from pathlib import Path
-
-
-def test_the_page_on_local_forms_says_what_happens(run_page):
-    assert run_page(Path(__file__).parents[2] / "docs" / "local_forms.md") == 3
