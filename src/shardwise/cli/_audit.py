@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ..files import require_writable, write_text
 from ._app import Json, app, print_json
-from ._progress import StageProgress
+from ._progress import Bars
 
 
 @app.command("audit")
@@ -34,7 +34,7 @@ def audit_command(
     from ..dtensor import markdown as as_markdown
 
     require_writable(html, markdown)
-    with StageProgress(quiet=json) as progress:
+    with Bars(quiet=json) as progress:
         found = audit(op, jobs=jobs, samples=samples, progress=progress)
     command = "shardwise audit" + (f" --op '{op}'" if op != "*" else "")
     for file, write in ((html, as_html), (markdown, as_markdown)):

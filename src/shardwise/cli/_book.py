@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ..errors import UsageError
 from ._app import Json, app, print_json
-from ._progress import StageProgress
+from ._progress import Bars
 
 book_app = typer.Typer(no_args_is_help=True, help="The rule book of ATen: build it, look an operator up.")
 app.add_typer(book_app, name="book")
@@ -45,7 +45,7 @@ def build_command(
         raise UsageError(f"there is no file {models} with models to capture")
     usual = Path("examples/models.py")
     chosen = models or (usual if usual.is_file() else None)
-    with StageProgress(quiet=json) as progress:
+    with Bars(quiet=json) as progress:
         counts = build(out, workers=workers, resume=resume, models=chosen, pattern=op, progress=progress)
     if json:
         print_json({"out": str(out), "counts": counts})

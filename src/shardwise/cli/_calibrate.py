@@ -9,6 +9,7 @@ import typer
 
 from ..files import require_writable, write_text
 from ._app import Json, app, print_json
+from ._progress import Bars
 
 
 @app.command()
@@ -33,7 +34,11 @@ def calibrate(
     from ..mesh import fit_file
 
     require_writable(out)
-    made = fit_file(samples, links=links) if samples is not None else measured(device, links=links)
+    if samples is not None:
+        made = fit_file(samples, links=links)
+    else:
+        with Bars(quiet=as_json) as progress:
+            made = measured(device, links=links, progress=progress)
     if out is not None:
         write_text(out, json.dumps(made.cluster.to_json(), indent=2) + "\n")
     if as_json:

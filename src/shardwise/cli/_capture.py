@@ -8,6 +8,7 @@ import typer
 from ..files import require_writable
 from ._app import Json, app, print_json
 from ._build import Build, built
+from ._progress import Bars
 
 
 @app.command()
@@ -30,8 +31,11 @@ def capture(
     require_writable(out)
     from .. import capture as run
 
-    model, args, kwargs = built(build)
-    graph = run(model, args, kwargs, training=not inference, loss=loss)
+    with Bars(quiet=as_json) as progress:
+        progress("making the model")
+        model, args, kwargs = built(build)
+        progress("capturing")
+        graph = run(model, args, kwargs, training=not inference, loss=loss)
     if out is not None:
         graph.save(out)
     if as_json:

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,9 @@ from rich.table import Table
 
 from ..errors import UsageError
 from ..files import require_writable, write_text
+from ..progress import Progress
 from ._app import Json, app, print_json
+from ._progress import Bars
 
 _SHAPE_HELP = (
     "Shape of an input tensor, as 4,6,8 or 4,6:int64; 4,6;4,6 for a list of tensors. Repeat for more."
@@ -75,7 +78,9 @@ def discover_command(
 
     function, args, kwargs = _call(op, shape, arg, kw)
     partials = ("sum", "avg", "max", "min", "product") if product else ("sum", "avg", "max", "min")
-    found = discover_isolated(function, args, kwargs, Policy(partials, narrowing))
+    with Bars(quiet=json) as progress:
+        progress("running experiments")
+        found = discover_isolated(function, args, kwargs, Policy(partials, narrowing))
     if html is not None:
         said = [
             f"Dispatches to {', '.join(found.overloads)}." if found.overloads else "",
@@ -125,8 +130,10 @@ def _sweep(
     if tests is not None and strategy is None:
         raise UsageError("--emit-tests needs --emit-strategy: the tests import the strategy")
 
-    def answer() -> dict[str, Any]:
-        found = studies(resolve_op(op), examples, values)
+    def answer(progress: Progress) -> dict[str, Any]:
+        progress("collecting calls")
+        found = studies(resolve_op(op), examples, values, partial(progress, "studying calls"))
+        progress("writing")
         rules = [s.rule for s in found if s.rule is not None]
         texts = {"yaml": yaml_report(found), "reports": [report(s) for s in found]}
         if strategy is not None and rules:
@@ -143,7 +150,8 @@ def _sweep(
                 texts["refused"] = str(error)
         return texts
 
-    texts = run_isolated(answer)
+    with Bars(quiet=json) as bars:
+        texts = run_isolated(answer, progress=bars)
     if isinstance(texts, Crash):
         raise UsageError(
             f"{op} ended the process with {texts} during the sweep: give other examples with --shape"
@@ -251,7 +259,9 @@ def check_command(
         example = verdict.counterexample
         return {**verdict.to_json(), "op": op, "shown": None if example is None else example.shown()}
 
-    result = run_isolated(answer)
+    with Bars(quiet=json) as progress:
+        progress("running experiments")
+        result = run_isolated(answer)
     if isinstance(result, Crash):
         raise UsageError(f"{op} ended the process with {result}: this row cannot be checked on this machine")
     shown = result.pop("shown")

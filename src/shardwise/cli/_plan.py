@@ -1,6 +1,5 @@
 """`shardwise plan`: the cheapest way to run a model on a mesh."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ from ..errors import UsageError
 from ..files import require_writable
 from ._app import Json, app, print_json
 from ._build import built
+from ._progress import Bars
 
 if TYPE_CHECKING:
     from ..graph import Graph
@@ -55,7 +55,7 @@ def plan(
     require_writable(out)
     from ..plan import Plan, plan_graph
 
-    graph = _graph(build, inference)
+    graph = _graph(build, inference, as_json)
     options: dict[str, Any] = {
         "cluster": cluster,
         "memory": memory,
@@ -65,9 +65,9 @@ def plan(
     }
     ranked: list[tuple[str, Plan | str]] = []
     for text in [mesh] if mesh is not None else _meshes(devices or 1):
-        with _Phases(f"mesh {text}") as phases:
+        with Bars(quiet=as_json, title=f"mesh {text}") as progress:
             try:
-                ranked.append((text, plan_graph(graph, mesh=text, progress=phases, **options)))
+                ranked.append((text, plan_graph(graph, mesh=text, progress=progress, **options)))
             except UsageError as error:
                 if mesh is not None:
                     raise
@@ -94,13 +94,15 @@ def plan(
         typer.echo(f"\nwritten to {out}")
 
 
-def _graph(build: str, inference: bool) -> "Graph":
+def _graph(build: str, inference: bool, quiet: bool) -> "Graph":
     from ..graph import Graph, capture
 
     if build.endswith(".json"):
         return Graph.load(Path(build))
-    with _Phases("capture"):
+    with Bars(quiet=quiet) as progress:
+        progress("making the model")
         model, args, kwargs = built(build)
+        progress("capturing")
         return capture(model, args, kwargs, training=not inference)
 
 
@@ -132,31 +134,3 @@ def _print_ranking(ranked: list[tuple[str, Any]]) -> None:
         if isinstance(found, str):
             typer.echo(f"  {text:<16} {found}")
     typer.echo("")
-
-
-class _Phases:
-    """What is being done, with the time it has taken, on a terminal; nothing elsewhere."""
-
-    def __init__(self, title: str) -> None:
-        self.title = title
-        self._status: Any = None
-
-    def __enter__(self) -> "_Phases":
-        from rich.console import Console
-
-        console = Console(stderr=True)
-        self._begun = time.monotonic()
-        if console.is_terminal:
-            self._status = console.status(self.title)
-            self._status.start()
-        return self
-
-    def __call__(self, phase: str, share: float) -> None:
-        if self._status is not None:
-            self._status.update(
-                f"{self.title}: {phase} {share:.0%}, {time.monotonic() - self._begun:.0f} s so far"
-            )
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()

@@ -1,29 +1,93 @@
-"""A bar on the terminal for each stage of something that takes minutes."""
+"""What is being done, on the terminal: a line for each stage, with the time that is left where that is known.
 
-from typing import Any
+A stage whose steps are counted has a bar; one that ends at a time limit a bar towards it; any other a spinner with the
+time it has taken. All of it is on stderr and vanishes at the end; without a terminal, or under `--json`, there is none.
+"""
 
-from rich.console import Console
+from collections.abc import Iterable
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
+from rich.table import Column
+from rich.text import Text
 
 
-class StageProgress:
-    """A bar on the terminal for each stage; nothing where there is no terminal or it would be in the way."""
+class Bars:
+    """A `shardwise.progress.Progress` that draws. `title` stands before the name of each stage."""
 
-    def __init__(self, quiet: bool) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    def __init__(self, *, quiet: bool = False, title: str = "", console: Console | None = None) -> None:
+        console = console or Console(stderr=True)
+        self.title = title
+        self.lines = _Lines(
+            SpinnerColumn(finished_text="✓"),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True)),
+            _Time(),
+            console=console,
+            transient=True,
+            disable=quiet or not console.is_terminal,
+        )
+        self._stages: dict[str, TaskID] = {}
+        self._now: TaskID | None = None
+        self._done = 0.0
 
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bar = Progress(*columns, console=console, disable=quiet or not console.is_terminal)
-        self.stages: dict[str, Any] = {}
-
-    def __enter__(self) -> "StageProgress":
-        self.bar.start()
+    def __enter__(self) -> "Bars":
+        self.lines.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+        self.lines.stop()
 
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        if stage not in self.stages:
-            self.stages[stage] = self.bar.add_task(stage, total=total)
-        self.bar.update(self.stages[stage], completed=done)
+    def __call__(
+        self,
+        stage: str,
+        done: float = 0,
+        total: float | None = None,
+        *,
+        limit: float | None = None,
+        note: str = "",
+    ) -> None:
+        timed = limit is not None
+        again = done < self._done  # a stage that has several parts, each counted by itself
+        if self._now is None or self._stages.get(stage) != self._now or again:
+            self._begin(stage, limit if timed else total, timed)
+        assert self._now is not None
+        self._done = done
+        self.lines.update(
+            self._now, completed=None if timed else done, total=limit if timed else total, note=note
+        )
+
+    def _begin(self, stage: str, total: float | None, timed: bool) -> None:
+        if self._now is not None:
+            self.lines.update(self._now, total=1, completed=1, timed=False)
+        if stage in self._stages:  # once more: its old line is no news
+            self.lines.remove_task(self._stages[stage])
+        shown = f"{self.title}: {stage}" if self.title else stage
+        self._now = self._stages[stage] = self.lines.add_task(shown, total=total, timed=timed, note="")
+
+
+class _Lines(Progress):
+    """Bars towards a time limit move by the clock, whether or not anything is told."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        for task in self.tasks:
+            if task.fields.get("timed") and task.total is not None:
+                task.completed = min(task.elapsed or 0.0, task.total)
+        yield from super().get_renderables()
+
+
+class _Time(ProgressColumn):
+    """The time left where it is known, else the time taken so far."""
+
+    def render(self, task: Task) -> Text:
+        if task.finished_time is not None or task.total is None:
+            return Text(_clock(task.finished_time or task.elapsed or 0.0))
+        left = task.total - task.completed if task.fields.get("timed") else task.time_remaining
+        return Text(_clock(task.elapsed or 0.0) if left is None else f"{_clock(left)} left")
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -7,6 +7,7 @@ import typer
 
 from ..files import require_writable, write_text
 from ._app import Json, app, print_json
+from ._progress import Bars
 
 
 @app.command()
@@ -35,5 +36,7 @@ def report(
         return
     page = out or path.with_suffix(".html")
     require_writable(page)
-    write_text(page, plan_page(plan, runners_up=not quick))
+    with Bars() as progress:
+        text = plan_page(plan, runners_up=not quick, progress=progress)
+    write_text(page, text)
     typer.echo(f"written to {page}")

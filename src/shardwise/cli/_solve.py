@@ -10,6 +10,7 @@ import typer
 from ..errors import UsageError
 from ..files import require_writable, write_text
 from ._app import Json, app, print_json
+from ._progress import Bars
 
 if TYPE_CHECKING:
     from ..solve import Progress, Solution
@@ -46,14 +47,20 @@ def solve(
     from ..solve import evaluate, read_problem
     from ..solve import solve as search
 
-    problem = read_problem(file)
-    left = max(0.01, time_limit - (time.monotonic() - begun))
-    show = None if as_json else _Live()
-    solution = search(
-        problem, time_limit=left, max_iterations=max_iterations, seed=seed, workers=workers, progress=show
-    )
-    if show is not None:
-        show.close()
+    with Bars(quiet=as_json) as progress:
+        progress("reading")
+        problem = read_problem(file)
+        left = max(0.01, time_limit - (time.monotonic() - begun))
+
+        def tell(line: "Progress") -> None:
+            known = "" if line.gap is None else f"  gap {line.gap:.3%}"
+            note = "" if line.cost is None else f"best {line.cost:,}{known}"
+            progress("searching", limit=left, note=note)
+
+        progress("searching", limit=left)
+        solution = search(
+            problem, time_limit=left, max_iterations=max_iterations, seed=seed, workers=workers, progress=tell
+        )
     if solution.choices is not None and out is not None:
         checked = evaluate(problem, solution.choices)
         if not checked.feasible or checked.cost != solution.cost:
@@ -103,32 +110,3 @@ def _say(solution: "Solution", limit: int, out: Path | None) -> None:
     print(f"{solution.status}: cost {solution.cost:,}, bound {bound}, peak memory {memory}")
     if out is not None:
         print(f"written to {out}")
-
-
-class _Live:
-    """Best cost, bound, gap and memory: one line that is rewritten on a terminal, else one line a second."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        self._console = Console(stderr=True)
-        self._status = self._console.status("reading and reducing") if self._console.is_terminal else None
-        if self._status is not None:
-            self._status.start()
-        self._last = -1.0
-
-    def __call__(self, line: "Progress") -> None:
-        cost = "-" if line.cost is None else f"{line.cost:,}"
-        bound = "-" if line.bound is None else f"{line.bound:,}"
-        gap = "-" if line.gap is None else f"{line.gap:.3%}"
-        peak = "-" if line.peak is None else f"{line.peak:,}"
-        text = f"{line.seconds:7.1f} s  best {cost}  bound {bound}  gap {gap}  memory {peak}"
-        if self._status is not None:
-            self._status.update(text)
-        elif line.seconds - self._last >= 1.0:
-            self._console.print(text, highlight=False, soft_wrap=True)
-            self._last = line.seconds
-
-    def close(self) -> None:
-        if self._status is not None:
-            self._status.stop()

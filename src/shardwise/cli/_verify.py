@@ -8,6 +8,7 @@ import typer
 from ..errors import UsageError
 from ._app import Json, app, print_json
 from ._build import Build, builder, built
+from ._progress import Bars
 
 
 @app.command()
@@ -51,31 +52,37 @@ def verify(
             "give either --mesh, such as dp=2,tp=2, or --plan, a file that `shardwise plan` wrote"
         )
     torch.manual_seed(seed)
-    model, args, kwargs = built(build)
-    if plan is not None:
-        plans = [Plan.load(plan)]
-        if mesh is not None and str(plans[0].mesh) != mesh.replace(" ", ""):
-            raise UsageError(
-                f"the plan is for mesh {plans[0].mesh}, not for {mesh}: leave out --mesh, or plan again"
-            )
-    else:
-        graph = capture(model, args, kwargs, training=not inference)
-        if random:
-            plans = [random_plan(graph, str(mesh), number) for number in range(random)]
+    with Bars(quiet=as_json) as progress:
+        progress("making the model")
+        model, args, kwargs = built(build)
+        if plan is not None:
+            plans = [Plan.load(plan)]
+            if mesh is not None and str(plans[0].mesh) != mesh.replace(" ", ""):
+                raise UsageError(
+                    f"the plan is for mesh {plans[0].mesh}, not for {mesh}: leave out --mesh, or plan again"
+                )
         else:
-            plans = [plan_graph(graph, mesh=str(mesh), cluster=cluster, compare=False)]
-    reports = [
-        run(
-            *(model, args, kwargs, chosen),
-            steps=steps,
-            optimizer=optimizer,
-            double=double,
-            backend=backend,
-            seed=seed,
-            build=builder(build),
-        )
-        for chosen in plans
-    ]
+            progress("capturing")
+            graph = capture(model, args, kwargs, training=not inference)
+            if random:
+                plans = [random_plan(graph, str(mesh), number) for number in range(random)]
+            else:
+                plans = [plan_graph(graph, mesh=str(mesh), cluster=cluster, compare=False, progress=progress)]
+        reports = []
+        for number, chosen in enumerate(plans):
+            progress.title = f"plan {number + 1} of {len(plans)}" if random else ""
+            reports.append(
+                run(
+                    *(model, args, kwargs, chosen),
+                    steps=steps,
+                    optimizer=optimizer,
+                    double=double,
+                    backend=backend,
+                    seed=seed,
+                    build=builder(build),
+                    progress=progress,
+                )
+            )
     if as_json:
         documents = [report.to_json() for report in reports]
         print_json(documents if random else documents[0])

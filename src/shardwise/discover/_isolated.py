@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import UsageError
+from ..progress import Progress
 from ._discover import Policy, discover
 from ._found import Found
 from ._ops import op_name
@@ -33,20 +34,28 @@ class Crash(str):
     """The name of the signal that ended a child process."""
 
 
-def run_isolated(function: Callable[[], Any], timeout: float | None = 600) -> Any:
-    """The function's result from a forked child; a `Crash` if a signal ended it, or after `timeout` seconds.
+def run_isolated(
+    function: Callable[..., Any], timeout: float | None = 600, progress: Progress | None = None
+) -> Any:
+    """The function's result from a forked child; a `Crash` if a signal ended it, or after `timeout` seconds without
+    a word from it.
 
-    A `UsageError` is raised here as it was there.
+    A `UsageError` is raised here as it was there. With `progress` the function is given one to tell, and what it
+    tells there is told here.
     """
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
-    child = context.Process(target=_send, args=(sending, function), daemon=True)
+    child = context.Process(target=_send, args=(sending, function, progress is not None), daemon=True)
     child.start()
     sending.close()
     try:
-        if not receiving.poll(timeout):
-            return Crash("timeout")
-        outcome, value = receiving.recv()
+        outcome = "told"
+        while outcome == "told":
+            if not receiving.poll(timeout):
+                return Crash("timeout")
+            outcome, value = receiving.recv()
+            if outcome == "told" and progress is not None:
+                progress(*value)
     except EOFError:
         child.join()
         code = child.exitcode or 0
@@ -59,13 +68,16 @@ def run_isolated(function: Callable[[], Any], timeout: float | None = 600) -> An
     return value
 
 
-def _send(sending: Any, function: Callable[[], Any]) -> None:
+def _send(sending: Any, function: Callable[..., Any], telling: bool) -> None:
+    def tell(stage: str, done: float = 0, total: float | None = None, **_: Any) -> None:
+        sending.send(("told", (stage, done, total)))
+
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)  # kernels print warnings about the strange values they are given
     faulthandler.disable()  # a crash is an answer here
     torch.set_num_threads(1)  # a forked child that asks OpenMP for its parent's threads waits forever
     try:
-        sending.send(("ok", function()))
+        sending.send(("ok", function(tell) if telling else function()))
     except UsageError as error:
         sending.send(("usage", str(error)))
 

@@ -9,10 +9,12 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..progress import Progress, silent
 from ._cluster import ARITHMETIC, Cluster, Device, Level
 from ._measure import FORMAT, Sample, measure
 
@@ -52,7 +54,7 @@ class Calibration:
         return "\n".join(lines)
 
 
-def calibrate(device: str = "cuda", *, links: str | None = None) -> Calibration:
+def calibrate(device: str = "cuda", *, links: str | None = None, progress: Progress = silent) -> Calibration:
     """Measure the device at hand, `cuda` or `cpu`: some two minutes on a GPU, one on a CPU.
 
     `links` names the preset whose links the cluster gets: by default the one for this device, else `h100` for a GPU
@@ -64,7 +66,7 @@ def calibrate(device: str = "cuda", *, links: str | None = None) -> Calibration:
         raise UsageError(f"there is nothing to measure {device!r} with: use cuda or cpu")
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("torch sees no GPU here: give --device cpu, or --samples measured elsewhere")
-    return fit(measure(device), links=links)
+    return fit(measure(device, progress=partial(progress, "measuring")), links=links)
 
 
 def fit_file(path: Path, *, links: str | None = None) -> Calibration:

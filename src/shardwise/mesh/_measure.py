@@ -56,18 +56,22 @@ class Case:
     call: Callable[..., Any]
 
 
-def measure(device: str = "cuda", scale: float | None = None) -> dict[str, Any]:
+def measure(
+    device: str = "cuda", scale: float | None = None, progress: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
     """Samples of every kind of kernel, with the device's name and memory.
 
-    `scale` multiplies the work of each case: by default 1 on a GPU and a thousandth on a CPU.
+    `scale` multiplies the work of each case: by default 1 on a GPU and a thousandth on a CPU. `progress` is told how
+    many cases of how many are measured.
     """
     if scale is None:
         scale = 1.0 if device == "cuda" else 1e-3
     timer = _Timer(device)
-    samples = [
-        Sample(c.kind, c.name, str(c.dtype)[6:], c.flops, c.bytes, timer.seconds(c))
-        for c in cases(device, scale)
-    ]
+    every, samples = list(cases(device, scale)), []
+    for c in every:
+        samples.append(Sample(c.kind, c.name, str(c.dtype)[6:], c.flops, c.bytes, timer.seconds(c)))
+        if progress is not None:
+            progress(len(samples), len(every))
     return {
         "format": FORMAT,
         "device": torch.cuda.get_device_name() if device == "cuda" else "CPU",

@@ -10,6 +10,8 @@ import numpy as np
 from ..errors import UsageError
 from ..graph import Graph, capture
 from ..mesh import Cluster, Mesh
+from ..progress import Progress, silent
+from ..solve import Progress as Line
 from ..solve import Solution, solve
 from ._baselines import Baseline, Restriction, baselines
 from ._choices import Layouts
@@ -25,8 +27,6 @@ from ._summary import bytes_text
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
 _TIGHTENINGS = 6
 _MANY = 2_000  # items from which layers that look alike share their choices
-
-Progress = Callable[[str, float], None]
 
 
 def plan(
@@ -95,7 +95,7 @@ class Planner:
         self.graph, self.mesh, self.cluster = graph, mesh, cluster
         self.memory = int(cluster.device.memory) if memory is None else bytes_of(memory)
         self.optimizer = Optimizer.of(optimizer)
-        self.progress = progress or (lambda phase, share: None)
+        self.progress = progress or silent
         self.offers = Offers(graph, alone=mesh.ranks == 1)
         self.layouts = Layouts(mesh)
         self.seconds: dict[str, float] = {}
@@ -147,7 +147,9 @@ class Planner:
     def baselines(self, pins: Pins, gap: float = GAP, time_limit: float = 60.0) -> dict[str, Plan | None]:
         """The plan of each baseline, whatever memory it takes; None where pins leave none."""
         found: dict[str, Plan | None] = {}
-        for baseline in baselines(self.mesh):
+        named = list(baselines(self.mesh))
+        for number, baseline in enumerate(named):
+            self.progress("comparing with baselines", number, len(named), note=baseline.name)
             items = self._items(pins, baseline)
             folded = fold(items, None, alike=len(items.all) > _MANY, name=self.graph.name)
             solution = solve(folded.problem, time_limit=time_limit, gap=gap)
@@ -159,7 +161,7 @@ class Planner:
     def _items(self, pins: Pins, baseline: Baseline | None = None) -> Items:
         def note(done: int, total: int) -> None:
             if baseline is None:
-                self.progress("choices", done / max(total, 1))
+                self.progress("choices", done, total)
 
         limits = None if baseline is None else Restriction(baseline, self.graph, self.layouts)
         return Items(self.graph, self.layouts, self.cluster, self.offers, self.optimizer, pins, limits, note)
@@ -167,8 +169,18 @@ class Planner:
     def _solve(
         self, items: Items, limit: int | None, alike: bool, gap: float, time_limit: float
     ) -> tuple[Folded, Solution]:
+        self.progress("pricing")
         folded = self._timed("problem", lambda: fold(items, limit, alike=alike, name=self.graph.name))
-        solution = self._timed("solve", lambda: solve(folded.problem, time_limit=time_limit, gap=gap))
+        stage = "searching" if limit is None else "searching within memory"
+
+        def note(line: Line) -> None:
+            known = "" if line.gap is None else f"at most {line.gap:.1%} from the best"
+            self.progress(stage, limit=time_limit, note=known)
+
+        self.progress(stage, limit=time_limit)
+        solution = self._timed(
+            "solve", lambda: solve(folded.problem, time_limit=time_limit, gap=gap, progress=note)
+        )
         if solution.choices is None:
             raise UsageError(self._why_not(solution, limit, items.pins))
         return folded, solution
@@ -239,11 +251,9 @@ class Planner:
         return replace(made, copies=needed)
 
     def _timed(self, phase: str, work: Callable[[], Any]) -> Any:
-        self.progress(phase, 0.0)
         begun = time.process_time()
         result = work()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.process_time() - begun
-        self.progress(phase, 1.0)
         return result
 
 

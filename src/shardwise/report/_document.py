@@ -14,6 +14,7 @@ from ..graph import Input, Node, TensorInfo
 from ..layout import Layout
 from ..placements import is_partial
 from ..plan import Call, Considered, Explainer, Move, Plan, Value, pattern
+from ..progress import Progress, silent
 from ..rules import book, is_by_hand
 from ._tree import tree
 
@@ -35,19 +36,20 @@ class _Listed:
         return number
 
 
-def document(plan: Plan, *, runners_up: bool = True) -> dict[str, Any]:
+def document(plan: Plan, *, runners_up: bool = True, progress: Progress = silent) -> dict[str, Any]:
     """The document of a plan. With `runners_up`, what else each call could have done is worked out again."""
-    return _Document(plan, runners_up).made()
+    return _Document(plan, runners_up, progress).made()
 
 
 class _Document:
-    def __init__(self, plan: Plan, runners_up: bool) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, runners_up: bool, progress: Progress) -> None:
+        self.plan, self.progress = plan, progress
         self.layouts, self.tensors, self.rows = _Listed(), _Listed(), _Listed()
         self.modules, self.considered = _Listed(), _Listed()
         self.notes: list[str] = []
         self.explainer: Explainer | None = None
         if runners_up:
+            progress("pricing what else could have been done")
             try:
                 self.explainer = Explainer(plan)
             except UsageError as error:
@@ -57,10 +59,12 @@ class _Document:
     def made(self) -> dict[str, Any]:
         plan = self.plan
         inputs = [self._input(entry) for entry in plan.graph.inputs]
-        entries = [
-            self._call(entry, seconds) if isinstance(entry, Call) else self._move(entry, seconds)
-            for entry, seconds in zip(plan.schedule.entries, plan.cost.entries, strict=True)
-        ]
+        entries: list[dict[str, Any]] = []
+        for entry, seconds in zip(plan.schedule.entries, plan.cost.entries, strict=True):
+            self.progress("drawing", len(entries), len(plan.schedule.entries))
+            entries.append(
+                self._call(entry, seconds) if isinstance(entry, Call) else self._move(entry, seconds)
+            )
         self._place_moves(entries)
         return {
             "name": plan.graph.name,

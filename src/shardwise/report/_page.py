@@ -5,19 +5,21 @@ from html import escape
 from importlib.resources import files
 
 from ..plan import Plan
+from ..progress import Progress, silent
 from ._document import document
 
 _PAGE = files(__package__) / "page"
 _SCRIPTS = ("make.js", "tensor.js", "charts.js", "detail.js", "tree.js", "start.js")
 
 
-def plan_page(plan: Plan, *, runners_up: bool = True) -> str:
+def plan_page(plan: Plan, *, runners_up: bool = True, progress: Progress = silent) -> str:
     """A plan as one HTML file that needs no other and no network.
 
     With `runners_up` (seconds for a large model) the page also shows what else each call could have done.
     """
     # Inside a script element only `</script` and `<!--` could end it: no `<` is left.
-    data = json.dumps(document(plan, runners_up=runners_up), separators=(",", ":")).replace("<", "\\u003c")
+    made = document(plan, runners_up=runners_up, progress=progress)
+    data = json.dumps(made, separators=(",", ":")).replace("<", "\\u003c")
     parts = {
         "title": f"{escape(plan.graph.name)} on {plan.mesh}",
         "style": _read("plan.css"),

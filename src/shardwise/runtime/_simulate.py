@@ -125,8 +125,9 @@ class Simulation:
         inputs: Mapping[str, Pieces],
         seed: int = 0,
         watch: Callable[[Value, Pieces], None] | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Simulated:
-        """`watch` is shown every value that a call makes."""
+        """`watch` is shown every value that a call makes; `progress` is told how many entries have run."""
         values = {Value(Ref(name)): pieces for name, pieces in inputs.items()}
         result = Simulated()
         memory = _Memory()
@@ -136,7 +137,9 @@ class Simulation:
                 memory.add(inputs[entry.name])  # it lasts
         draws = torch.tensor(seed)
         with torch.no_grad():
-            for item in self.schedule.entries:
+            for number, item in enumerate(self.schedule.entries):
+                if progress is not None:
+                    progress(number)
                 if isinstance(item, Call):
                     made = self._call(item, [values[v] for v in item.inputs], draws)
                 else:

@@ -9,6 +9,7 @@ import torch
 from ..dtensor import Recorded
 from ..errors import UsageError
 from ..plan import Plan
+from ..progress import Progress, silent
 from ._optimizers import Optimizer
 from ._simulate import Pieces, Simulated, Simulation, plan_pieces
 
@@ -27,7 +28,13 @@ class Trained:
 
 
 def train(
-    plan: Plan, given: Mapping[str, Any], steps: int, optimizer: Optimizer, seed: int = 0, wide: bool = False
+    plan: Plan,
+    given: Mapping[str, Any],
+    steps: int,
+    optimizer: Optimizer,
+    seed: int = 0,
+    wide: bool = False,
+    progress: Progress = silent,
 ) -> Trained:
     graph, simulation, trained = plan.graph, Simulation(plan, wide), Trained()
     inputs = plan_pieces(plan, given, wide)
@@ -38,8 +45,13 @@ def train(
     # Replicas are one tensor here, and an optimizer must step it once.
     unique = {id(local): local for pieces in parameters.values() for local in pieces.locals}
     stepper = optimizer(list(unique.values())) if unique and steps else None
-    for step in range(max(steps, 1)):
-        ran = simulation.run(inputs, seed + step)
+    rounds, entries = max(steps, 1), len(plan.schedule.entries)
+    for step in range(rounds):
+
+        def tell(done: int, before: int = step * entries) -> None:
+            progress("running the plan", before + done, rounds * entries)
+
+        ran = simulation.run(inputs, seed + step, progress=tell)
         trained.outputs = ran.outputs
         trained.gradients = trained.gradients or ran.gradients
         trained.collectives.append(ran.collectives)

@@ -11,6 +11,7 @@ from ..dtensor import Recorded
 from ..errors import UsageError
 from ..graph import inputs_of
 from ..plan import Call, Plan, Value
+from ..progress import Progress, silent
 from ._compare import Check, compare, error_of, floor_of, tolerance
 from ._live import with_live_graph
 from ._optimizers import Optimizer, chosen_optimizer
@@ -35,6 +36,7 @@ def verify(
     backend: str = "simulate",
     seed: int = 0,
     build: Callable[[], Any] | None = None,
+    progress: Progress = silent,
 ) -> Report:
     """Run a plan and the unsharded model side by side and compare all that they give.
 
@@ -54,6 +56,7 @@ def verify(
         raise UsageError("double precision is for simulated ranks: leave out `double`, or the backend")
     given = inputs_of(plan.graph, model, args, kwargs)
     require_planned(plan, given)
+    progress("running the model")
     if double or is_random_graph(plan.graph):
         expected = run_captured(plan, given, steps, chosen, seed, double)
         reference = "the captured graph" + (" in double precision" if double else "")
@@ -61,9 +64,11 @@ def verify(
         expected = run_model(plan.graph, model, args, kwargs, steps, chosen)
         reference = "the model"
     if backend == "simulate":
-        trained = train(plan, given, steps, chosen, seed, double)
+        trained = train(plan, given, steps, chosen, seed, double, progress)
     else:
+        progress("running the plan on its ranks")
         trained = train_on_gloo(plan, model, args, kwargs, steps, optimizer, seed, build)
+    progress("comparing")
     checks = _checks(plan, expected, trained, double)
     ran = trained.collectives[-1]
     priced = priced_collectives(plan, double)
