@@ -433,11 +433,44 @@ def test_the_graph_can_be_asked():
     [source] = relu.inputs
     assert graph.tensor(source).shape == (3, 8)
     assert relu in graph.users[source]
-    parameter = graph["primals_1"]
+    parameter = graph["first_weight"]
     assert isinstance(parameter, Input)
     assert parameter.target == "first.weight"
     with pytest.raises(UsageError, match="no node 'nothing'"):
         graph["nothing"]
+
+
+def test_inputs_are_called_what_they_are():
+    class Clash(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.relu = nn.Linear(4, 4, bias=False)
+
+        def forward(self, x, relu_weight):
+            return {"loss": (torch.relu(self.relu(x)) + relu_weight).sum()}
+
+    graph = capture(Clash(), (torch.randn(3, 4), torch.randn(4)))
+    names = {entry.target: entry.name for entry in graph.inputs if entry.role != "tangent"}
+    assert names["x"] == "x"
+    assert sorted([names["relu.weight"], names["relu_weight"]]) == ["relu_weight", "relu_weight_1"]
+    assert [entry.name for entry in graph.with_role("tangent")] == ["gradient_of_loss"]
+    assert not any("primals" in str(node) or "tangents" in str(node) for node in graph.nodes)
+
+
+def test_sums_of_gradients_belong_to_what_made_the_value():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+            self.left, self.right = (nn.Linear(4, 4, bias=False) for _ in range(2))
+
+        def forward(self, x):
+            x = self.inner(x)
+            return (self.left(x) * self.right(x)).sum()
+
+    graph = capture(Branches(), (torch.randn(3, 4),))
+    [total] = [node for node in graph.nodes if node.phase == "backward" and node.op == "aten.add.Tensor"]
+    assert total.module == "inner.1"
 
 
 def test_the_summary_and_the_table():

@@ -25,7 +25,7 @@ from ._fake import fake_arguments, fake_state
 from ._graph import Graph, Live
 from ._masks import simplify_attention
 from ._policy import decompositions
-from ._read import read_inputs, read_nodes, read_outputs, tidy
+from ._read import name_inputs, read_inputs, read_nodes, read_outputs, tidy
 from ._refusal import refusal, value_read_at
 from ._results import opened_results
 
@@ -86,6 +86,7 @@ def capture(
         if training and getattr(value, "requires_grad", False)
     }
     try:
+        name_inputs(joint, names, outputs)
         graph = Graph(
             name,
             training,

@@ -93,6 +93,34 @@ def _hashable(value: Any) -> Any:
     return value if isinstance(value, fx.Node) else (type(value), value)
 
 
+def name_inputs(module: fx.GraphModule, names: Sequence[str], outputs: Sequence[str]) -> None:
+    """Call the placeholders what they stand for, `up_weight` or `gradient_of_loss`, where torch numbers them."""
+    for node in module.graph.find_nodes(op="placeholder"):
+        if isinstance(node.meta.get("val"), Tensor):
+            role, target = _role(node, names, outputs)
+            node._rename(f"gradient_of_{target}" if role == "tangent" else target)
+    module.recompile()
+
+
+def _role(node: fx.Node, names: Sequence[str], outputs: Sequence[str]) -> tuple[InputRole, str]:
+    """What a placeholder stands for, and the name of that."""
+    match node.meta["desc"]:
+        case desc.ParamAOTInput(target=target):
+            return "parameter", target
+        case desc.BufferAOTInput(target=target):
+            return "buffer", target
+        case desc.PlainAOTInput(idx=idx):
+            return "user_input", names[idx]
+        case desc.TangentAOTInput(output=desc.PlainAOTOutput(idx=idx)):
+            return "tangent", outputs[idx]
+        case desc.TangentAOTInput(output=desc.InputMutationAOTOutput(mutated_input=base)):
+            return "tangent", _name(base, names)
+        case other:
+            raise UsageError(
+                f"has an input of kind {type(other).__name__} ({other.expr()}), which has no role"
+            )
+
+
 def read_inputs(
     module: fx.GraphModule,
     names: Sequence[str],
@@ -107,22 +135,7 @@ def read_inputs(
             found.append(Input(node.name, "constant", node.target, info(constant)))
         if node.op != "placeholder" or not isinstance(node.meta.get("val"), Tensor):
             continue
-        role: InputRole
-        match node.meta["desc"]:
-            case desc.ParamAOTInput(target=target):
-                role = "parameter"
-            case desc.BufferAOTInput(target=target):
-                role = "buffer"
-            case desc.PlainAOTInput(idx=idx):
-                role, target = "user_input", names[idx]
-            case desc.TangentAOTInput(output=desc.PlainAOTOutput(idx=idx)):
-                role, target = "tangent", outputs[idx]
-            case desc.TangentAOTInput(output=desc.InputMutationAOTOutput(mutated_input=base)):
-                role, target = "tangent", _name(base, names)
-            case other:
-                raise UsageError(
-                    f"has an input of kind {type(other).__name__} ({other.expr()}), which has no role"
-                )
+        role, target = _role(node, names, outputs)
         aliases = tuple(other for other, kept in ties.items() if kept == target)
         trains = role != "tangent" and target in trainable
         found.append(Input(node.name, role, target, info(node.meta["val"]), aliases, trains))
@@ -166,7 +179,26 @@ def read_outputs(
 
 
 def read_nodes(module: fx.GraphModule) -> tuple[Node, ...]:
-    return tuple(_node(node) for node in module.graph.nodes if _is_call(node))
+    paths = _module_paths(module.graph)
+    return tuple(_node(node, paths[node]) for node in module.graph.nodes if _is_call(node))
+
+
+def _module_paths(graph: fx.Graph) -> dict[fx.Node, str]:
+    """The module that each node belongs to, "" for the model itself.
+
+    Where gradients that a value gets from several users are added, autograd notes none: the sum belongs to what made
+    the value, whose backward takes it.
+    """
+    paths: dict[fx.Node, str] = {}
+    for node in reversed(graph.nodes):
+        stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+        if stack:
+            paths[node] = list(stack.values())[-1][0]
+        elif _is_backward(node):
+            paths[node] = next((paths[user] for user in node.users if user.op != "output"), "")
+        else:
+            paths[node] = ""
+    return paths
 
 
 def info(tensor: Tensor, source: str = "") -> TensorInfo:
@@ -180,7 +212,7 @@ def _is_call(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target is not operator.getitem
 
 
-def _node(node: fx.Node) -> Node:
+def _node(node: fx.Node, path: str) -> Node:
     source = source_line(node.meta.get("stack_trace"))
     op = node.target
     if not isinstance(op, torch._ops.OpOverload):
@@ -193,8 +225,6 @@ def _node(node: fx.Node) -> Node:
     outputs = tuple(info(tensor, source) if isinstance(tensor, Tensor) else None for tensor in made)
     args, kwargs = _arguments(node.args, _ref), _arguments(node.kwargs, _ref)
     flops, moved = cost(op, _arguments(node.args, _info_of), _arguments(node.kwargs, _info_of), outputs)
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
-    path = list(stack.values())[-1][0] if stack else ""
     phase: Phase = "backward" if _is_backward(node) else "forward"
     return Node(node.name, str(op), args, kwargs, outputs, path, phase, source, flops, moved)
 
