@@ -59,4 +59,4 @@ def test_a_mistake_is_one_line_and_status_2(shardwise, saved, tmp_path, text, ou
 def test_what_discovery_found_is_written_as_a_page(shardwise, tmp_path, arguments, found):
     status, _, err = shardwise("discover", *arguments, "--html", tmp_path / "page.html")
     assert (status, err) == (0, "")
-    assert f"<td>{found}</td>" in (tmp_path / "page.html").read_text()
+    assert f"<td><code>{found}</code></td>" in (tmp_path / "page.html").read_text()

@@ -16,7 +16,6 @@ from shardwise.dtensor import (
     ask,
     audit_call,
     execute,
-    html,
     markdown,
     overload_calls,
     read,
@@ -214,7 +213,6 @@ def test_an_audit_of_a_pattern_and_its_pages():
     page = markdown(found, "shardwise audit")
     assert "| `aten.any.default` | `P(sum) -> P(sum)` | op strategy | True | False |" in page
     assert found.wrong[0].script in page
-    assert "<code>P(sum) -&gt; P(sum)</code>" in html(found)
     assert json.loads(json.dumps(found.to_json()))["wrong"][0]["output"] == "DTensor: True\nright:   False\n"
 
 

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +15,12 @@ from ..files import require_writable, write_text
 from ..progress import Progress
 from ._app import Json, app, print_json
 from ._progress import Bars
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..discover import Found
+    from ..dtensor import Block
 
 _SHAPE_HELP = (
     "Shape of an input tensor, as 4,6,8 or 4,6:int64; 4,6;4,6 for a list of tensors. Repeat for more."
@@ -82,13 +88,7 @@ def discover_command(
         progress("running experiments")
         found = discover_isolated(function, args, kwargs, Policy(partials, narrowing))
     if html is not None:
-        said = [
-            f"Dispatches to {', '.join(found.overloads)}." if found.overloads else "",
-            f"{found.combinations} claims were tried in {found.experiments} experiments: {found.verdict}.",
-        ]
-        rows = [(str(r), r.shards, r.local or "", str(e.total())) for r, e in found.evidence.items()]
-        heads = ("row", "shards", "local form", "experiments survived")
-        _write_page(html, f"{found.op}{_shown(args, kwargs)}", said, [("Rows that hold", heads, rows)])
+        _write_page(html, _found_blocks(found, f"{found.op}{_shown(args, kwargs)}"))
     if json:
         print_json(found.to_json())
         return
@@ -161,8 +161,7 @@ def _sweep(
         if path is not None and key in texts:
             write_text(path, texts[key])
     if html is not None:
-        pages = [(d["overload"], ("clause", "because"), _clauses(d)) for d in texts["reports"]]
-        _write_page(html, op, [], pages)
+        _write_page(html, _rule_blocks(op, texts["reports"]))
     if json:
         print_json(texts["reports"])
     else:
@@ -182,21 +181,15 @@ def _show_reports(texts: dict[str, Any], paths: Mapping[str, Path | None]) -> No
 
 
 def _show_report(console: Console, document: dict[str, Any]) -> None:
-    evidence = document["evidence"]
     console.print(f"[bold]{document['overload']}[/bold]  {document['analysis']['category']}")
     if "clauses" not in document:
-        held, wrong = evidence["calls_held_out"], evidence["calls_that_disagree"]
-        why = f": {wrong} of {held} further calls disagree" if held else f" of {len(document['rows'])} calls"
-        console.print(f"no few clauses yield the rows{why}; --json and --yaml have the rows of each call")
+        console.print(_without_rule(document))
         return
     table = Table("clause", "because")
     for clause, reason in _clauses(document):
         table.add_row(clause, reason)
     console.print(table)
-    console.print(
-        f"built from {evidence['calls_built_from']} calls, held against {evidence['calls_held_out']} others; "
-        f"{evidence['experiments']} experiments, {evidence['cpu_seconds']} CPU seconds"
-    )
+    console.print(_held(document))
 
 
 def _clauses(document: dict[str, Any]) -> list[tuple[str, str]]:
@@ -210,10 +203,54 @@ def _clauses(document: dict[str, Any]) -> list[tuple[str, str]]:
     return [(clause, _reason(clause, reasons)) for clause in document["clauses"]]
 
 
-def _write_page(path: Path, title: str, said: list[str], tables: list[Any]) -> None:
-    from ..report import tables_page
+def _found_blocks(found: "Found", call: str) -> "Iterator[Block]":
+    """What was found for one call, as the blocks of a page."""
+    from ..dtensor import Heading, Table
 
-    write_text(path, tables_page(title, [line for line in said if line], tables))
+    yield Heading(1, call)
+    if found.overloads:
+        yield f"Dispatches to {', '.join(f'`{name}`' for name in found.overloads)}."
+    yield f"{found.combinations} claims were tried in {found.experiments} experiments."
+    yield Heading(2, "Rows that hold")
+    if not found.rows:
+        yield f"None but the replicated one: {found.reason or found.verdict}."
+        return
+    rows = [(f"`{r}`", r.shards, r.local or "", str(e.total())) for r, e in found.evidence.items()]
+    yield Table(("row", "shards", "local form", "experiments survived"), rows)
+
+
+def _rule_blocks(op: str, reports: list[dict[str, Any]]) -> "Iterator[Block]":
+    """The rules that a sweep found, as the blocks of a page."""
+    from ..dtensor import Heading, Table
+
+    yield Heading(1, f"How {op} may be sharded")
+    for document in reports:
+        yield Heading(2, document["overload"])
+        if "clauses" not in document:
+            yield _without_rule(document)
+            continue
+        yield _held(document)
+        yield Table(("clause", "because"), [(f"`{clause}`", why) for clause, why in _clauses(document)])
+
+
+def _held(document: dict[str, Any]) -> str:
+    evidence = document["evidence"]
+    return (
+        f"Built from {evidence['calls_built_from']} calls, held against {evidence['calls_held_out']} others; "
+        f"{evidence['experiments']} experiments, {evidence['cpu_seconds']} CPU seconds."
+    )
+
+
+def _without_rule(document: dict[str, Any]) -> str:
+    held, wrong = document["evidence"]["calls_held_out"], document["evidence"]["calls_that_disagree"]
+    why = f": {wrong} of {held} further calls disagree" if held else f" of {len(document['rows'])} calls"
+    return f"No few clauses yield the rows{why}; --json and --yaml have the rows of each call."
+
+
+def _write_page(path: Path, blocks: "Iterator[Block]") -> None:
+    from ..report import prose_page
+
+    write_text(path, prose_page(blocks))
 
 
 def _reason(text: str, reasons: dict[Any, str]) -> str:

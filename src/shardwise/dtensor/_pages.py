@@ -1,54 +1,49 @@
-"""An audit as a page to read: Markdown for the repository, one HTML file for a browser.
+"""An audit as something to read: a list of blocks (headings, prose, tables, scripts), written here as Markdown.
 
-Both are the same list of blocks (headings, prose, tables, scripts), written out in two ways.
+`shardwise.report` writes the same blocks as a page for a browser.
 """
 
-import html as _html
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TypeVar
 
 from ._findings import Audit, Missing, Wrong
 
 
 @dataclass(frozen=True)
-class _Heading:
+class Heading:
     level: int
     text: str
 
 
 @dataclass(frozen=True)
-class _Table:
+class Table:
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class _Script:
+class Script:
     title: str
     code: str
     output: str
 
 
-_Block = str | _Heading | _Table | _Script
+Block = str | Heading | Table | Script
 
 Finding = TypeVar("Finding", Wrong, Missing)
 
 
 def markdown(audit: Audit, command: str = "") -> str:
     """The audit as Markdown; `command` is named as what made it."""
-    return "\n\n".join(_markdown(block) for block in _blocks(audit, command)) + "\n"
+    return "\n\n".join(_markdown(block) for block in audit_blocks(audit, command)) + "\n"
 
 
-def html(audit: Audit, command: str = "") -> str:
-    """The audit as one HTML file that needs no other."""
-    body = "\n".join(_as_html(block) for block in _blocks(audit, command))
-    return f"<!doctype html>\n<meta charset='utf-8'>\n<title>Audit of DTensor</title>\n{_STYLE}\n{body}\n"
-
-
-def _blocks(audit: Audit, command: str) -> Iterator[_Block]:
-    yield _Heading(1, f"DTensor's rules in torch {audit.torch}, held against experiment")
+def audit_blocks(audit: Audit, command: str = "") -> Iterator[Block]:
+    """What a page on an audit says."""
+    yield Heading(1, f"DTensor's rules in torch {audit.torch}, held against experiment")
     if command:
         yield f"Made by `{command}`."
     yield (
@@ -63,7 +58,7 @@ def _blocks(audit: Audit, command: str) -> Iterator[_Block]:
     wrong, missing = _by_op(audit.wrong), _by_op(audit.missing)
     unsupported = {u.op for u in audit.unsupported if u.no_strategy}
     other = {u.op for u in audit.unsupported} - unsupported
-    yield _Table(
+    yield Table(
         ("finding", "overloads", "rows"),
         [
             ("wrong: DTensor computes a wrong number", str(len(wrong)), str(len(audit.wrong))),
@@ -79,8 +74,8 @@ def _blocks(audit: Audit, command: str) -> Iterator[_Block]:
     yield from _not_judged(audit)
 
 
-def _wrong(by_op: dict[str, list[Wrong]]) -> Iterator[_Block]:
-    yield _Heading(2, "Wrong")
+def _wrong(by_op: dict[str, list[Wrong]]) -> Iterator[Block]:
+    yield Heading(2, "Wrong")
     if not by_op:
         yield "Nothing."
         return
@@ -88,7 +83,7 @@ def _wrong(by_op: dict[str, list[Wrong]]) -> Iterator[_Block]:
         "Every line was run: the script below it lets DTensor compute on simulated ranks, in one process, and "
         "prints one element of its result beside the right one."
     )
-    yield _Table(
+    yield Table(
         ("overload", "row", "registered as", "DTensor", "right"),
         [
             (f"`{w.op}`", f"`{w.row}`" + (f" ({w.when})" if w.when else ""), w.kind, *_printed(w))
@@ -97,9 +92,9 @@ def _wrong(by_op: dict[str, list[Wrong]]) -> Iterator[_Block]:
         ],
     )
     for op, found in by_op.items():
-        yield _Heading(3, op)
+        yield Heading(3, op)
         for w in found:
-            yield _Script(f"{w.row}, from {w.call}", w.script, w.output)
+            yield Script(f"{w.row}, from {w.call}", w.script, w.output)
 
 
 def _printed(wrong: Wrong) -> tuple[str, str]:
@@ -107,23 +102,28 @@ def _printed(wrong: Wrong) -> tuple[str, str]:
     return (values[0], values[1]) if len(values) == 2 else ("", "")
 
 
-def _unsupported(audit: Audit) -> Iterator[_Block]:
-    yield _Heading(2, "Unsupported")
+def _unsupported(audit: Audit) -> Iterator[Block]:
+    yield Heading(2, "Unsupported")
+    if not audit.unsupported:
+        yield "Nothing."
     none = [u for u in audit.unsupported if u.no_strategy]
     if none:
         yield "DTensor raises for want of a strategy. Rows are those that experiments found beside replication."
-        yield _Table(
+        yield Table(
             ("overload", "call", "rows that hold"),
             [(f"`{u.op}`", f"`{u.call}`", _some(u.rows)) for u in none],
         )
     other = [u for u in audit.unsupported if not u.no_strategy]
     if other:
         yield "It raises otherwise:"
-        yield _Table(("overload", "call", "error"), [(f"`{u.op}`", f"`{u.call}`", u.reason) for u in other])
+        yield Table(("overload", "call", "error"), [(f"`{u.op}`", f"`{u.call}`", u.reason) for u in other])
 
 
-def _missing(audit: Audit) -> Iterator[_Block]:
-    yield _Heading(2, "Missing")
+def _missing(audit: Audit) -> Iterator[Block]:
+    yield Heading(2, "Missing")
+    if not audit.missing:
+        yield "Nothing."
+        return
     yield (
         "Rows that hold, for which DTensor moves data first. Ranked by the bytes that each of 8 ranks sends for "
         "one call on a typical shape (4096; 2048 x 4096; 8 x 2048 x 4096; 8 x 32 x 2048 x 128)."
@@ -132,8 +132,8 @@ def _missing(audit: Audit) -> Iterator[_Block]:
         of_kind = _by_op([m for m in audit.missing if m.partial == partial])
         if not of_kind:
             continue
-        yield _Heading(3, title)
-        yield _Table(
+        yield Heading(3, title)
+        yield Table(
             ("overload", "MB", "rows", "DTensor instead"),
             [
                 (
@@ -147,14 +147,14 @@ def _missing(audit: Audit) -> Iterator[_Block]:
         )
 
 
-def _not_judged(audit: Audit) -> Iterator[_Block]:
+def _not_judged(audit: Audit) -> Iterator[Block]:
     verdicts: dict[str, set[str]] = defaultdict(set)
     for op, _, verdict in audit.not_judged:
         verdicts[verdict.split(":")[0]].add(op)
     if verdicts:
-        yield _Heading(2, "Not judged")
+        yield Heading(2, "Not judged")
         yield "Overloads with calls that experiments cannot decide:"
-        yield _Table(
+        yield Table(
             ("why", "overloads"),
             [(why, ", ".join(f"`{op}`" for op in sorted(ops))) for why, ops in sorted(verdicts.items())],
         )
@@ -172,51 +172,15 @@ def _by_op(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
     return found
 
 
-# -- two ways of writing
-
-
-def _markdown(block: _Block) -> str:
+def _markdown(block: Block) -> str:
     if isinstance(block, str):
         return block
-    if isinstance(block, _Heading):
+    if isinstance(block, Heading):
         return f"{'#' * block.level} {block.text}"
-    if isinstance(block, _Script):
+    if isinstance(block, Script):
         return (
-            f"<details><summary>{_html.escape(block.title)}</summary>\n\n```python\n{block.code}```\n\n"
+            f"<details><summary>{escape(block.title)}</summary>\n\n```python\n{block.code}```\n\n"
             f"```\n{block.output}```\n\n</details>"
         )
     lines = [block.head, tuple("---" for _ in block.head), *block.rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def _as_html(block: _Block) -> str:
-    if isinstance(block, str):
-        return f"<p>{_inline(block)}</p>"
-    if isinstance(block, _Heading):
-        return f"<h{block.level}>{_html.escape(block.text)}</h{block.level}>"
-    if isinstance(block, _Script):
-        return (
-            f"<details><summary>{_html.escape(block.title)}</summary>"
-            f"<pre>{_html.escape(block.code)}</pre><pre class='printed'>{_html.escape(block.output)}</pre></details>"
-        )
-    head = "".join(f"<th>{_inline(cell)}</th>" for cell in block.head)
-    rows = "".join("<tr>" + "".join(f"<td>{_inline(c)}</td>" for c in row) + "</tr>\n" for row in block.rows)
-    return f"<table><tr>{head}</tr>\n{rows}</table>"
-
-
-def _inline(text: str) -> str:
-    """Escaped, with `code` between backticks."""
-    parts = _html.escape(text, quote=False).split("`")
-    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
-
-
-_STYLE = """<style>
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse; margin: 1rem 0 }
-td, th { border: 1px solid #ddd; padding: .3rem .6rem; text-align: left; vertical-align: top }
-th { background: #f4f4f4 }
-code, pre { font: 13px/1.4 ui-monospace, monospace }
-pre { background: #f7f7f7; padding: .8rem; overflow-x: auto }
-pre.printed { background: #fff4f0 }
-summary { cursor: pointer; margin: .3rem 0 }
-</style>"""

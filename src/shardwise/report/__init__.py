@@ -3,6 +3,6 @@
 from ._document import document
 from ._grid import picture_of, pieces
 from ._page import plan_page
-from ._tables import tables_page
+from ._prose import audit_page, prose_page
 
-__all__ = ["document", "picture_of", "pieces", "plan_page", "tables_page"]
+__all__ = ["audit_page", "document", "picture_of", "pieces", "plan_page", "prose_page"]
