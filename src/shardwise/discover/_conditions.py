@@ -61,6 +61,7 @@ def atoms(
         found += [f"{name}[d-2] == {value}" for value in (0, 1)]
     for name in single:
         found += [f"size(0, {name}) == 1", f"size(0, {name}) != 1"]
+    found.append("d < ndim(0)-3")
     return list(dict.fromkeys(found))
 
 

@@ -5,6 +5,7 @@ values of a flag, one dim more or fewer, an operand of size 1, a list of one ten
 out and counted, and so are calls that change nothing (a roll by 0); of these a few are kept apart.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ MOST_DIMS = 5
 ENOUGH_DIMS = 4
 MOST_SIZE = 12
 LONGEST_LIST = 4
+# Changed calls with more elements than this in an output take long and show nothing new.
+MOST_ELEMENTS = 20_000
 
 # As many calls as are worth having; see `sweep`.
 ENOUGH = (200, 150, 120, 100)
@@ -73,7 +76,7 @@ def sweep(
         changed = [list(_changes(c, values or {}, habits.get(c.name, Habit()))) for c in newest]
         newest = []
         for call in _turns(changed):
-            if len(found.calls.get(call.name, ())) < most and _add(found, call, seen):
+            if len(found.calls.get(call.name, ())) < most and _add(found, call, seen, MOST_ELEMENTS):
                 newest.append(call)
         random.Random(depth).shuffle(newest)
     for name, calls in found.calls.items():
@@ -95,8 +98,8 @@ def _examples(op: Callable[..., Any], examples: Sequence[tuple[list[Any], dict[s
             yield Call.of(front, args, kwargs)
 
 
-def _add(found: Sweep, call: Call, seen: set[Any]) -> bool:
-    """Keep a call that runs, is new and does something."""
+def _add(found: Sweep, call: Call, seen: set[Any], elements: float = math.inf) -> bool:
+    """Keep a call that runs, is new and does something, with no more than so many elements in an output."""
     try:
         judged = dispatched(call).judged
         key = _signature(judged)
@@ -111,6 +114,7 @@ def _add(found: Sweep, call: Call, seen: set[Any]) -> bool:
     empty = any(t.numel() == 0 for t in (*judged.tensors, *outputs))
     pointless = bool(judged.tensors) and all(t.numel() == 1 for t in judged.tensors)
     pointless = pointless or any(t.ndim > MOST_DIMS or _is_scalar_mask(t) for t in judged.tensors)
+    pointless = pointless or any(o.numel() > elements for o in outputs)
     idle = len(judged.leaves) > len(judged.slots) and changes_nothing(judged.tensors, outputs)
     if empty or pointless or idle or not outputs or _window_stands_still(judged, outputs):
         found.skipped += 1
@@ -200,7 +204,7 @@ def _other_arguments(call: Call, values: Mapping[str, Sequence[Any]]) -> Iterato
 def _values_for(argument: Any, old: Any, ndim: int, values: Mapping[str, Sequence[Any]]) -> Iterable[Any]:
     kind = str(argument.type)
     if "Tensor" in kind:
-        return ()
+        return [None] if kind == "Optional[Tensor]" and old is not None else ()
     if argument.name in values:
         return values[argument.name]
     if argument.name in DIM_ARGUMENTS and "List" in kind:
@@ -238,12 +242,16 @@ def _other_ranks(call: Call, habit: Habit) -> Iterator[Call]:
 
 
 def _other_sizes(call: Call, habit: Habit) -> Iterator[Call]:
-    """A dim shorter, in all tensors or in one; dims of one size changed together; dims in another order; a dim of size
-    1 in one of several tensors that broadcast."""
+    """A dim shorter, in all tensors or in one; a dim twice as long, of several tensors one of size 1; dims of one size
+    changed together; dims in another order; a dim of size 1 in one of several tensors that broadcast."""
     tensors = call.tensors
     for dim in range(max((t.ndim for t in tensors), default=0)):
         shorter = {i: _shorter(t, dim) for i, t in enumerate(tensors) if t.ndim > dim and t.shape[dim] > 2}
         yield _with_tensors(call, shorter)
+    for i, tensor in enumerate(tensors):
+        for dim in range(tensor.ndim):
+            if len(tensors) == 1 or tensor.shape[dim] == 1:
+                yield _with_tensors(call, {i: torch.cat([tensor] * 2, dim)})
     turned = {i: t.transpose(0, -1).contiguous() for i, t in enumerate(tensors) if t.ndim > 1}
     yield _with_tensors(call, turned)
     if len(tensors) == 1:

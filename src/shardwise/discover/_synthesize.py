@@ -50,6 +50,10 @@ class Observed:
         never_empty = frozenset(key for key, row in rows.items() if _fails(found, row, "empty"))
         return cls(call, bound, rows, even, never_empty, idle)
 
+    def is_even(self, key: Key) -> bool:
+        """True if the row was seen to hold for even shards alone, be it that others could not be tried."""
+        return self.rows[key].shards == "even"
+
 
 def key_of(row: Row) -> Key:
     return row.inputs, row.outputs
@@ -76,7 +80,7 @@ def synthesize_clauses(observed: Sequence[Observed]) -> list[Clause] | None:
         seed = min(open_rows, key=lambda item: _seed_order(observed[item[0]], item))
         best = _best(observed, seed, open_rows, vocabulary, seed[1] in observed[seed[0]].only_even)
         best = best or _best(observed, seed, open_rows, vocabulary)
-        if best is None and seed[1] in observed[seed[0]].only_even:
+        if best is None and observed[seed[0]].is_even(seed[1]):
             open_rows.discard(seed)  # an accident of these sizes: windows that happen to end where shards do
             continue
         if best is None or len(clauses) >= MOST_CLAUSES:
@@ -312,4 +316,5 @@ def agrees(rule: Rule, observed: Observed) -> bool:
     """True if the rule yields the rows found for a call and no others; those for even shards only may be missing."""
     b = observed.bound
     yielded = {key_of(row) for c in rule.clauses for row in c.rows(b.scope, b.groups, b.output_groups)}
-    return yielded <= set(observed.rows) and set(observed.rows) - yielded <= observed.only_even
+    missing = set(observed.rows) - yielded
+    return yielded <= set(observed.rows) and all(observed.is_even(key) for key in missing)
