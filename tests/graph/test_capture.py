@@ -480,6 +480,22 @@ def test_the_summary_and_the_table():
     assert "4 tensors, 110 numbers, 440 B" in summary
     assert "x float32[3, 6]" in summary
     table = graph.table(module="second", phase="forward").splitlines()
-    assert [line.split()[0] for line in table] == ["node", "t_1", "addmm_1"]
-    assert "second.bias, relu, t_1" in table[2]
+    assert [line.split()[0] for line in table if not line.startswith(" ")] == ["t_1", "addmm_1"]
+    assert table[2] == "addmm_1  aten.addmm.default(second.bias, relu, t_1) -> float32[3, 6]"
+    assert table[3] == "         forward in second, 288 flop, 384 B moved"
     assert "grad(output)" in graph.table(phase="backward")
+
+
+def test_the_table_fits_a_terminal():
+    class Long(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a_layer_with_a_rather_long_name = nn.ModuleList(nn.Linear(6, 6) for _ in range(2))
+
+        def forward(self, several_words_for_an_input):
+            for layer in self.a_layer_with_a_rather_long_name:
+                several_words_for_an_input = torch.stack([layer(several_words_for_an_input)] * 3).sum(0)
+            return several_words_for_an_input
+
+    table = capture(Long(), (torch.randn(3, 6),)).table().splitlines()
+    assert max(map(len, table)) <= 80

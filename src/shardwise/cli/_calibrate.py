@@ -17,7 +17,7 @@ def calibrate(
     device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
     samples: Annotated[
         Path | None,
-        typer.Option(help="Measure nothing: fit what mesh/_measure.py wrote on a machine with torch alone."),
+        typer.Option(help="Measure nothing: fit samples that were measured on another machine."),
     ] = None,
     links: Annotated[
         str | None,

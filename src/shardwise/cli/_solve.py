@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 @app.command()
 def solve(
     file: Annotated[
-        Path, typer.Argument(help="The problem: FILE.json or FILE.json.gz, in the contest's format.")
+        Path,
+        typer.Argument(
+            help="The problem: FILE.json or FILE.json.gz, as in the ASPLOS / EuroSys 2025 contest."
+        ),
     ],
     time_limit: Annotated[float, typer.Option(help="Seconds from now, reading the file included.")] = 60.0,
     out: Annotated[

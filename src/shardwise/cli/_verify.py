@@ -36,8 +36,8 @@ def verify(
 ) -> None:
     """Run a plan and the unsharded model, and compare.
 
-    What is compared: outputs, gradients, parameters after optimizer steps, the collectives that were priced, the memory
-    that was predicted. The exit status is 0 only if all agree.
+    Outputs, gradients, parameters after optimizer steps, the collectives that
+    were priced and the memory that was predicted. Exit status 0 only if all agree.
 
     Example: shardwise verify examples/models.py:build_mlp --mesh dp=2,tp=2
     """

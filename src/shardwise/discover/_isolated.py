@@ -27,11 +27,11 @@ def discover_isolated(
         result = run_isolated(partial(_bare, op, args, kwargs, attempt))
         if not isinstance(result, Crash):
             return result
-    return Found(op_name(op), (), "crashed", f"a native kernel ended the process with {result}")
+    return Found(op_name(op), (), "crashed", f"its process ended with {result}")
 
 
 class Crash(str):
-    """The name of the signal that ended a child process."""
+    """What ended a child process: the name of a signal, or an exception."""
 
 
 def run_isolated(
@@ -65,6 +65,8 @@ def run_isolated(
         child.join()
     if outcome == "usage":
         raise UsageError(value)
+    if outcome == "raised":
+        return Crash(value)
     return value
 
 
@@ -80,6 +82,9 @@ def _send(sending: Any, function: Callable[..., Any], telling: bool) -> None:
         sending.send(("ok", function(tell) if telling else function()))
     except UsageError as error:
         sending.send(("usage", str(error)))
+    except Exception as error:
+        first = (str(error).strip() or "no message").splitlines()[0]
+        sending.send(("raised", f"{type(error).__name__}: {first}"))
 
 
 def _bare(op: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], policy: Policy) -> Found:

@@ -214,7 +214,7 @@ class Graph:
         return summary(self)
 
     def table(self, module: str = "", phase: Phase | None = None) -> str:
-        """One line a node: those of one module (and what is in it) or one phase, if given."""
+        """All nodes, or those of one module (and what is in it) or one phase; no wider than 80 columns."""
         from ._picture import table
 
         return table(self, module, phase)

@@ -1,5 +1,6 @@
-"""A graph for the reader: a summary of a page, and a table of one line a node."""
+"""A graph for the reader: a summary of a page, and a table of all nodes."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from ._graph import Graph, Phase
@@ -56,23 +57,32 @@ def table(graph: Graph, module: str = "", phase: Phase | None = None) -> str:
     def shown(name: str, output: int) -> str:
         return targets.get(name, name) + (f".{output}" if output else "")
 
-    cells = [
-        (
-            node.name,
-            node.op,
-            ", ".join(shown(ref.name, ref.output) for ref in node.inputs),
-            ", ".join("-" if t is None else str(t) for t in node.outputs),
-            node.module,
-            node.phase,
-            scaled(node.flops, "flop"),
-            scaled(node.bytes, "B"),
-        )
+    nodes = [
+        node
         for node in graph.nodes
         if (not module or node.module == module or node.module.startswith(module + "."))
         and phase in (None, node.phase)
     ]
-    return "\n".join(
-        columns(("node", "operator", "inputs", "outputs", "module", "phase", "flops", "moved"), cells)
+    side = min(24, max((len(node.name) for node in nodes), default=0)) + 2
+    lines = []
+    for node in nodes:
+        inputs = ", ".join(shown(ref.name, ref.output) for ref in node.inputs)
+        outputs = ", ".join("-" if t is None else str(t) for t in node.outputs)
+        where = f"{node.phase} in {node.module}" if node.module else node.phase
+        says = f"{where}, {scaled(node.flops, 'flop')}, {scaled(node.bytes, 'B')} moved"
+        first, *rest = _folded(f"{node.op}({inputs}) -> {outputs}", side)
+        if len(node.name) < side:
+            first = node.name + first[len(node.name) :]
+        else:
+            lines.append(node.name)
+        lines += [first, *rest, *_folded(says, side)]
+    return "\n".join(lines)
+
+
+def _folded(text: str, side: int) -> list[str]:
+    """Lines of at most 80 columns, all of which begin at the same column; names are not broken."""
+    return textwrap.wrap(
+        text, 80, initial_indent=" " * side, subsequent_indent=" " * side, break_long_words=False
     )
 
 

@@ -43,13 +43,13 @@ class Calibration:
         device = self.cluster.device
         lines = [
             f"{device.name}: {device.memory / 1e9:.0f} GB, {device.launch * 1e6:.3g} us to start a kernel",
-            f"{'kind':<19} {'samples':>7} {'reaches':>30} {'fixed':>8} {'typical error':>13} {'worst':>6}",
+            f"{'kind':<18} {'samples':>7} {'reaches':>25} {'fixed':>8} {'error':>6} {'worst':>6}",
         ]
         for fit in self.fits:
             fixed = device.startup.get(fit.kind, 0.0) * 1e6
             lines.append(
-                f"{fit.kind:<19} {fit.samples:>7} {_reached(device, fit.kind):>30} {fixed:>5.2g} us "
-                f"{fit.typical:>13.0%} {fit.worst:>6.0%}"
+                f"{fit.kind:<18} {fit.samples:>7} {_reached(device, fit.kind):>25} {fixed:>5.2g} us "
+                f"{fit.typical:>6.0%} {fit.worst:>6.0%}"
             )
         return "\n".join(lines)
 

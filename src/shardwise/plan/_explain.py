@@ -1,5 +1,6 @@
 """Why a plan does what it does at one place: the choice, its runner-up, and what that would cost."""
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -59,7 +60,10 @@ def all_considered(plan: "Plan", most: int = 8) -> str:
 
 def explain(plan: "Plan", place: str) -> str:
     """What was chosen for a node, a module's nodes, a parameter or an input, and what else could have been."""
-    return "\n".join(Explainer(plan).lines(place))
+    return "\n".join(
+        textwrap.fill(line, 80, subsequent_indent=" " * 13, break_long_words=False, drop_whitespace=True)
+        for line in Explainer(plan).lines(place)
+    )
 
 
 class Explainer:
@@ -169,7 +173,7 @@ class Explainer:
             best = others[0]
             more = best.seconds - chosen.seconds
             sign = "+" if more >= 0 else "-"
-            yield f"  runner-up  {best.rows}: {sign}{time_text(abs(more))}, all else staying as it is"
+            yield f"  runner-up  {best.rows}: {sign}{time_text(abs(more))}"
         source = self.plan.choices[node.name].source
         yield f"  rows       {source}; {len(found)} choices, {len(others) + 1} of which fit what is around"
 
