@@ -50,7 +50,9 @@ class Reached:
         if isinstance(found, Crash):
             self.unreached[source] = f"running its samples ended the process with {found}"
             return
-        calls, functions, reason = torch.load(io.BytesIO(found), weights_only=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some samples are of kinds that torch calls experimental
+            calls, functions, reason = torch.load(io.BytesIO(found), weights_only=False)
         for name, kept in calls.items():
             known = self.calls.setdefault(name, [])
             known += [unpacked(name, call) for call in kept]
