@@ -47,7 +47,8 @@ function moveLine(line, entry) {
   line.classList.add("move");
   const target = [entry.moved[0], entry.moved[1], entry.to];
   line.append(el("span", { class: "fold", "aria-hidden": "true" }, "⇄"),
-    el("span", { class: "what" }, el("b", {}, moveText(entry)), ` ${entry.moved[0]} ${bytesText(moveBytes(entry))}`),
+    el("span", { class: "what" }, el("b", {}, moveText(entry)), ` ${entry.moved[0]} `,
+      el("span", { class: "whole" }, bytesText(moveBytes(entry)))),
     el("span", { class: "tensor" }, grid(entry.moved, 32, 20), "→", grid(target, 32, 20)), value(timeText(entry.seconds)));
 }
 
