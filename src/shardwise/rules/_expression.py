@@ -22,6 +22,9 @@ _NODES = (
 )
 
 
+_FUNCTIONS = ("ndim", "outdim", "size", "before", "ones", "len")
+
+
 @dataclass(frozen=True)
 class Scope:
     """What expressions can speak of: the call's arguments by name, and the shapes of its tensors. `broadcast` says
@@ -91,7 +94,11 @@ def compiled(text: str) -> Callable[[dict[str, Any]], Any]:
     except SyntaxError:
         raise UsageError(f"{text!r} is not an expression: write it as d-1 or d not in dim") from None
     for node in ast.walk(tree):
-        if not isinstance(node, _NODES):
-            raise UsageError(f"{text!r} uses {type(node).__name__}, which expressions in clauses may not")
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else "len"
+        if not isinstance(node, _NODES) or called not in _FUNCTIONS:
+            raise UsageError(
+                f"{text!r} is not an expression for clauses: use names, numbers, comparisons, arithmetic and "
+                f"{', '.join(_FUNCTIONS)}"
+            )
     code = compile(tree, text, "eval")
     return lambda names: eval(code, {"__builtins__": {}}, names)
