@@ -41,7 +41,7 @@ def planned(model):
 
 def test_planning_tells_its_stages(told, model):
     plan = sw.plan(model, (torch.rand(4, 8),), mesh="dp=2", cluster="laptop", time_limit=20, progress=told)
-    assert told.stages == ["choices", "pricing", "searching", "comparing with baselines"]
+    assert told.stages == ["choices", "pricing", "searching", "baselines"]
     nodes = len(plan.graph.nodes)
     assert told.counts("choices") == [(n + 1, nodes) for n in range(nodes)]
     assert {limit for stage, *_, limit in told.lines if stage == "searching"} == {20}

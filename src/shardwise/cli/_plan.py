@@ -65,7 +65,7 @@ def plan(
     }
     ranked: list[tuple[str, Plan | str]] = []
     for text in [mesh] if mesh is not None else _meshes(devices or 1):
-        with Bars(quiet=as_json, title=f"mesh {text}") as progress:
+        with Bars(quiet=as_json, title="" if mesh is not None else text) as progress:
             try:
                 ranked.append((text, plan_graph(graph, mesh=text, progress=progress, **options)))
             except UsageError as error:

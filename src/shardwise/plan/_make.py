@@ -149,7 +149,7 @@ class Planner:
         found: dict[str, Plan | None] = {}
         named = list(baselines(self.mesh))
         for number, baseline in enumerate(named):
-            self.progress("comparing with baselines", number, len(named), note=baseline.name)
+            self.progress("baselines", number, len(named), note=baseline.name)
             items = self._items(pins, baseline)
             folded = fold(items, None, alike=len(items.all) > _MANY, name=self.graph.name)
             solution = solve(folded.problem, time_limit=time_limit, gap=gap)
