@@ -185,8 +185,8 @@ def _interrupt(path: Path, after: float) -> tuple[str, float, float, str]:
         said = process.communicate()[0].splitlines()
         took = time.monotonic() - begun
         held = evaluate(read_problem(path), json.loads(out.read_text())).feasible if out.exists() else None
-        feasible = {True: "feasible", False: "does not hold", None: "none"}[held]
-        return path.name.partition(".")[0], after, took, f"{feasible}: {said[0] if said else ''}"
+        found = {True: said[0] if said else "", False: "does not hold", None: "none yet"}[held]
+        return path.name.partition(".")[0], after, took, found
 
 
 if __name__ == "__main__":
