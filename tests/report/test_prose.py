@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardwise.dtensor import Audit, Heading, Script, Table
-from shardwise.report import audit_page, plan_page, prose_page
+from shardwise.dtensor import Audit, Wrong
+from shardwise.report import Heading, Script, Table, audit_markdown, audit_page, plan_page, prose_page
 
 BLOCKS = [
     Heading(1, "A <title>"),
@@ -32,6 +32,18 @@ def test_every_word_is_text_and_every_heading_a_card():
 def test_an_audit_that_found_nothing_says_so():
     page = audit_page(Audit("2.13.0", (), (), (), (), (), (), 0, 0))
     assert page.count("<p>Nothing.</p>") == 3
+
+
+def test_an_audit_names_what_is_wrong_and_shows_it():
+    printed = "DTensor: True\nright:   False\n"
+    call, row = "aten.any.default(float32[4])", "P(sum) -> P(sum)"
+    wrong = Wrong("aten.any.default", call, "op strategy", row, "print(1)\n", printed)
+    found = Audit("2.13.0", (wrong,), (), (), (("aten.any.default", "op strategy"),), (), (), 1, 1)
+    text, page = audit_markdown(found, "shardwise audit"), audit_page(found)
+    assert "Made by `shardwise audit`." in text
+    assert "| `aten.any.default` | `P(sum) -> P(sum)` | op strategy | True | False |" in text
+    assert f"```python\n{wrong.script}```" in text
+    assert "<code>P(sum) -&gt; P(sum)</code>" in page
 
 
 @pytest.fixture

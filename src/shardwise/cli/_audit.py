@@ -30,14 +30,13 @@ def audit_command(
     Example: shardwise audit --op linalg.vector_norm
     """
     from ..dtensor import audit
-    from ..dtensor import markdown as as_markdown
-    from ..report import audit_page
+    from ..report import audit_markdown, audit_page
 
     require_writable(html, markdown)
     with Bars(quiet=json) as progress:
         found = audit(op, jobs=jobs, samples=samples, progress=progress)
     command = "shardwise audit" + (f" --op '{op}'" if op != "*" else "")
-    for option, file, write in (("html", html, audit_page), ("markdown", markdown, as_markdown)):
+    for option, file, write in (("html", html, audit_page), ("markdown", markdown, audit_markdown)):
         if file is not None:
             write_text(file, write(found, f"{command} --{option} {file}"))
     if json:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..discover import Found
-    from ..dtensor import Block
+    from ..report import Block
 
 _SHAPE_HELP = (
     "Shape of an input tensor, as 4,6,8 or 4,6:int64; 4,6;4,6 for a list of tensors. Repeat for more."
@@ -205,7 +205,7 @@ def _clauses(document: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _found_blocks(found: "Found", call: str) -> "Iterator[Block]":
     """What was found for one call, as the blocks of a page."""
-    from ..dtensor import Heading, Table
+    from ..report import Heading, Table
 
     yield Heading(1, call)
     if found.overloads:
@@ -221,7 +221,7 @@ def _found_blocks(found: "Found", call: str) -> "Iterator[Block]":
 
 def _rule_blocks(op: str, reports: list[dict[str, Any]]) -> "Iterator[Block]":
     """The rules that a sweep found, as the blocks of a page."""
-    from ..dtensor import Heading, Table
+    from ..report import Heading, Table
 
     yield Heading(1, f"How {op} may be sharded")
     for document in reports:

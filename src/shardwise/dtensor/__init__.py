@@ -6,7 +6,6 @@ from ._findings import Audit, Missing, Unsupported, Wrong
 from ._hooks import use_search
 from ._install import install, uninstall
 from ._lists import run_step_on_all
-from ._pages import Block, Heading, Script, Table, audit_blocks, markdown
 from ._read import Answer, Unanswered, answers, ask, read, registration
 from ._record import Recorded, record_collectives
 from ._redistribute import layout_of, local_of, redistribute, run_plan
@@ -18,22 +17,17 @@ from ._store import default_store
 __all__ = [
     "Answer",
     "Audit",
-    "Block",
-    "Heading",
     "Missing",
     "OverloadCall",
     "Recorded",
     "Reproduction",
     "RuleLike",
-    "Script",
-    "Table",
     "Unanswered",
     "Unsupported",
     "Wrong",
     "answers",
     "ask",
     "audit",
-    "audit_blocks",
     "audit_call",
     "default_store",
     "execute",
@@ -41,7 +35,6 @@ __all__ = [
     "install",
     "layout_of",
     "local_of",
-    "markdown",
     "most_telling",
     "overload_calls",
     "read",

@@ -1,8 +1,21 @@
 """Reports that people look at: a plan as one HTML file that needs no other, a layout as a grid on the terminal."""
 
+from ._audit import audit_markdown, audit_page
 from ._document import document
 from ._grid import picture_of, pieces
 from ._page import plan_page
-from ._prose import audit_page, prose_page
+from ._prose import Block, Heading, Script, Table, prose_page
 
-__all__ = ["audit_page", "document", "picture_of", "pieces", "plan_page", "prose_page"]
+__all__ = [
+    "Block",
+    "Heading",
+    "Script",
+    "Table",
+    "audit_markdown",
+    "audit_page",
+    "document",
+    "picture_of",
+    "pieces",
+    "plan_page",
+    "prose_page",
+]

@@ -1,15 +1,49 @@
-"""Prose, tables and scripts as one HTML file, in the style of the page of a plan: what was audited or discovered."""
+"""Prose, tables and scripts, as Markdown or as one HTML file in the style of the page of a plan."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
-from ..dtensor import Audit, Block, Heading, Script, audit_blocks
+
+@dataclass(frozen=True)
+class Heading:
+    level: int
+    text: str
 
 
-def audit_page(audit: Audit, command: str = "") -> str:
-    """An audit as one HTML file that needs no other; `command` is named as what made it."""
-    return prose_page(audit_blocks(audit, command))
+@dataclass(frozen=True)
+class Table:
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Script:
+    title: str
+    code: str
+    output: str
+
+
+Block = str | Heading | Table | Script
+
+
+def prose_markdown(blocks: Iterable[Block]) -> str:
+    return "\n\n".join(_in_markdown(block) for block in blocks) + "\n"
+
+
+def _in_markdown(block: Block) -> str:
+    if isinstance(block, str):
+        return block
+    if isinstance(block, Heading):
+        return f"{'#' * block.level} {block.text}"
+    if isinstance(block, Script):
+        return (
+            f"<details><summary>{escape(block.title)}</summary>\n\n```python\n{block.code}```\n\n"
+            f"```\n{block.output}```\n\n</details>"
+        )
+    lines = [block.head, tuple("---" for _ in block.head), *block.rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def prose_page(blocks: Iterable[Block]) -> str:
@@ -20,7 +54,7 @@ def prose_page(blocks: Iterable[Block]) -> str:
     for block in rest:
         if isinstance(block, Heading) and block.level == 2:
             cards.append([])
-        (cards[-1] if cards else head).append(_written(block))
+        (cards[-1] if cards else head).append(_in_html(block))
     sections = [f'<section class="wide">\n{part}\n</section>' for part in map("\n".join, cards)]
     return _PAGE.format(
         title=escape(title.text),
@@ -54,7 +88,7 @@ _PAGE = """<!doctype html>
 """
 
 
-def _written(block: Block) -> str:
+def _in_html(block: Block) -> str:
     if isinstance(block, str):
         return f"<p>{_inline(block)}</p>"
     if isinstance(block, Heading):

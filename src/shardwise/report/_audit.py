@@ -1,48 +1,26 @@
-"""An audit as something to read: a list of blocks (headings, prose, tables, scripts), written here as Markdown.
-
-`shardwise.report` writes the same blocks as a page for a browser.
-"""
+"""An audit as something to read: a page for a browser, and the same as Markdown."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from html import escape
 from typing import TypeVar
 
-from ._findings import Audit, Missing, Wrong
-
-
-@dataclass(frozen=True)
-class Heading:
-    level: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Table:
-    head: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class Script:
-    title: str
-    code: str
-    output: str
-
-
-Block = str | Heading | Table | Script
+from ..dtensor import Audit, Missing, Wrong
+from ._prose import Block, Heading, Script, Table, prose_markdown, prose_page
 
 Finding = TypeVar("Finding", Wrong, Missing)
 
 
-def markdown(audit: Audit, command: str = "") -> str:
-    """The audit as Markdown; `command` is named as what made it."""
-    return "\n\n".join(_markdown(block) for block in audit_blocks(audit, command)) + "\n"
+def audit_page(audit: Audit, command: str = "") -> str:
+    """An audit as one HTML file that needs no other; `command` is named as what made it."""
+    return prose_page(_blocks(audit, command))
 
 
-def audit_blocks(audit: Audit, command: str = "") -> Iterator[Block]:
-    """What a page on an audit says."""
+def audit_markdown(audit: Audit, command: str = "") -> str:
+    """The same as Markdown."""
+    return prose_markdown(_blocks(audit, command))
+
+
+def _blocks(audit: Audit, command: str) -> Iterator[Block]:
     yield Heading(1, f"DTensor's rules in torch {audit.torch}, held against experiment")
     if command:
         yield f"Made by `{command}`."
@@ -170,17 +148,3 @@ def _by_op(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
     for finding in findings:
         found.setdefault(finding.op, []).append(finding)
     return found
-
-
-def _markdown(block: Block) -> str:
-    if isinstance(block, str):
-        return block
-    if isinstance(block, Heading):
-        return f"{'#' * block.level} {block.text}"
-    if isinstance(block, Script):
-        return (
-            f"<details><summary>{escape(block.title)}</summary>\n\n```python\n{block.code}```\n\n"
-            f"```\n{block.output}```\n\n</details>"
-        )
-    lines = [block.head, tuple("---" for _ in block.head), *block.rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
