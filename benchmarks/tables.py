@@ -19,8 +19,8 @@ OPENING = """\
 # Results
 
 Every table was written by the command above it: `benchmarks/*.py --json FILE` keeps the numbers under
-`benchmarks/results`, and `make results` draws this page from them. Times are CPU seconds, of all threads together, unless
-a column says otherwise; every comparison was made within one run.
+`benchmarks/results`, and `make results` draws this page from them. Times are CPU seconds, of all threads together,
+unless a column says otherwise; every comparison was made within one run.
 """
 
 # A heading, the records that stand under it, and the page that explains what was measured.
