@@ -16,13 +16,13 @@ from ._discover import discover
 from ._found import Found
 from ._ops import op_name
 from ._sweep import Sweep, sweep
-from ._synthesize import Observed, agrees, synthesize_clauses
+from ._synthesize import Observed, agrees, is_sound, synthesize_clauses
 
 # Calls a rule is built from and held against at first; disagreeing calls are built from in the next round.
 BUILD = 25
 HOLD = 40
 ROUNDS = 5
-# Calls that change nothing which a rule must not contradict.
+# Calls without effect which a rule must not contradict.
 IDLE = 6
 
 Example = tuple[list[Any], dict[str, Any]]
@@ -49,7 +49,6 @@ class Judged:
     found: Found
     outputs: list[Any]
     keeps_values: bool = False
-    idle: bool = False
 
 
 @dataclass
@@ -119,7 +118,7 @@ def study_calls(
     study = Study(op, overload, None, judged, swept)
     experiments = 0
 
-    def judged_call(call: Call, idle: bool = False) -> Judged | None:
+    def judged_call(call: Call) -> Judged | None:
         nonlocal experiments
         args, kwargs = call.arguments(call.tensors)
         found = find(call.op, *args, **kwargs)
@@ -129,7 +128,7 @@ def study_calls(
             return None
         # Of the thousands of refuted trials nothing is asked any more; keeping them would cost much memory.
         kept = {row.inputs: found.trials[row.inputs] for row in found.rows if row.inputs in found.trials}
-        return Judged(call, replace(found, trials=kept), _output_shapes(call), _keeps_values(call), idle)
+        return Judged(call, replace(found, trials=kept), _output_shapes(call), _keeps_values(call))
 
     def judge(count: int) -> list[Judged]:
         fresh: list[Judged] = []
@@ -141,33 +140,27 @@ def study_calls(
             if progress is not None:
                 progress(len(judged) + len(fresh), budget.build + budget.hold)
         judged.extend(fresh)
-        # Where most calls depend on the values, one that does not is an accident (argmax over a dim of size 1), where
-        # most change them, one that does not is another (a sum over a dim of size 1), and so are rows of a call that
-        # refuses most values (a mask with more places than there are values to put there).
-        kinds = sorted((j.found.ignores_values, j.keeps_values) for j in judged)
-        usual = kinds[len(kinds) // 2] if kinds else None
-        most = max((j.found.generators for j in judged), default=0)
-        judged[:] = [
-            j
-            for j in judged
-            if (j.found.ignores_values, j.keeps_values) == usual and j.found.generators >= 0.75 * most
-        ]
+        idle.extend(_accidents(judged))
+        judged[:] = [j for j in judged if j not in idle]
         return [j for j in fresh if j in judged]
 
+    idle = [j for call in _telling(swept.idle.get(overload, [])) if (j := judged_call(call))]
     building = judge(min(budget.build, max(len(pool) // 2, 1)))
-    idle = [j for call in _telling(swept.idle.get(overload, [])) if (j := judged_call(call, idle=True))]
     held: list[Judged] = []
     for _ in range(ROUNDS):
+        building = [j for j in building if j not in idle]
         if not building:
             break
-        candidate = _fit(overload, [*building, *idle])
+        candidate = _fit(overload, building, idle)
         if candidate is None:
             break
         held += judge(max(0, budget.hold - len(held)))
+        held = [j for j in held if j not in idle]
         wrong = [j for j in held if not agrees(candidate, _observe(j, candidate.reading))]
+        unsound = [j for j in idle if not is_sound(candidate, _observe(j, candidate.reading))]
         study.built_from, study.held_against = len(building), len(held)
-        study.disagreed = [j.call for j in wrong]
-        if not wrong:
+        study.disagreed = [j.call for j in (*wrong, *unsound)]
+        if not study.disagreed:
             if len(held) >= budget.least:
                 study.rule = _as_far_as_seen(candidate, [*building, *held])
             break
@@ -177,6 +170,24 @@ def study_calls(
     if study.rule is not None:
         study.rule = _with_evidence(study)
     return study
+
+
+def _accidents(judged: Sequence[Judged]) -> list[Judged]:
+    """Calls that hold more rows than their operator does, by accident of their sizes or values: where most calls depend
+    on the values, one that does not (argmax over a dim of size 1); where some change them, one that does not (a sum
+    over a dim of size 1, a transposed vector); one that refuses most values (a mask with more places than there are
+    values to put there). A rule need not explain them, but may say nothing wrong about them."""
+    ignoring = sorted(j.found.ignores_values for j in judged)
+    usual = ignoring[len(ignoring) // 2] if ignoring else False
+    changing = any(not j.keeps_values for j in judged if j.found.ignores_values == usual)
+    most = max((j.found.generators for j in judged), default=0)
+    return [
+        j
+        for j in judged
+        if j.found.ignores_values != usual
+        or (changing and j.keeps_values)
+        or j.found.generators < 0.75 * most
+    ]
 
 
 def confirms(rule: Rule, call: Call, found: Found) -> bool:
@@ -225,11 +236,12 @@ def _telling(idle: list[Call]) -> list[Call]:
     return _spread(sorted(idle, key=lambda call: -sum(s > 1 for t in call.tensors for s in t.shape)))[:IDLE]
 
 
-def _fit(overload: str, building: Sequence[Judged]) -> Rule | None:
-    """The rule with the fewest clauses, under any way of reading the dim arguments."""
+def _fit(overload: str, building: Sequence[Judged], idle: Sequence[Judged]) -> Rule | None:
+    """The rule with the fewest clauses, under any way of reading the dim arguments, that is sound for idle calls."""
     best: Rule | None = None
     for reading in _readings(building):
-        clauses = synthesize_clauses([_observe(j, reading) for j in building])
+        observed = [_observe(j, reading) for j in building]
+        clauses = synthesize_clauses(observed + [replace(_observe(j, reading), idle=True) for j in idle])
         if clauses is not None and (best is None or len(clauses) < len(best.clauses)):
             best = Rule(overload, tuple(clauses), reading)
     return best
@@ -282,7 +294,7 @@ def _is_expanded(judged: Judged) -> bool:
 
 
 def _observe(judged: Judged, reading: Reading) -> Observed:
-    return Observed.of(judged.call, judged.found, reading, judged.outputs, judged.idle)
+    return Observed.of(judged.call, judged.found, reading, judged.outputs)
 
 
 def _with_evidence(study: Study) -> Rule:

@@ -30,7 +30,7 @@ Key = tuple[tuple[Placement, ...], tuple[Placement | None, ...]]
 
 @dataclass(frozen=True)
 class Observed:
-    """A call and the rows that were found for it. An idle call changes nothing: its rows need no explanation."""
+    """A call and the rows that were found for it. The rows of an idle call need no explanation."""
 
     call: Call
     bound: Bound
@@ -40,15 +40,13 @@ class Observed:
     idle: bool = False
 
     @classmethod
-    def of(
-        cls, call: Call, found: Found, reading: Reading, outputs: Sequence[Any], idle: bool = False
-    ) -> "Observed":
+    def of(cls, call: Call, found: Found, reading: Reading, outputs: Sequence[Any]) -> "Observed":
         args, kwargs = call.arguments(call.tensors)
         bound = bind(call.op, args, kwargs, reading, outputs)
         rows = {key_of(row): row for row in found.rows}
         even = frozenset(key for key, row in rows.items() if _fails(found, row, "uneven"))
         never_empty = frozenset(key for key, row in rows.items() if _fails(found, row, "empty"))
-        return cls(call, bound, rows, even, never_empty, idle)
+        return cls(call, bound, rows, even, never_empty)
 
     def is_even(self, key: Key) -> bool:
         """True if the row was seen to hold for even shards alone, be it that others could not be tried."""
@@ -314,7 +312,15 @@ def _argument_names(observed: Observed) -> list[str]:
 
 def agrees(rule: Rule, observed: Observed) -> bool:
     """True if the rule yields the rows found for a call and no others; those for even shards only may be missing."""
+    missing = observed.rows.keys() - _yielded(rule, observed)
+    return is_sound(rule, observed) and all(observed.is_even(key) for key in missing)
+
+
+def is_sound(rule: Rule, observed: Observed) -> bool:
+    """True if the rule yields no row that was not found for a call."""
+    return _yielded(rule, observed) <= observed.rows.keys()
+
+
+def _yielded(rule: Rule, observed: Observed) -> set[Key]:
     b = observed.bound
-    yielded = {key_of(row) for c in rule.clauses for row in c.rows(b.scope, b.groups, b.output_groups)}
-    missing = set(observed.rows) - yielded
-    return yielded <= set(observed.rows) and all(observed.is_even(key) for key in missing)
+    return {key_of(row) for c in rule.clauses for row in c.rows(b.scope, b.groups, b.output_groups)}
