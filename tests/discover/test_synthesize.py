@@ -71,6 +71,13 @@ def test_a_rule_answers_for_calls_of_the_function():
     assert sw.Rule.from_yaml(rule.to_yaml()) == rule
 
 
+def test_calls_that_change_nothing_do_not_make_the_rule():
+    """Half of its calls are of vectors, which `t` leaves as they are."""
+    rule = sw.synthesize(torch.t)
+    shards = [str(r) for r in rule.rows(torch.rand(4, 6)) if "S" in str(r)]
+    assert shards == ["S(0) -> S(1)", "S(1) -> S(0)"]
+
+
 def test_examples_of_the_user_are_enough():
     """An operator that no database knows, with one example call."""
 

@@ -167,6 +167,64 @@ def test_fresh_experiments_agree_with_most_rules():
     against_fresh_experiments(250)
 
 
+def daily_calls():
+    """Calls that every model makes, small enough to be judged by experiment."""
+    torch.manual_seed(0)
+    x, y, z = torch.randn(4, 6), torch.randn(4, 6, 8), torch.randn(6, 8)
+    image, kernel = torch.randn(4, 3, 8, 8), torch.randn(6, 3, 3, 3)
+    index = torch.randint(6, (4, 5))
+    window = [[1, 1], [1, 1], [1, 1], False, [0, 0], 1]
+    return [
+        *((aten.t.default, x), (aten.transpose.int, y, 0, 2), (aten.permute.default, y, [2, 0, 1])),
+        *(
+            (aten.unsqueeze.default, x, 1),
+            (aten.squeeze.dim, y[:, :1], 1),
+            (aten.expand.default, x[:1], [5, 6]),
+        ),
+        *((aten.select.int, y, 1, 2), (aten.slice.Tensor, y, 1, 1, 4), (aten.clone.default, x)),
+        *((aten.cat.default, [x, x], 1), (aten.stack.default, [x, x], 1), (aten.split.Tensor, y, 4, 2)),
+        *((aten.mm.default, x, z), (aten.bmm.default, y, y.mT), (aten.addmm.default, z[0], x, z)),
+        *(
+            (aten.add.Tensor, y, z),
+            (aten.mul.Tensor, y, z[0]),
+            (aten.div.Tensor, y, y),
+            (aten.sub.Tensor, y, 2),
+        ),
+        *((aten.pow.Tensor_Scalar, x, 2), (aten.neg.default, x), (aten.rsqrt.default, x.abs() + 1)),
+        *((aten.relu.default, x), (aten.gelu.default, x), (aten.silu.default, x), (aten.tanh.default, x)),
+        *((aten.sum.dim_IntList, y, [1]), (aten.mean.dim, y, [-1], True), (aten.amax.default, y, [0])),
+        *((aten._softmax.default, y, 2, False), (aten._log_softmax.default, y, 1, False)),
+        *((aten.cumsum.default, y, 1), (aten.argmax.default, y, 1), (aten.topk.default, y, 2, 1)),
+        *((aten.sort.default, y, 1), (aten.tril.default, y), (aten.where.self, x > 0, x, x[0])),
+        *((aten.masked_fill.Scalar, x, x > 0, 1.0), (aten.index_select.default, x, 1, index[0])),
+        *((aten.gather.default, x, 1, index), (aten.embedding.default, x.T.contiguous(), index)),
+        *((aten.native_layer_norm.default, y, [8], z[0], z[1], 1e-5), (aten.var.correction, y, [1])),
+        (aten.convolution.default, image, kernel, None, *window),
+        *(
+            (aten.threshold_backward.default, x, x, 0),
+            (aten._softmax_backward_data.default, y, y, 1, torch.float32),
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments"), [(op, rest) for op, *rest in daily_calls()], ids=lambda v: str(v)[:40]
+)
+def test_the_book_says_of_daily_calls_what_experiments_say(op, arguments):
+    """Nothing that experiments refute, and no way of sharding less."""
+    rows = book_rows(str(op), tuple(arguments), {})
+    found = sw.discover(op, *arguments)
+    claimed = {(r.inputs, r.outputs) for r in rows}
+    for row in rows:
+        assert row.local is not None or any(
+            (row.inputs, row.outputs) == (r.inputs, r.outputs) for r in found.rows
+        )
+    for row in found.rows:
+        shards_only = not any(p is not None and p.is_partial() for p in (*row.inputs, *row.outputs))
+        if shards_only and row.shards != "even":
+            assert (row.inputs, row.outputs) in claimed, str(row)
+
+
 # -- variants, cases and constants
 
 

@@ -44,12 +44,12 @@ from ._calls import calls_of, of_all_alike, of_one_kind
 
 # What a study may cost: more for an operator with several inputs, which may broadcast, and more for one with other
 # arguments, on which conditions can depend.
-_ONE_INPUT = Budget(build=6, hold=4, experiments=30_000)
-_MORE_INPUTS = Budget(build=9, hold=6, experiments=30_000)
-_WITH_ARGUMENTS = Budget(build=12, hold=14, experiments=50_000)
+_ONE_INPUT = Budget(build=8, hold=8, experiments=40_000)
+_MORE_INPUTS = Budget(build=12, hold=12, experiments=40_000)
+_WITH_ARGUMENTS = Budget(build=25, hold=40, experiments=80_000)
 
 # Calls that a sweep looks for, which is far from all that there are.
-_ENOUGH = (60, 50, 45, 40)
+_ENOUGH = (120, 100, 90, 80)
 
 # With more inputs than this, sums are the only partials that are tried.
 _MANY_INPUTS, _SUMS = 2, ("sum",)

@@ -206,9 +206,11 @@ def _generalisations(observed: Observed, key: Key, vocabulary: Vocabulary) -> It
         options += [_terms(tensors, scope, d, vocabulary) for tensors in placed_outputs]
         for terms, cost in _cheapest(options):
             clause = Clause(terms[: len(groups)], terms[len(groups) :])
-            uses_d = any("d" in _names(t.inside) for t in terms if t.kind == "S")
-            if uses_d and (clause.variable(scope) is None or d is None):
+            given, made = (_uses_d(side) for side in (clause.inputs, clause.outputs))
+            if (given or made) and (clause.variable(scope) is None or d is None):
                 continue
+            if made and not given and any(t.kind == "S" for t in clause.inputs):
+                continue  # one dim of an input does not become every dim of an output
             yield clause, cost
 
 
@@ -219,6 +221,10 @@ def _cheapest(options: Sequence[list[tuple[Term, float]]]) -> Iterator[tuple[tup
     kept = [sorted(o, key=lambda item: item[1])[:most] for o in options]
     for choice in itertools.product(*kept):
         yield tuple(term for term, _ in choice), sum({term.inside: cost for term, cost in choice}.values())
+
+
+def _uses_d(terms: Sequence[Term]) -> bool:
+    return any("d" in _names(t.inside) for t in terms if t.kind == "S")
 
 
 def _names(expression: str) -> list[str]:
