@@ -1,9 +1,35 @@
-"""Writing the files that a user asked for: whole or not at all, and refused before the work rather than after it."""
+"""The files that users name: read with one sentence for what is wrong with them, written whole or not at all.
 
+A path that cannot be written is refused before the work rather than after it.
+"""
+
+import gzip
+import json
 import os
+import zlib
 from pathlib import Path
+from typing import Any
 
 from .errors import UsageError
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, gzipped or not."""
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+
+
+def read_json(path: Path) -> Any:
+    """The document in a file, gzipped or not."""
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path} is no JSON: {error}") from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -37,3 +37,10 @@ def test_a_pattern_that_names_nothing_is_refused(shardwise, tmp_path):
     code, _out, err = shardwise("book", "build", "--out", str(tmp_path), "--op", "nothing_like_it")
     assert code == 2
     assert "no OpInfo or model is called 'nothing_like_it'" in err
+
+
+def test_a_folder_with_other_files_is_left_alone(shardwise, tmp_path):
+    (tmp_path / "settings.yaml").write_text("mine: true\n")
+    code, _out, err = shardwise("book", "build", "--out", str(tmp_path), "--op", "nn_functional_relu")
+    assert code == 2 and "has files of its own (settings.yaml)" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["settings.yaml"]

@@ -50,6 +50,10 @@ def test_strides_are_kept_where_a_tensor_is_not_contiguous():
         ("[1", "is no JSON"),
         ("{}", "is no captured graph"),
         ('{"format": "shardwise.graph/1", "name": "m", "training": true}', "lacks 'inputs'"),
+        (
+            '{"format": "shardwise.graph/1", "name": "m", "training": true, "inputs": 3, "nodes": [], "outputs": []}',
+            "captured graph 'm' is malformed",
+        ),
     ],
 )
 def test_what_is_no_graph_is_refused(tmp_path, text, message):

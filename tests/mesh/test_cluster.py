@@ -110,6 +110,8 @@ def test_presets_state_rates_and_memory(name):
     [
         (lambda: Cluster.of("b200"), "unknown cluster 'b200': use one of h100"),
         (lambda: Cluster.of("missing.json"), "cannot be read"),
+        (lambda: Cluster.from_json({"name": "c"}), "the cluster lacks 'device'"),
+        (lambda: Cluster.from_json([1]), "this is no cluster"),
         (lambda: Link(0), "must be positive"),
         (lambda: Link(1, -1), "negative latency"),
         (lambda: Link(1, topology="mesh"), "use one of switch, ring"),

@@ -100,5 +100,5 @@ def test_a_broken_file_is_refused_by_name(tmp_path, content):
 
 
 def test_a_missing_file_is_refused():
-    with pytest.raises(UsageError, match=r"cannot read nowhere\.json"):
+    with pytest.raises(UsageError, match=r"nowhere\.json cannot be read"):
         read_problem("nowhere.json")

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch._ops import OpOverload
 
-from ..rules import VERDICTS, Entry, overload, variants_of, write
+from ..rules import VERDICTS, Entry, overload, require_no_others, variants_of, write
 from ._learn import learn, learn_variant
 from ._reach import Progress, Reached, reach
 from ._state import State
@@ -35,6 +35,7 @@ def build(
     their captured graphs are reached, too. `pattern` names the OpInfos and models to start from. `progress` is told
     (stage, done, total).
     """
+    require_no_others(out)
     torch.set_num_threads(1)
     state = State(out / "state", resume)
     reached = state.reached()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import UsageError
-from ..files import write_text
+from ..files import read_json, write_text
 from ._graph import Graph, Input, Node, Output, Ref, TensorInfo
 
 FORMAT = "shardwise.graph/1"
@@ -45,6 +45,8 @@ def from_json(document: Any) -> Graph:
         )
     except KeyError as error:
         raise UsageError(f"captured graph {document.get('name')!r} lacks {error}") from None
+    except (TypeError, AttributeError, ValueError) as error:
+        raise UsageError(f"captured graph {document.get('name')!r} is malformed: {error}") from None
 
 
 def save(graph: Graph, path: Path) -> None:
@@ -52,14 +54,11 @@ def save(graph: Graph, path: Path) -> None:
 
 
 def load(path: Path) -> Graph:
+    document = read_json(path)
     try:
-        return from_json(json.loads(path.read_text()))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        if isinstance(error, UsageError):
-            raise UsageError(f"{path}: {error}") from None
-        raise UsageError(f"{path} is no JSON: {error}") from None
+        return from_json(document)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 def _input_out(value: Input) -> dict[str, Any]:

@@ -5,7 +5,6 @@ little it does or, for attention, the bytes that it moves. Both follow from the 
 the relative errors.
 """
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..files import read_json
 from ..progress import Progress, silent
 from ._cluster import ARITHMETIC, Cluster, Device, Level
 from ._measure import FORMAT, Sample, measure
@@ -71,13 +71,12 @@ def calibrate(device: str = "cuda", *, links: str | None = None, progress: Progr
 
 def fit_file(path: Path, *, links: str | None = None) -> Calibration:
     """As `calibrate`, from the samples that `_measure.py` wrote on another machine."""
+    document = read_json(path)
     try:
-        return fit(json.loads(path.read_text()), links=links)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, UsageError):
-            raise
+        return fit(document, links=links)
+    except UsageError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} holds no samples of kernels: {error}") from None
 
 

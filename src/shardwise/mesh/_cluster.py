@@ -5,7 +5,6 @@ of a mesh uses follows from where its ranks lie: rank r sits in island r // size
 Every collective costs latency + bytes / bandwidth; only the factors differ between them.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..errors import UsageError
+from ..files import read_json
 from ._mesh import Mesh
 
 Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute"]
@@ -208,10 +208,11 @@ class Cluster:
         if isinstance(cluster, Cluster):
             return cluster
         if str(cluster).endswith(".json"):
+            document = read_json(Path(cluster))
             try:
-                return cls.from_json(json.loads(Path(cluster).read_text()))
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise UsageError(f"cluster file {str(cluster)!r} cannot be read: {error}") from error
+                return cls.from_json(document)
+            except UsageError as error:
+                raise UsageError(f"{cluster}: {error}") from None
         return cls.preset(str(cluster))
 
     def with_axes(self, **links: Link) -> "Cluster":
@@ -245,13 +246,18 @@ class Cluster:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "Cluster":
-        return cls(
-            document["name"],
-            Device(**document["device"]),
-            tuple(Level(Link(**level["link"]), level["size"]) for level in document["levels"]),
-            {name: Link(**link) for name, link in document.get("axes", {}).items()},
-        )
+    def from_json(cls, document: Any) -> "Cluster":
+        try:
+            return cls(
+                document["name"],
+                Device(**document["device"]),
+                tuple(Level(Link(**level["link"]), level["size"]) for level in document["levels"]),
+                {name: Link(**link) for name, link in document.get("axes", {}).items()},
+            )
+        except KeyError as error:
+            raise UsageError(f"the cluster lacks {error}") from None
+        except (TypeError, AttributeError) as error:
+            raise UsageError(f"this is no cluster as Cluster.to_json() gives it: {error}") from None
 
 
 @cache

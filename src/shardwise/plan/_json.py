@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..files import write_text
+from ..files import read_json, write_text
 from ..graph import Graph, Ref
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
@@ -68,8 +68,12 @@ def from_json(document: Any) -> Plan:
             tuple(None if text is None else Layout.parse(text, mesh) for text in document["outputs"]),
             document["options"],
         )
+    except UsageError:
+        raise
     except KeyError as error:
         raise UsageError(f"the plan lacks {error}") from None
+    except (TypeError, AttributeError, ValueError, IndexError) as error:
+        raise UsageError(f"the plan is malformed: {error}") from None
 
 
 def save(plan: Plan, path: Path) -> None:
@@ -77,11 +81,8 @@ def save(plan: Plan, path: Path) -> None:
 
 
 def load(path: Path) -> Plan:
+    document = read_json(path)
     try:
-        return from_json(json.loads(path.read_text()))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path} is no JSON: {error}") from None
+        return from_json(document)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None

@@ -12,13 +12,13 @@ the rule language or with sizes, or null: nothing passes. `kind` may be left out
 `barrier` (with `allowed`) need no rule. Where `expected` stands beside a sharding, `mismatches` compares.
 """
 
-import gzip
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..files import read_text
 from ..layout import Sharding
 from ..mesh import Mesh
 from ..rules import FactorRule, rule_for
@@ -32,11 +32,7 @@ _IDENTITIES: dict[str, OpKind] = {"constraint": "elementwise", "barrier": "barri
 
 def read_cases(path: str | Path) -> Iterator[dict[str, Any]]:
     """The cases of a file: one JSON document, or one a line, either of them gzipped or not."""
-    try:
-        raw = Path(path).read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    text = read_text(Path(path))
     try:
         document = json.loads(text)
         yield from document if isinstance(document, list) else [document]

@@ -1,7 +1,7 @@
 """How operators may be sharded: the rule language and factors, clauses, and rules made of them."""
 
 from ._bind import DIM_ARGUMENTS, Bound, Reading, bind, named_arguments
-from ._book import VERDICTS, Book, Entry, write
+from ._book import VERDICTS, Book, Entry, require_no_others, write
 from ._cases import UNIMPORTANT, Case, constants, is_covered, plain
 from ._clause import Clause, Term
 from ._expression import Scope
@@ -56,6 +56,7 @@ __all__ = [
     "overload",
     "plain",
     "require_form",
+    "require_no_others",
     "rows",
     "rule",
     "rule_for",

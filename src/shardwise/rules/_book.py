@@ -188,8 +188,16 @@ class Book:
         return list(dict.fromkeys(found))
 
 
+def require_no_others(folder: Path) -> None:
+    """Refuse a folder whose YAML files are not a book's: writing one replaces them all."""
+    others = sorted(path.name for path in folder.glob("*.yaml"))
+    if others and not (folder / "index.yaml").is_file():
+        raise UsageError(f"{folder} has files of its own ({others[0]}): give a new folder, or that of a book")
+
+
 def write(folder: Path, entries: Iterable[Entry], torch_version: str, functions: Mapping[str, Any]) -> None:
-    """Write a book: one file per family, and the index."""
+    """Write a book: one file per family, and the index; the files of an older book there are removed."""
+    require_no_others(folder)
     by_family: dict[str, list[Entry]] = {}
     by_verdict: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
     for entry in sorted(entries, key=lambda e: e.op):

@@ -6,8 +6,6 @@ problems have up to 100,000 edges and millions of table entries. What is malform
 place of the fault; everything above may rely on it.
 """
 
-import gzip
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
+from ..files import read_json
 
 FORBIDDEN = 10**18
 """Costs of this size and more forbid the choice or the pair of choices."""
@@ -139,15 +138,7 @@ class Problem:
 def read_problem(path: str | Path) -> Problem:
     """Read a problem from a `.json` or `.json.gz` file."""
     path = Path(path)
-    try:
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        document = json.loads(data)
-    except (OSError, EOFError, gzip.BadGzipFile) as error:
-        raise UsageError(f"cannot read {path}: {error}.") from error
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}.") from error
+    document = read_json(path)
     try:
         return Problem.from_json(document)
     except UsageError as error:
