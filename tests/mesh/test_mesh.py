@@ -36,3 +36,9 @@ def test_a_wrong_mesh_is_one_sentence(text, message):
 def test_an_unknown_axis_names_the_axes():
     with pytest.raises(UsageError, match="use one of dp, tp"):
         Mesh.parse("dp=2,tp=4")["pp"]
+
+
+@pytest.mark.parametrize("mesh", [3, None, {"dp": 2}])
+def test_what_is_no_mesh_is_refused(mesh):
+    with pytest.raises(UsageError, match="is no mesh: give a Mesh, a DeviceMesh or text"):
+        Mesh.of(mesh)

@@ -5,10 +5,13 @@ import json
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import Shard
 
 import shardwise as sw
 from shardwise.graph import capture
+from shardwise.layout import Layout
 from shardwise.plan import Call, Planner, plan_graph
+from shardwise.plan._make import bytes_of
 
 OPTIONS = {"mesh": "dp=2,tp=2", "cluster": "laptop"}
 
@@ -99,7 +102,12 @@ def test_clashing_pins_are_named(graph):
         ({"y": "R, R"}, "pin 'y' matches no parameter"),
         ({"x": "S(2), R"}, "shards dim 2 of x, which has shape"),
         ({"x": "R"}, "has 2 axes but 1 placements"),
-        ({"x": {"pp": "R"}}, "no axis 'pp'"),
+        ({"x": {"pp": "R"}}, "pin 'x': mesh dp=2,tp=2 has no axis 'pp'"),
+        ({"x": {"tp": Shard(-1)}}, r"pin 'x': placement 'S\(-1\)' has a negative dim"),
+        (
+            {"x": Layout.parse("S(0)", "dp=4")},
+            "pin 'x': it is a layout on mesh dp=4, and the plan is for dp=2,tp=2",
+        ),
     ],
 )
 def test_pins_that_cannot_be_are_refused(graph, pins, complaint):
@@ -107,10 +115,19 @@ def test_pins_that_cannot_be_are_refused(graph, pins, complaint):
         plan_graph(graph, pin=pins, **OPTIONS)
 
 
-@pytest.mark.parametrize("memory", ["much", "80 apples", "GB"])
+@pytest.mark.parametrize(
+    "memory", ["much", "80 apples", "GB", "infGB", "-1GB", -1, float("nan"), float("inf")]
+)
 def test_memory_is_an_amount(graph, memory):
     with pytest.raises(sw.UsageError, match="is no amount of bytes"):
         plan_graph(graph, memory=memory, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("80GB", 80e9), ("1.5 MiB", 1.5 * 2**20), ("2TiB", 2**41), ("7b", 7), (9, 9)]
+)
+def test_memory_has_units(text, size):
+    assert bytes_of(text) == size
 
 
 def test_an_operator_without_rows_is_replicated_and_named():

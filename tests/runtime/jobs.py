@@ -25,6 +25,18 @@ class MLP(nn.Module):
         return ((self.down(self.up(x).relu()) * self.scale - target) ** 2).mean()
 
 
+class Places(nn.Module):
+    """A model with integers that nobody fills again: its modules fill their own weights alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 6)
+        self.register_buffer("places", torch.arange(8))
+
+    def forward(self, x):
+        return (self.table(self.places) * x).sum()
+
+
 def example():
     torch.manual_seed(0)
     return MLP(), (torch.randn(8, 10), torch.randn(8, 6))
@@ -142,11 +154,21 @@ def deferred(seed):
     bare = MLP().to("meta")
     bare_args = tuple(arg.to("meta") for arg in example()[1])
     plan = planned(bare, bare_args, "d=4", seed)
+    places, x = Places().to("meta"), (torch.empty(8, 6, device="meta"),)
+    theirs, _ = example()
+    some = sw.parallelize(bare if dist.get_rank() else theirs, "d=4", bare_args, plan=plan)
     return {
         "same": same,
         "spread": drawn[0][0].std().item(),
         "missing": error(lambda: sw.parallelize(bare, "d=4", bare_args, plan=plan)),
+        "missing integers": error(
+            lambda: sw.parallelize(places, "d=4", x, plan=planned(places, x, "d=4", seed))
+        ),
         "empty": list(sw.parallelize(bare, "d=4", bare_args, plan=plan, init="empty").scale.shape),
+        "received": all(
+            torch.equal(tensor.full_tensor(), dict(theirs.named_parameters())[name])
+            for name, tensor in some.named_parameters()
+        ),
     }
 
 
@@ -236,6 +258,17 @@ def faults(seed):
         "dtype": error(lambda: sharded(args[0].double(), args[1])),
         "form": error(lambda: sharded(*args, 1)),
     }
+    bare, bare_args = MLP().to("meta"), tuple(arg.to("meta") for arg in args)
+
+    def fill(module):
+        if dist.get_rank() == 1:
+            raise ValueError("no weights today")
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            tensor.zero_()
+
+    found["drawing"] = error(lambda: sw.parallelize(bare, "dp=2,tp=2", bare_args, plan=plan, init=fill))
+    found["options"] = error(lambda: sw.parallelize(model, "dp=2,tp=2", args, plan=plan, memory="1GB"))
+    found["init"] = error(lambda: sw.parallelize(model, "dp=2,tp=2", args, plan=plan, init="zeros"))
     lower = room.emit
     if dist.get_rank() == 2:
 

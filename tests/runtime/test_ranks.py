@@ -82,8 +82,13 @@ def test_a_checkpoint_of_one_mesh_loads_on_another_and_on_none(ranks, folder, jo
 def test_weights_can_be_drawn_when_the_model_is_placed(ranks):
     assert all(rank["deferred"]["same"] for rank in ranks)
     assert ranks[0]["deferred"]["spread"] == pytest.approx(1 / math.sqrt(30), rel=0.2)
-    assert ranks[0]["deferred"]["missing"].startswith("scale has no values")
+    assert "scale has no values" in ranks[0]["deferred"]["missing"]
+    assert "places has no values" in ranks[0]["deferred"]["missing integers"]
     assert ranks[0]["deferred"]["empty"] == [1]
+
+
+def test_weights_of_the_first_rank_reach_models_without_any(ranks):
+    assert all(rank["deferred"]["received"] for rank in ranks)
 
 
 def test_tensors_move_between_meshes(ranks):
@@ -115,6 +120,9 @@ def test_a_mapped_function_takes_and_gives_dtensors(ranks):
         ("dtype", r"argument 'x' is float64\[8, 10\], but was planned as float32\[8, 10\]"),
         ("form", r"\(\*, \*, \*\), but was captured with \(\*, \*\)"),
         ("lowering", "lowering failed on rank 2: MemoryError: no room"),
+        ("drawing", "drawing the weights failed on rank 1: ValueError: no weights today"),
+        ("options", "memory cannot be given beside a plan: they are for making one"),
+        ("init", "init is 'zeros': give a function that fills a module, or 'empty'"),
     ],
 )
 def test_a_mistake_is_told_on_every_rank(ranks, mistake, message):

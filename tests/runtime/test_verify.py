@@ -117,3 +117,70 @@ def test_buffers_follow_the_steps(plan_of):
         "1.running_mean", "1.running_var", "1.num_batches_tracked"
     }  # fmt: skip
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+class Returns(nn.Module):
+    """Returns a loss, and beside it what is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return {"loss": self.linear(x).sum(), "count": x.shape[0], "kind": "sum", "nothing": None}
+
+
+def test_results_that_are_no_tensors_are_kept_and_compared(plan_of):
+    model, args = Returns(), (torch.randn(8, 6),)
+    graph = capture(model, args)
+    constants = {output.target: output.constant for output in graph.outputs if output.role == "user_output"}
+    assert constants == {"loss": None, "count": 8, "kind": "sum", "nothing": None}
+    assert sw.Graph.from_json(graph.to_json()) == graph
+    plan = plan_of(graph, "d=2", 0)
+    report = verify(model, args, {}, plan)
+    assert report.ok, str(report)
+    assert {check.name for check in report.checks if check.kind == "output"} == set(constants)
+    other = tuple(replace(o, constant=9) if o.target == "count" else o for o in graph.outputs)
+    wrong = verify(model, args, {}, replace(plan, graph=replace(graph, outputs=other)))
+    assert [check.name for check in wrong.checks if not check.ok] == ["count"]
+    mapped = sw.shard_map(model, "d=2", ["S(0)"])(*args)
+    assert {name: mapped[name] for name in ("count", "kind", "nothing")} == {
+        "count": 8,
+        "kind": "sum",
+        "nothing": None,
+    }
+
+
+class Writes(nn.Module):
+    """Leaves its result in one of its arguments, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x, place):
+        place.copy_(self.linear(x))
+        return place.square().sum()
+
+
+def test_what_is_written_to_an_argument_has_no_gradient_of_its_own(plan_of):
+    model, args = Writes(), (torch.randn(8, 6), torch.zeros(8, 4))
+    report = verify(model, args, {}, plan_of(capture(model, args), "d=2", 0))
+    assert report.ok, str(report)
+
+
+def test_a_function_that_writes_to_its_argument_is_not_mapped():
+    with pytest.raises(sw.UsageError, match="writes to its argument 'x', which it cannot when it is sharded"):
+        sw.shard_map(lambda x: x.mul_(2), "d=2")(torch.ones(4))
+
+
+def test_complex_results_are_compared_by_a_tolerance(plan_of):
+    def gram(x):
+        return x.to(torch.complex64) @ x.T.to(torch.complex64)
+
+    args = (torch.randn(8, 16),)
+    graph = capture(gram, args, training=False)
+    plan = sw.plan(gram, args, mesh="d=4", cluster="laptop", training=False, compare=False, pin={"x": "S(1)"})
+    assert graph == plan.graph
+    report = verify(gram, args, {}, plan)
+    assert report.ok and report.checks[0].tolerance == 1e-4

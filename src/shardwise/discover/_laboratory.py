@@ -252,7 +252,7 @@ class Laboratory:
             yield experiment
 
     def _outputs_that_ignore_values(self) -> list[bool]:
-        """Outputs that were the same for all values: they are decided by shape alone."""
+        """Outputs that were the same for all values, and not for want of elements: they are decided by shape alone."""
         by_shape: dict[tuple[tuple[int, ...], ...], list[Experiment]] = {}
         for experiment in self.experiments:
             by_shape.setdefault(experiment.sized.shapes, []).append(experiment)
@@ -265,7 +265,7 @@ class Laboratory:
             same = [
                 all(_same(o.array, group[0].array) for o in group[1:])
                 for group in groups
-                if isinstance(group[0], Expected)
+                if isinstance(group[0], Expected) and group[0].array.size
             ]
             ignores.append(bool(same) and all(same))
         return ignores

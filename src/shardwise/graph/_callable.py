@@ -59,7 +59,8 @@ def name_of(target: Any) -> str:
         return type(as_module(target)).__name__
     if isinstance(target, partial):
         return name_of(target.func)
-    return getattr(target, "__qualname__", type(target).__name__).replace("<locals>.", "")
+    name = getattr(target, "__qualname__", type(target).__name__).replace("<locals>.", "")
+    return name.removeprefix("_VariableFunctionsClass.")  # which is where torch has `torch.mm` and its like
 
 
 def _modules_of(function: Any, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:

@@ -112,12 +112,14 @@ class Output:
     """What the graph gives back.
 
     `target` names the user's output, the parameter or input whose gradient it is, or the buffer or input that it
-    replaces. A parameter that the loss does not depend on has no gradient: `value` is None.
+    replaces. A parameter that the loss does not depend on has no gradient: `value` is None. So it is where the program
+    returns no tensor but a number, a text or None: that is `constant`.
     """
 
     role: OutputRole
     target: str
     value: Ref | None
+    constant: bool | int | float | str | None = None
 
 
 @dataclass(frozen=True)

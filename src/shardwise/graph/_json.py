@@ -25,10 +25,7 @@ def to_json(graph: Graph) -> dict[str, Any]:
         "training": graph.training,
         "inputs": [_input_out(i) for i in graph.inputs],
         "nodes": [_node_out(n) for n in graph.nodes],
-        "outputs": [
-            {"role": o.role, "target": o.target, "value": None if o.value is None else _out(o.value)}
-            for o in graph.outputs
-        ],
+        "outputs": [_output_out(o) for o in graph.outputs],
     }
 
 
@@ -41,7 +38,10 @@ def from_json(document: Any) -> Graph:
             document["training"],
             tuple(_input_in(i) for i in document["inputs"]),
             tuple(_node_in(n) for n in document["nodes"]),
-            tuple(Output(o["role"], o["target"], _in(o["value"])) for o in document["outputs"]),
+            tuple(
+                Output(o["role"], o["target"], _in(o["value"]), _in(o.get("constant")))
+                for o in document["outputs"]
+            ),
         )
     except KeyError as error:
         raise UsageError(f"captured graph {document.get('name')!r} lacks {error}") from None
@@ -111,6 +111,11 @@ def _node_in(document: dict[str, Any]) -> Node:
         document["flops"],
         document["bytes"],
     )
+
+
+def _output_out(output: Output) -> dict[str, Any]:
+    document = {"role": output.role, "target": output.target, "value": _out(output.value)}
+    return document if output.constant is None else {**document, "constant": _out(output.constant)}
 
 
 def _tensor_out(tensor: TensorInfo) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def read_outputs(
             case desc.PlainAOTOutput(idx=idx) if idx >= len(outputs):
                 found.append(Output("mutation", changed[idx - len(outputs)], ref))
             case desc.PlainAOTOutput(idx=idx):
-                found.append(Output("user_output", outputs[idx], ref))
+                found.append(Output("user_output", outputs[idx], ref, None if ref else value))
             case desc.GradAOTOutput(grad_of=base):
                 found.append(Output("gradient", _name(base, names), ref))
             case desc.InputMutationAOTOutput(mutated_input=base):

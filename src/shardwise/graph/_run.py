@@ -100,10 +100,12 @@ def arguments(
 
 
 def ones(graph: Graph, tangents: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """Where backward starts: the given tangents by the outputs they belong to, and ones for the others."""
-    given = tangents or {}
+    """Where backward starts: the given tangents by the outputs they belong to, ones for the others, and zeros for
+    values that are written back, whose gradient nobody gives."""
+    given = {output.target: 1.0 for output in graph.outputs if output.role == "user_output"}
+    given |= tangents or {}
     return {
-        entry.name: _laid_out(given.get(entry.target, 1.0), entry.tensor)
+        entry.name: _laid_out(given.get(entry.target, 0.0), entry.tensor)
         for entry in graph.with_role("tangent")
     }
 

@@ -46,6 +46,8 @@ class Mesh:
             return mesh
         if isinstance(mesh, DeviceMesh):
             return cls.from_device_mesh(mesh)
+        if not isinstance(mesh, str):
+            raise UsageError(f"{mesh!r} is no mesh: give a Mesh, a DeviceMesh or text such as 'dp=2,tp=4'")
         return cls.parse(mesh)
 
     @classmethod

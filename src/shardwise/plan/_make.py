@@ -1,5 +1,7 @@
 """`plan`: capture, choices, prices, the problem, its solution, and the plan it stands for."""
 
+import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -265,18 +267,14 @@ def _line(made: Plan | None) -> dict[str, Any] | None:
     return {"seconds": cost.seconds, "peak": cost.peak, **parts}
 
 
-_UNITS = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "B": 1}
+_AMOUNT = re.compile(r"(\d+\.?\d*(?:e\d+)?)\s*([KMGT]?)(I?)B", re.IGNORECASE)
 
 
 def bytes_of(memory: int | float | str) -> int:
     """Bytes from a number or from `80GB`, `512MiB`."""
-    if isinstance(memory, int | float):
+    if isinstance(memory, str) and (match := _AMOUNT.fullmatch(memory.strip())):
+        number, prefix, binary = match.groups()
+        return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
+    if isinstance(memory, int | float) and 0 <= memory < math.inf:
         return int(memory)
-    text = memory.strip().upper()
-    for unit, size in sorted(_UNITS.items(), key=lambda pair: -len(pair[0])):
-        if text.endswith(unit):
-            try:
-                return int(float(text.removesuffix(unit)) * size)
-            except ValueError:
-                break
     raise UsageError(f"memory {memory!r} is no amount of bytes: write it as 80GB or 512MiB")

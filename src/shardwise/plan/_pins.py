@@ -15,7 +15,7 @@ from ..errors import UsageError
 from ..graph import Graph
 from ..layout import Layout
 from ..mesh import Mesh
-from ..placements import is_shard, parse_placement
+from ..placements import is_shard, parse_placement, placement_text
 from ._choices import Layouts
 
 Pin = str | Layout | Mapping[str, str | Placement] | Sequence[Placement]
@@ -31,15 +31,19 @@ class Pins:
 
     def _read(self, pattern: str, pin: Pin) -> dict[int, Placement]:
         """The wanted placement on each axis that the pin speaks of."""
-        if isinstance(pin, Mapping):
-            return {
-                self.mesh.index(axis): parse_placement(p) if isinstance(p, str) else p
-                for axis, p in pin.items()
-            }
-        if isinstance(pin, Layout):
-            return dict(enumerate(pin.to_placements()))
         try:
-            placed = Layout.parse(pin, self.mesh) if isinstance(pin, str) else Layout(self.mesh, tuple(pin))
+            if isinstance(pin, Mapping):
+                return {
+                    self.mesh.index(axis): parse_placement(p if isinstance(p, str) else placement_text(p))
+                    for axis, p in pin.items()
+                }
+            if isinstance(pin, Layout):
+                if pin.mesh != self.mesh:
+                    raise UsageError(f"it is a layout on mesh {pin.mesh}, and the plan is for {self.mesh}")
+                placed = pin
+            else:
+                text = isinstance(pin, str)
+                placed = Layout.parse(pin, self.mesh) if text else Layout(self.mesh, tuple(pin))
         except UsageError as error:
             raise UsageError(f"pin {pattern!r}: {error}") from None
         return dict(enumerate(placed.to_placements()))

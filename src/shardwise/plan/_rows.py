@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from ..discover import Crash, Found, discover, run_isolated
 from ..errors import UsageError
+from ..files import read_json, write_text
 from ..graph import Graph, Node, Ref, TensorInfo
 from ..placements import Row, is_partial, parse_placement
 from ..rules import book_rows
@@ -170,8 +171,9 @@ def _gives(node: Node, leaves: Sequence[Any], tree: Any, wanted: Sequence[Any]) 
     args, kwargs = pytree.tree_unflatten(on_meta, tree)
     if "device" in kwargs:
         kwargs["device"] = torch.device("meta")
+    op = node.overload
     try:
-        results = node.overload(*args, **kwargs)
+        results = op(*args, **kwargs)
     except Exception:  # whatever an operator raises, it does not take these sizes
         return False
     flat = results if isinstance(results, tuple | list) else (results,)
@@ -186,44 +188,60 @@ def _example(info: TensorInfo) -> torch.Tensor:
 
 # -- what was discovered before
 
+# Operators that stay what they are as long as torch does. Any other may be changed by its author between two plans, so
+# what was found about it is forgotten when the process ends.
+_LASTING = ("aten.", "prims.")
+
+# Of discovery: what an older one found is not asked.
+_GENERATION = 1
+
+# Rows by overload and call, found by this process.
+_found_here: dict[tuple[Any, str], dict[str, Any]] = {}
+
 
 class _Cache:
-    """Rows by call, in one JSON file per torch version that several processes may add to."""
+    """Rows by call, in one JSON file per version of torch that several processes may add to."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / f"rows-{torch.__version__}.json"
-        self._rows: dict[str, Any] | None = None
+        self.path = folder / f"rows-{torch.__version__}-{_GENERATION}.json"
+        self._kept: dict[str, Any] | None = None
 
     def rows(self, node: Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Row], str]:
         text = _call_text(node, args, kwargs)
-        known = self._load()
-        if text not in known:
-            rows, note = _discover(node, args, kwargs)
-            self._rows = {**self._read(), text: {"rows": [row.to_json() for row in rows], "note": note}}
-            self._write()
-        entry = self._load()[text]
+        entry = _found_here.get((node.overload, text)) or self._load().get(text)
+        if entry is None:
+            found = _discover(node, args, kwargs)
+            rows, note = ([], f"discovery ended with {found}") if isinstance(found, Crash) else found
+            entry = {"rows": [row.to_json() for row in rows], "note": note}
+            _found_here[node.overload, text] = entry
+            # A process that was slow or was stopped today says nothing about tomorrow's.
+            if node.op.startswith(_LASTING) and not isinstance(found, Crash):
+                self._keep(text, entry)
         return [Row.from_json(row) for row in entry["rows"]], entry["note"]
 
     def _load(self) -> dict[str, Any]:
-        if self._rows is None:
-            self._rows = self._read()
-        return self._rows
+        if self._kept is None:
+            self._kept = self._read()
+        return self._kept
 
     def _read(self) -> dict[str, Any]:
-        try:
-            return json.loads(self.path.read_text())
-        except FileNotFoundError:
+        if not self.path.exists():
             return {}
-        except (OSError, ValueError) as error:
-            raise UsageError(
-                f"the cache of discovered rows {self.path} cannot be read: {error}; remove it"
-            ) from None
+        document = read_json(self.path)
+        if not isinstance(document, dict):
+            raise UsageError(f"the cache of discovered rows {self.path} holds none: remove it")
+        return document
 
-    def _write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = self.path.with_suffix(f".{os.getpid()}")
-        scratch.write_text(json.dumps(self._rows))
-        scratch.replace(self.path)
+    def _keep(self, text: str, entry: dict[str, Any]) -> None:
+        self._kept = {**self._read(), text: entry}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"no folder {self.path.parent} can be made for discovered rows: {error.strerror}; set SHARDWISE_CACHE "
+                "to one that can be written"
+            ) from None
+        write_text(self.path, json.dumps(self._kept))
 
 
 def _default_cache() -> Path:
@@ -243,11 +261,8 @@ def _call_text(node: Node, args: list[Any], kwargs: dict[str, Any]) -> str:
     return f"{node.op}({', '.join(given)})"
 
 
-def _discover(node: Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Row], str]:
-    found = run_isolated(partial(_rows_found, node, args, kwargs), timeout=120)
-    if isinstance(found, Crash):
-        return [], f"discovery crashed with {found}"
-    return found
+def _discover(node: Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Row], str] | Crash:
+    return run_isolated(partial(_rows_found, node, args, kwargs), timeout=120)
 
 
 def _rows_found(node: Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Row], str]:

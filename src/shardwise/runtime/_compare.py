@@ -14,7 +14,14 @@ from torch import Tensor
 
 from ._simulate import difference
 
-TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+TOLERANCES = {
+    torch.float64: 1e-9,
+    torch.complex128: 1e-9,
+    torch.float32: 1e-4,
+    torch.complex64: 1e-4,
+    torch.float16: 1e-2,
+    torch.bfloat16: 5e-2,
+}
 _FLOOR = 1e-2  # of the largest value of its kind: below that a tensor may be rounding alone
 
 
@@ -49,12 +56,12 @@ def compare(
     for name, tensor in expected.items():
         other = found.get(name)
         if not isinstance(tensor, Tensor) or not isinstance(other, Tensor):
-            error = 0.0 if tensor is None and other is None else torch.inf
-            checks.append(Check(kind, name, error if not _is_zero(tensor, other) else 0.0, 0.0))
+            plain = not isinstance(tensor, Tensor) and not isinstance(other, Tensor)
+            same = tensor == other if plain else _is_zero(tensor, other)
+            checks.append(Check(kind, name, 0.0 if same else torch.inf, 0.0))
             continue
-        allowed = max(
-            tolerance(tensor.dtype), tolerance(least) if least and tensor.is_floating_point() else 0.0
-        )
+        real = tensor.is_floating_point() or tensor.is_complex()
+        allowed = max(tolerance(tensor.dtype), tolerance(least) if least and real else 0.0)
         checks.append(
             Check(kind, name, max(error_of(tensor, other, floor), disagreements.get(name, 0.0)), allowed)
         )
@@ -86,4 +93,6 @@ def _scale(tensor: Tensor) -> float:
 
 def _is_zero(*values: Any) -> bool:
     """True if one is missing and the other is zero: no gradient and a gradient of zeros are the same."""
-    return any(v is None for v in values) and not any(isinstance(v, Tensor) and bool(v.any()) for v in values)
+    return any(v is None for v in values) and all(
+        v is None or (isinstance(v, Tensor) and not bool(v.any())) for v in values
+    )

@@ -32,6 +32,17 @@ def with_live_graph(
     return replace(plan, graph=graph)
 
 
+def require_no_written_arguments(graph: Graph) -> None:
+    """Raise if the model writes to an argument: the caller's tensor would stay as it was."""
+    given = {entry.target for entry in graph.with_role("user_input")}
+    for output in graph.outputs:
+        if output.role == "mutation" and output.target in given:
+            raise UsageError(
+                f"{graph.name} writes to its argument {output.target!r}, which it cannot when it is sharded: "
+                "return the new value instead"
+            )
+
+
 def _require_state(planned: Graph, module: nn.Module) -> None:
     """Raise unless the model has the parameters and buffers that were planned."""
     state = {

@@ -123,7 +123,7 @@ class Sharded(nn.Module):
         leaves = []
         for output, value in zip(self._graph.outputs, self.plan.schedule.outputs, strict=True):
             if output.role == "user_output":
-                leaves.append(None if value is None else self._output(value, values[value]))
+                leaves.append(output.constant if value is None else self._output(value, values[value]))
             elif output.role == "mutation" and value is not None:
                 self._write(output.target, values[value].detach())
         assert self._graph.live is not None

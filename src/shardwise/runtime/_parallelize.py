@@ -15,7 +15,7 @@ from ..plan import plan as make_plan
 from ._agree import agreed, from_first
 from ._emit import emit
 from ._init import Init, local_state
-from ._live import with_live_graph
+from ._live import require_no_written_arguments, with_live_graph
 from ._module import Sharded
 
 
@@ -35,15 +35,19 @@ def parallelize(
     """The model run by a plan on the ranks of a mesh: an `nn.Module` with DTensor parameters of the same names.
 
     `args` and `kwargs` are example arguments, as for `capture`. Without a plan the first rank makes one with the
-    `options` of `shardwise.plan`; the first rank's plan is used by all. Weights are the first rank's; those of a model
-    on the meta device are drawn here, by `init` or as its modules draw them, or with `init="empty"` left to a
-    checkpoint. `compile` compiles the local program,
-    by the backend of `torch.compile` that it names. What fails on one rank raises on every rank.
+    `options` of `shardwise.plan`; the first rank's plan is used by all. Weights are the first rank's, and the other
+    ranks' models may be on the meta device; those that are on the meta device there, too, are drawn here, by `init` or
+    as its modules draw them, or with `init="empty"` left to a checkpoint. `compile` compiles the local program, by the
+    backend of `torch.compile` that it names. What fails on one rank raises on every rank.
     """
     if not dist.is_initialized():
         raise UsageError(
             "there is no process group: start the program with torchrun and call init_process_group"
         )
+    if plan is not None and options:
+        raise UsageError(f"{', '.join(options)} cannot be given beside a plan: they are for making one")
+    if init is not None and init != "empty" and not callable(init):
+        raise UsageError(f"init is {init!r}: give a function that fills a module, or 'empty'")
     device_mesh = agreed("making the mesh", lambda: _device_mesh(mesh))
     module = as_module(model)
     given = dict(kwargs or {})
@@ -60,6 +64,7 @@ def parallelize(
         "capturing the model",
         lambda: with_live_graph(shared, model, args, given, None if plan is None else plan.graph),
     )
+    require_no_written_arguments(own.graph)
     if own.mesh.shape != tuple(device_mesh.shape):
         raise UsageError(f"the plan is for mesh {own.mesh}, but the model runs on {Mesh.of(device_mesh)}")
     rank = device_mesh_rank(device_mesh)

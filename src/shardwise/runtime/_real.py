@@ -157,7 +157,7 @@ def _train_here(
         for entry in graph.inputs
         if entry.role in ("parameter", "buffer")
     }
-    outputs = {name: None if tensor is None else tensor.detach() for name, tensor in outputs.items()}
+    outputs = {name: leaf.detach() if isinstance(leaf, Tensor) else None for name, leaf in outputs.items()}
     return outputs, gradients, state, seen.collectives, steps_losses
 
 

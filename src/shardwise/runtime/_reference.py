@@ -52,19 +52,17 @@ def run_model(
     for tensor in trained.values():
         tensor.requires_grad_()
     stepper = optimizer(list(trained.values())) if trained and steps else None
-    losses = [entry.target for entry in graph.with_role("tangent")]
+    names = [output.target for output in graph.outputs if output.role == "user_output"]
+    losses = [entry.target for entry in graph.with_role("tangent") if entry.target in names]
     with _mode(module, graph.training), torch.set_grad_enabled(graph.training):
         for step in range(max(steps, 1)):
             given, given_kwargs = pytree.tree_map(_leaf, (tuple(args), dict(kwargs)))
             result = functional_call(module, state, given, given_kwargs)
-            names = [output.target for output in graph.outputs if output.role == "user_output"]
             run.outputs = dict(zip(names, pytree.tree_leaves(opened(result)), strict=True))
             if not graph.training:
                 break
             torch.autograd.backward([run.outputs[name].sum() for name in losses])
-            run.losses.append(
-                sum(float(run.outputs[name].detach().sum()) for name in losses if name in run.outputs)
-            )
+            run.losses.append(sum(float(run.outputs[name].detach().sum()) for name in losses))
             if step == 0:
                 inputs = _named(graph, given, given_kwargs)
                 tensors = {**inputs, **trained}
@@ -91,7 +89,7 @@ def run_captured(
         values = run_graph(plan, inputs, seed + step, wide)
         gradients: dict[str, Tensor | None] = {}
         for output in graph.outputs:
-            value = None if output.value is None else values[output.value]
+            value = output.constant if output.value is None else values[output.value]
             if output.role == "user_output":
                 run.outputs[output.target] = value
             elif output.role == "gradient":

@@ -21,6 +21,7 @@ from ..graph import Graph, capture
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
 from ..plan import Plan, plan_graph
+from ._live import require_no_written_arguments
 from ._parallelize import parallelize
 from ._simulate import simulate
 
@@ -66,6 +67,7 @@ class ShardMapped:
         leaves = pytree.tree_leaves((args, kwargs))
         training = any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves)
         graph = capture(self.function, args, kwargs, training=training)
+        require_no_written_arguments(graph)
         pins = {
             **self._pinned("in_specs", self.in_specs, graph),
             **self._pinned("out_specs", self.out_specs, graph),
@@ -130,7 +132,11 @@ def _simulated(
     plan: Plan, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     ran = simulate(plan, function, args, kwargs)
-    leaves = [None if pieces is None else pieces.whole() for pieces in ran.outputs.values()]
+    constants = [output.constant for output in plan.graph.outputs if output.role == "user_output"]
+    leaves = [
+        constant if pieces is None else pieces.whole()
+        for constant, pieces in zip(constants, ran.outputs.values(), strict=True)
+    ]
     assert plan.graph.live is not None
     return pytree.tree_unflatten(leaves, plan.graph.live.out_spec)
 

@@ -151,9 +151,10 @@ def _checks(plan: Plan, expected: Run, trained: Trained, wide: bool) -> list[Che
         ("buffer", {n: t for n, t in expected.state.items() if n not in parameters}, trained.state),
     ]
     checks = compare("loss", losses[0], losses[1], {}, least) if plan.graph.training else []
+    constants = {output.target: output.constant for output in plan.graph.outputs}
     for kind, whole, pieces in groups:
         whole = {name: value for name, value in whole.items() if name in pieces}
-        joined = {name: None if p is None else p.whole() for name, p in pieces.items()}
+        joined = {name: constants.get(name) if p is None else p.whole() for name, p in pieces.items()}
         apart = {name: p.disagreement() for name, p in pieces.items() if p is not None}
         checks += compare(kind, whole, joined, apart, least)
     return checks
