@@ -24,7 +24,7 @@ _OF_AVERAGES = re.compile(
 
 def without_accidents(rule: Rule) -> Rule:
     """The rule without clauses that are accidents."""
-    op: Any = overload(rule.op)
+    op = overload(rule.op)
     integers = {
         a.name for a in op._schema.arguments if "int" in str(a.type).lower() and "List" not in str(a.type)
     }

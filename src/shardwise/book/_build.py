@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch._ops import OpOverload
 
 from ..rules import VERDICTS, Entry, overload, require_no_others, variants_of, write
 from ._learn import learn, learn_variant
@@ -59,8 +58,7 @@ def _originals(reached: Reached) -> dict[str, str]:
     """Variants of what was reached, whether reached themselves or not, each with its original."""
     found: dict[str, str] = {}
     for name in reached.calls:
-        op = overload(name)
-        for variant in variants_of(op) if isinstance(op, OpOverload) else ():
+        for variant in variants_of(overload(name)):
             found.setdefault(str(variant), name)
     return dict(sorted(found.items()))
 

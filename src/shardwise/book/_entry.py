@@ -25,7 +25,7 @@ from ..discover import (
     sweep,
 )
 from ..dtensor import OverloadCall
-from ..errors import UsageError
+from ..errors import UsageError, first_line
 from ..placements import Row
 from ..rules import (
     DIM_ARGUMENTS,
@@ -178,7 +178,7 @@ def found_for(op: OpOverload, *args: Any, policy: Policy | None = None, **kwargs
     except UsageError as error:
         return Found(str(op), (), "cannot run", str(error))
     except Exception as error:
-        return Found(str(op), (), "cannot run", f"{type(error).__name__}: {error}".splitlines()[0])
+        return Found(str(op), (), "cannot run", f"{type(error).__name__}: {first_line(error)}")
 
 
 def entry_of(study: Study, calls: Sequence[OverloadCall], find: Callable[..., Found] = found_for) -> Entry:
@@ -221,7 +221,7 @@ def _constants(study: Study) -> dict[str, Any]:
             found[name] = {"one of": sorted({plain(call[name]) for call in calls}, key=str)}
     if all(j.found.ignores_values for j in study.judged):
         found.pop("dtype", None)
-    op: Any = overload(study.overload)
+    op = overload(study.overload)
     fractions = {a.name for a in op._schema.arguments if "number" in str(a.type) or "float" in str(a.type)}
     return {n: float(v) if n in fractions and type(v) is int else v for n, v in found.items()}
 

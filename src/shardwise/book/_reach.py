@@ -18,22 +18,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from ..discover import Crash, foreach_opinfos, foreach_samples, op_name, opinfos, run_isolated, samples
 from ..dtensor import OverloadCall, most_telling, overload_calls
 from ..errors import UsageError
 from ..graph import Graph, Ref, capture
-from ..rules import Recorder, overload
+from ..rules import BOOKKEEPING, Recorder, overload
 
 # Samples of one source that are run, calls of an overload that are kept of one source, and elements of a tensor.
 _SAMPLES = 60
 _KEPT = 24
 _ELEMENTS = 20_000
 _TIMEOUT = 120.0
-
-_BOOKKEEPING = ("aten.detach.default", "aten.lift_fresh.default", "aten.alias.default")
 
 Progress = Callable[[str, int, int], None]
 
@@ -112,7 +109,7 @@ def _forward(function: Callable[..., Any], args: list[Any], kwargs: dict[str, An
             function(*args, **kwargs)
     except Exception:
         return []  # samples may be made to raise
-    reached = dict.fromkeys(str(call[0]) for call in recorder.calls if str(call[0]) not in _BOOKKEEPING)
+    reached = dict.fromkeys(str(call[0]) for call in recorder.calls if str(call[0]) not in BOOKKEEPING)
     return list(reached) if len(reached) == 1 else []
 
 
@@ -201,7 +198,6 @@ def unpacked(name: str, call: Packed) -> OverloadCall:
 
     args, kwargs = pytree.tree_map(leaf, call[:2])
     op = overload(name)
-    assert isinstance(op, OpOverload)
     return OverloadCall(op, args, kwargs, call[2])
 
 

@@ -73,6 +73,6 @@ def _with_bare_options(arguments: list[str]) -> list[str]:
     """`--sweep` may stand alone or take a value; alone it gets an empty one."""
     following = [*arguments, "-"][1:]
     return [
-        "--sweep=" if word == "--sweep" and "=" not in after else word
+        "--sweep=" if word == "--sweep" and ("=" not in after or after.startswith("-")) else word
         for word, after in zip(arguments, following, strict=True)
     ]

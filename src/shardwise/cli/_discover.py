@@ -79,8 +79,7 @@ def discover_command(
         raise UsageError(
             "--yaml, --emit-strategy and --emit-tests need --sweep: a rule comes from many calls"
         )
-    from ..discover import Policy
-    from ..discover._isolated import discover_isolated
+    from ..discover import Policy, discover_isolated
 
     function, args, kwargs = _call(op, shape, arg, kw)
     partials = ("sum", "avg", "max", "min", "product") if product else ("sum", "avg", "max", "min")
@@ -122,8 +121,7 @@ def _sweep(
     """Sweep, synthesize, report and emit, in a child process that may crash."""
     import torch
 
-    from ..discover import report, resolve_op, studies, yaml_report
-    from ..discover._isolated import Crash, run_isolated
+    from ..discover import Crash, report, resolve_op, run_isolated, studies, yaml_report
 
     torch.set_num_threads(1)
     values = dict(_swept(text) for text in sweep if text)
@@ -286,8 +284,7 @@ def check_command(
 
     Example: shardwise check torch.abs "P(sum) -> P(sum)" --shape 4,6
     """
-    from ..discover import Policy, check
-    from ..discover._isolated import Crash, run_isolated
+    from ..discover import Crash, Policy, check, run_isolated
 
     function, args, kwargs = _call(op, shape, arg, kw)
 
@@ -319,8 +316,7 @@ def _call(
     """The call that the options describe; an OpInfo sample where they give no shapes."""
     import torch
 
-    from ..discover import resolve_op
-    from ..discover._samples import telling_sample
+    from ..discover import resolve_op, telling_sample
 
     torch.set_num_threads(1)
     function = resolve_op(op)

@@ -11,10 +11,11 @@ from ._judge import Expected
 from ._laboratory import Laboratory, Unjudgeable
 from ._ops import op_name, resolve_op
 from ._report import report, yaml_report
-from ._samples import foreach_opinfos, foreach_samples, opinfos, samples
+from ._samples import foreach_samples, samples, telling_sample
 from ._sizes import Sized, example_sizes
 from ._study import Budget, Study, confirms, studies, study_calls, synthesize
 from ._sweep import ENOUGH, Sweep, sweep
+from ._torch import foreach_opinfos, is_composite, opinfos
 from ._values import adversarial, generators
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "foreach_samples",
     "generators",
     "held_as_given",
+    "is_composite",
     "op_name",
     "opinfos",
     "report",
@@ -54,5 +56,6 @@ __all__ = [
     "study_calls",
     "sweep",
     "synthesize",
+    "telling_sample",
     "yaml_report",
 ]

@@ -19,11 +19,12 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 from ..errors import UsageError
 from ..placements import Row, is_partial, is_replicate, is_shard, placement_text
 from ..rules import require_form
-from ._call import Call, Dispatched, dispatched
+from ._call import Call
 from ._candidates import combinations, partials_of, placements_of
+from ._dispatch import Dispatched, dispatched
 from ._found import Found, Verdict, refutation
 from ._judge import Expected
-from ._laboratory import RANKS, Laboratory, Unjudgeable
+from ._laboratory import RANKS, Laboratory, Unjudgeable, refuse_strange
 from ._sizes import size_leaves
 from ._trial import Trial, maximal, replicated_partials, with_less_partials
 
@@ -72,12 +73,14 @@ def discover(op: Callable[..., Any], /, *args: Any, policy: Policy | None = None
     policy = policy or Policy()
     started = time.process_time()
     call = _bind(op, args, kwargs)
+    overloads: tuple[str, ...] = ()
     try:
-        front, laboratory = _prepare(call, policy)
+        refuse_strange(call)
+        front = dispatched(call)
+        overloads = front.overloads
+        laboratory = _laboratory(call, front, policy)
     except Unjudgeable as why:
-        return Found(
-            call.name, _overloads(call), why.verdict, why.reason, seconds=time.process_time() - started
-        )
+        return Found(call.name, overloads, why.verdict, why.reason, seconds=time.process_time() - started)
     trials = {}
     rows: dict[Row, Counter[str]] = {}
     candidates = list(combinations(laboratory.call, policy.partials))
@@ -138,7 +141,9 @@ def check(
     call = _bind(op, args, kwargs)
     _check_inputs(row, call)
     try:
-        front, laboratory = _prepare(call, policy)
+        refuse_strange(call)
+        front = dispatched(call)
+        laboratory = _laboratory(call, front, policy)
     except Unjudgeable as why:
         return Verdict(row, False, f"{why.verdict}: {why.reason}")
     _check_outputs(row, front, laboratory)
@@ -160,20 +165,8 @@ def check(
     return best
 
 
-def _prepare(call: Call, policy: Policy) -> tuple[Dispatched, Laboratory]:
-    try:
-        front = dispatched(call)
-    except Exception:
-        front = Dispatched((), call, tuple(range(len(call.tensors))), ())
-    laboratory = Laboratory(front.judged, (call.name, front.judged.name), policy.ranks, policy.empty)
-    return front, laboratory
-
-
-def _overloads(call: Call) -> tuple[str, ...]:
-    try:
-        return dispatched(call).overloads
-    except Exception:
-        return ()
+def _laboratory(call: Call, front: Dispatched, policy: Policy) -> Laboratory:
+    return Laboratory(front.judged, (call.name, front.judged.name), policy.ranks, policy.empty)
 
 
 def _bind(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Call:

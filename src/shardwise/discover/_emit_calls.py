@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ._call import Call, recorded
+from ._call import Call
+from ._dispatch import recorded
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]
 # A call: as discovery holds it, or an operator with its arguments.

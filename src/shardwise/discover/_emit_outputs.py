@@ -16,7 +16,7 @@ import torch
 from ..errors import UsageError
 from ..placements import is_shard
 from ..rules import Bound, Clause, Recorder, Rule, bind, named_arguments
-from ._call import reaches_dispatch
+from ._dispatch import reaches_dispatch
 from ._emit_calls import Arguments
 from ._emit_signature import Signature
 

@@ -12,9 +12,10 @@ import numpy as np
 from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 
+from ..errors import first_line
 from ..placements import is_partial, is_replicate, is_shard, shard_sizes, split
-from ..rules import Piece, local_call
-from ._call import Call, flat_outputs
+from ..rules import Piece, flat_outputs, local_call
+from ._call import Call
 from ._judge import Expected, array
 from ._partials import Pieces
 from ._sizes import Sized
@@ -144,7 +145,7 @@ class Experiment:
                 else:
                     flat = flat_outputs(self._run_local_form(local, rank, held, inputs, outputs))
             except Exception as error:
-                raise LocalRunFailed(f"rank {rank} raised: {_first_line(error)}") from error
+                raise LocalRunFailed(f"rank {rank} raised: {first_line(error)}") from error
             results.append([*flat, *(held[i] for i in self.mutated)] if self.mutated else flat)
         return self._arrays(results)
 
@@ -191,7 +192,3 @@ class Experiment:
 
 def worst(first: Case, second: Case) -> Case:
     return max(first, second, key=CASES.index)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 
 from ..placements import Row, Shards, is_shard
-from ._call import Dispatched
+from ._dispatch import Dispatched
 from ._experiment import CASES, Experiment, LocalRunFailed
 from ._trial import Trial, replicated_partials
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UsageError
+from ..errors import UsageError, first_line
 from ..progress import Progress
 from ._discover import Policy, discover
 from ._found import Found
@@ -83,8 +83,7 @@ def _send(sending: Any, function: Callable[..., Any], telling: bool) -> None:
     except UsageError as error:
         sending.send(("usage", str(error)))
     except Exception as error:
-        first = (str(error).strip() or "no message").splitlines()[0]
-        sending.send(("raised", f"{type(error).__name__}: {first}"))
+        sending.send(("raised", f"{type(error).__name__}: {first_line(error)}"))
 
 
 def _bare(op: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], policy: Policy) -> Found:

@@ -54,7 +54,7 @@ class Laboratory:
         self.names = names
         self.empty = empty
         self.example = call
-        _refuse_strange(call)
+        refuse_strange(call)
         self.call = _in_double(call)
         self.mutated = self.call.mutated
         self.ranges = self._index_ranges()
@@ -305,7 +305,7 @@ def _same(first: np.ndarray, second: np.ndarray) -> bool:
     return np.array_equal(first, second, equal_nan=first.dtype.kind in "fc")
 
 
-def _refuse_strange(call: Call) -> None:
+def refuse_strange(call: Call) -> None:
     """Refuse what has no dense tensors to compare, and what does not run at all."""
     if any(t.layout != torch.strided for t in call.tensors):
         raise Unjudgeable("sparse", f"{call.name} was given a sparse tensor")

@@ -1,9 +1,5 @@
-"""Example calls of an operator from torch's own OpInfo database, for users who give no shapes.
+"""Example calls of an operator from torch's own OpInfo database, for users who give no shapes."""
 
-The one place that touches `torch.testing._internal`; it is imported when first asked, since that takes seconds.
-"""
-
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,24 +9,9 @@ from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
 from ._ops import op_name
+from ._torch import opinfos
 
 Sample = tuple[Callable[..., Any], list[Any], dict[str, Any]]
-
-
-@functools.cache
-def opinfos() -> tuple[Any, ...]:
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    return tuple(op_db)
-
-
-@functools.cache
-def foreach_opinfos() -> tuple[Any, ...]:
-    """The operators on lists of tensors, which have a database of their own."""
-    from torch.testing._internal import common_methods_invocations as database
-
-    kinds = ("unary", "binary", "pointwise", "reduce", "other")
-    return tuple(info for kind in kinds for info in getattr(database, f"foreach_{kind}_op_db"))
 
 
 def foreach_samples(opinfo: Any) -> Iterator[Sample]:

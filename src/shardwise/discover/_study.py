@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..rules import DIM_ARGUMENTS, Reading, Rule
-from ._call import Call, reaches_dispatch
+from ._call import Call
 from ._discover import discover
+from ._dispatch import reaches_dispatch
 from ._found import Found
 from ._ops import op_name
 from ._sweep import Sweep, sweep

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..rules import DIM_ARGUMENTS
-from ._call import Call, dispatched
+from ._call import Call
+from ._dispatch import dispatched
 from ._laboratory import changes_nothing
 from ._samples import find_opinfos, samples
 

@@ -6,9 +6,9 @@ DTensor itself computes the wrong number. A row that holds and for which DTensor
 """
 
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -80,19 +80,29 @@ def audit(
     >>> [str(wrong.row) for wrong in found.wrong]                           # doctest: +SKIP
     ['P(max) -> P(max)', 'P(min) -> P(min)']
     """
-    torch.set_num_threads(1)
     tell = progress or (lambda stage, done, total: None)
     calls = list(telling_calls(pattern, samples, partial(tell, "collecting calls")).values())
     if not calls:
         raise UsageError(f"no OpInfo sample reaches an operator that matches {pattern!r}: nothing to audit")
-    _warm_up()
     found: list[list[CallFindings]] = [[]] * len(calls)
-    with ThreadPoolExecutor(jobs) as pool:
+    with _one_thread(), ThreadPoolExecutor(jobs) as pool:
+        _warm_up()
         waiting = {pool.submit(_isolated, of_op): i for i, of_op in enumerate(calls)}
         for done, future in enumerate(as_completed(waiting)):
             found[waiting[future]] = future.result()
             tell("auditing", done + 1, len(calls))
     return _merge([findings for of_op in found for findings in of_op])
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Within, torch computes in one thread: children that are forked from several wait for the others forever."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _warm_up() -> None:
@@ -107,7 +117,7 @@ def _warm_up() -> None:
 
 def _isolated(calls: Sequence[OverloadCall]) -> list[CallFindings]:
     """The findings about an overload from a process of its own; if that ends badly, from one for every call."""
-    outcome = run_isolated(partial(_quietly, calls), _TIMEOUT)
+    outcome = run_isolated(partial(_each, calls), _TIMEOUT)
     if not isinstance(outcome, Crash):
         return outcome
     if outcome == "timeout":
@@ -115,7 +125,7 @@ def _isolated(calls: Sequence[OverloadCall]) -> list[CallFindings]:
     if len(calls) > 1:
         return [findings for call in calls for findings in _isolated([call])]
     # Pieces that do not fit together crash some kernels; those that DTensor claims do fit.
-    claims = run_isolated(partial(_quietly, calls, claims_only=True), _TIMEOUT)
+    claims = run_isolated(partial(_each, calls, claims_only=True), _TIMEOUT)
     return [_verdict(calls[0], f"crashed ({outcome})")] if isinstance(claims, Crash) else claims
 
 
@@ -123,10 +133,8 @@ def _verdict(call: OverloadCall, verdict: str) -> CallFindings:
     return CallFindings(str(call.op), str(call), registration(call.op), verdict)
 
 
-def _quietly(calls: Sequence[OverloadCall], claims_only: bool = False) -> list[CallFindings]:
-    """`audit_call` of each, without what crashing kernels and deprecated arguments print on stderr. An error of
-    one call (a dtype that numpy lacks, say) is its verdict."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+def _each(calls: Sequence[OverloadCall], claims_only: bool = False) -> list[CallFindings]:
+    """`audit_call` of each. An error of one call (a dtype that numpy lacks, say) is its verdict."""
     findings = []
     for call in calls:
         try:

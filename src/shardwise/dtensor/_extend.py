@@ -10,12 +10,12 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 import torch.distributed.tensor._sharding_prop as sharding_prop
 from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
 
+from ..discover import is_composite
 from ..redistribute import Prices
 from ._hooks import RuleInfo, expanding
 from ._propagate import cluster_of
@@ -70,7 +70,7 @@ class _Extensions:
         try:
             theirs = self.theirs(schema)
         except Exception as error:
-            if _is_composite(schema.op):
+            if is_composite(schema.op):
                 raise  # DTensor runs what it is made of instead
             try:
                 return self.ours.propagate_op_sharding_non_cached(schema)
@@ -88,12 +88,6 @@ class _Extensions:
 
 
 _extensions = _Extensions()
-
-
-def _is_composite(op: OpOverload) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(
-        op.name(), torch._C.DispatchKey.CompositeImplicitAutograd
-    )
 
 
 def _price(schema: OpSchema, answer: OutputSharding) -> float | None:

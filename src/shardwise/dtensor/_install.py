@@ -90,7 +90,7 @@ def install(replace: Literal["wrong"] | None = None) -> None:
             else:
                 extend(rule)
             _installed[op] = rule
-    except UsageError:
+    except BaseException:  # half a book is none, whatever happened
         uninstall()
         raise
     _mode.append(replace)
@@ -108,7 +108,6 @@ def _operators(contents: Book) -> list[OpOverload]:
     for name in contents.verdicts:
         if name.count(".") == 2 and name not in _LEFT_ALONE:
             op = overload(name)
-            assert isinstance(op, OpOverload)
             if torch.Tag.inplace_view not in op.tags or name in _KEEPS_SHAPE:
                 found.append(op)
     return found

@@ -20,6 +20,7 @@ from torch.distributed.tensor._op_schema import OpSchema
 from torch.distributed.tensor.placement_types import Placement, Replicate
 from torch.utils import _pytree as pytree
 
+from ..errors import first_line
 from ..placements import Row, is_partial, is_replicate, partial, shard
 
 Kind = Literal["single-dim strategy", "op strategy", "rule", "decomposition", "none"]
@@ -139,7 +140,7 @@ def ask(
         sharding = propagator.propagate_op_sharding_non_cached(schema)
     except Exception as error:
         missing = isinstance(error, NotImplementedError) and "sharding strategy" in str(error)
-        raise Unanswered(_first_line(error), missing) from error
+        raise Unanswered(_told(error), missing) from error
     after = tuple(inputs)
     if sharding.needs_redistribute and sharding.redistribute_schema is not None:
         moved = _specs(sharding.redistribute_schema.args_schema)
@@ -207,6 +208,6 @@ def _propagator() -> Any:
     return DTensor._op_dispatcher.sharding_propagator
 
 
-def _first_line(error: Exception) -> str:
-    line = (str(error).strip() or "no message").splitlines()[0]
-    return line if isinstance(error, NotImplementedError) else f"{type(error).__name__}: {line}"
+def _told(error: Exception) -> str:
+    kind = "" if isinstance(error, NotImplementedError) else f"{type(error).__name__}: "
+    return kind + first_line(error)

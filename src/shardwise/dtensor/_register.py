@@ -139,9 +139,7 @@ def _overload(op: Any) -> OpOverload:
         return op
     if "." not in str(op):
         raise UsageError(f"{op!r} does not name an operator: give an overload such as 'aten.mm.default'")
-    found = overload(str(op))
-    assert isinstance(found, OpOverload)
-    return found
+    return overload(str(op))
 
 
 def schema_info(op: OpOverload) -> RuntimeSchemaInfo:

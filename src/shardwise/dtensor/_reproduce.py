@@ -21,6 +21,7 @@ from torch.distributed.tensor.placement_types import Placement
 from torch.utils import _pytree as pytree
 
 from ..discover import Call, Counterexample, Expected, Laboratory, Sized
+from ..errors import first_line
 from ..placements import Row, is_partial, is_replicate, is_shard
 
 _HEADER = """\
@@ -172,7 +173,7 @@ class _Script:
             try:
                 exec(compile(self.text(reading), "<reproduction>", "exec"), space)
             except Exception as raised:
-                error = error or (str(raised).strip() or type(raised).__name__).splitlines()[0]
+                error = error or first_line(raised)
                 continue
             finally:
                 _leave_group()

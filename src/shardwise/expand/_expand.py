@@ -254,9 +254,9 @@ class _Call:
 
     def is_valid(self, chosen: tuple[int, ...]) -> bool:
         """True if every tensor has a layout, of finite price, with shards as the rows want them."""
-        return self.price_of(chosen) < math.inf and self._outputs_andsizes_fit(chosen)
+        return self.price_of(chosen) < math.inf and self._outputs_and_sizes_fit(chosen)
 
-    def _outputs_andsizes_fit(self, chosen: tuple[int, ...]) -> bool:
+    def _outputs_and_sizes_fit(self, chosen: tuple[int, ...]) -> bool:
         rows = [self.rows[row] for row in chosen]
         for placed in zip(*(row.outputs for row in rows), strict=True):
             missing = [p is None for p in placed]
@@ -301,7 +301,7 @@ class _Call:
             for candidates, inputs in zip(self.candidates, wanted, strict=True)
         ]
         chosen = tuple(row for row in matches if row is not None)
-        if len(chosen) == len(matches) and self._outputs_andsizes_fit(chosen):
+        if len(chosen) == len(matches) and self._outputs_and_sizes_fit(chosen):
             yield Combination(self.mesh, tuple(self.rows[row] for row in chosen), 0.0, 0)
 
     def best_first(self) -> Iterator[Combination]:

@@ -51,8 +51,10 @@ class _Draws(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if function in _LESS and args[0] in self.drawn and isinstance(args[1], int | float) and args[1] <= 0:
-            return False
+        if function in _LESS and len(args) == 2 and args[0] in self.drawn:
+            bound = args[1]
+            if isinstance(bound, int | float) and bound <= 0:
+                return False
         result = function(*args, **(kwargs or {}))
         if function is torch.rand and result.dim() == 0:
             self.drawn[result] = True

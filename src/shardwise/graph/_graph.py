@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 
 from ..errors import UsageError
+from ..rules import overload
 
 Phase = Literal["forward", "backward"]
 InputRole = Literal["parameter", "buffer", "user_input", "tangent", "constant"]
@@ -224,18 +225,6 @@ class Graph:
     @cached_property
     def ops(self) -> Counter[str]:
         return Counter(node.op for node in self.nodes)
-
-
-def overload(name: str) -> torch._ops.OpOverload:
-    """The overload with a name such as `aten.mm.default`."""
-    namespace, _, rest = name.partition(".")
-    packet, _, which = rest.partition(".")
-    try:
-        return getattr(getattr(getattr(torch.ops, namespace), packet), which or "default")
-    except AttributeError:
-        raise UsageError(
-            f"operator {name!r} is not registered in this process: import the module that registers it"
-        ) from None
 
 
 def _refs(value: Any) -> Iterator[Ref]:

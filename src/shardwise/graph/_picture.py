@@ -26,7 +26,8 @@ def summary(graph: Graph) -> str:
     lines.append("inputs       " + _some(f"{i.target} {i.tensor}" for i in graph.with_role("user_input")))
     outputs = [o for o in graph.outputs if o.role == "user_output"]
     lines.append(
-        "outputs      " + _some(f"{o.target} {graph.tensor(o.value) if o.value else o.constant}" for o in outputs)
+        "outputs      "
+        + _some(f"{o.target} {graph.tensor(o.value) if o.value else o.constant}" for o in outputs)
     )
     if tangents := graph.with_role("tangent"):
         lines.append("backward of  " + _some(t.target for t in tangents))

@@ -43,8 +43,7 @@ class AxisRef(NamedTuple):
             return
         if self.pre < 1 or self.size < 2 or whole % self.end:
             raise UsageError(
-                f"{self.name}:({self.pre}){self.size} is not a sub-axis of {self.name}={whole}: "
-                "pre-size times size "
+                f"{self.name}:({self.pre}){self.size} is not a sub-axis of {self.name}={whole}: pre-size times size "
                 f"must divide {whole}, and the size must be at least 2"
             )
 

@@ -19,7 +19,16 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ..errors import UsageError
 from ..mesh import Mesh
-from ..placements import is_partial, is_replicate, is_shard, join, parse_placement, placement_text, shard
+from ..placements import (
+    is_partial,
+    is_replicate,
+    is_shard,
+    join,
+    parse_placement,
+    placement_text,
+    shard,
+    shard_sizes,
+)
 from ._runs import Run, between, length
 
 _NESTED = re.compile(r"\s*(.*?)\s*\[\s*(\d+)\s*\]\s*")
@@ -289,8 +298,7 @@ def mixes_partials(placements: Iterable[Placement]) -> bool:
 def piece_sizes(size: int, factor: int | None, ranks: int) -> tuple[int, ...]:
     """Sizes of the pieces of one cut, as DTensor makes them."""
     if factor is None:
-        chunk = -(-size // ranks)
-        return tuple(min(chunk, max(0, size - chunk * rank)) for rank in range(ranks))
+        return tuple(shard_sizes(size, ranks))
     blocks = piece_sizes(size, None, factor)
     parts = [piece_sizes(block, None, ranks) for block in blocks]
     return tuple(sum(part[rank] for part in parts) for rank in range(ranks))

@@ -231,8 +231,7 @@ class Sharding:
         strided = [p for p in layout.placements if is_shard(p) and hasattr(p, "split_factor")]
         if strided:
             raise UsageError(
-                f"layout '{layout}' has {placement_text(strided[0])}, which no order of axes on "
-                "the dim explains: "
+                f"layout '{layout}' has {placement_text(strided[0])}, which no order of axes on the dim explains: "
                 "its pieces are not those of a sharding"
             )
         if layout.sharded_dims and layout.sharded_dims[-1] >= rank:
@@ -247,9 +246,8 @@ class Sharding:
         return cls.of(layout.mesh, layout.dims(rank), open=open, partial=partials)
 
     def to_placements(self) -> tuple[Placement, ...]:
-        """What DTensor takes, on a `DeviceMesh` like `split_mesh()`; strided shards where axes on one dim
-        are not
-        in the order of the mesh."""
+        """What DTensor takes, on a `DeviceMesh` like `split_mesh()`; strided shards where axes on one dim are not in
+        the order of the mesh."""
         return self.to_layout().to_placements()
 
     @classmethod

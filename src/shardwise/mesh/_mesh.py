@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -81,6 +82,13 @@ class Mesh:
     @property
     def ranks(self) -> int:
         return math.prod(self.shape)
+
+    def rank(self, coordinate: Sequence[int]) -> int:
+        """The rank at a position: `mesh.rank(mesh.coordinate(r))` is r."""
+        rank = 0
+        for size, place in zip(self.shape, coordinate, strict=True):
+            rank = rank * size + place
+        return rank
 
     def coordinate(self, rank: int) -> tuple[int, ...]:
         """Position of `rank` on each axis."""

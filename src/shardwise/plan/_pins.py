@@ -41,9 +41,10 @@ class Pins:
                 if pin.mesh != self.mesh:
                     raise UsageError(f"it is a layout on mesh {pin.mesh}, and the plan is for {self.mesh}")
                 placed = pin
+            elif isinstance(pin, str):
+                placed = Layout.parse(pin, self.mesh)
             else:
-                text = isinstance(pin, str)
-                placed = Layout.parse(pin, self.mesh) if text else Layout(self.mesh, tuple(pin))
+                placed = Layout(self.mesh, tuple(pin))
         except UsageError as error:
             raise UsageError(f"pin {pattern!r}: {error}") from None
         return dict(enumerate(placed.to_placements()))

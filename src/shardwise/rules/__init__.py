@@ -1,6 +1,6 @@
 """How operators may be sharded: the rule language and factors, clauses, and rules made of them."""
 
-from ._bind import DIM_ARGUMENTS, Bound, Reading, bind, named_arguments
+from ._bind import DIM_ARGUMENTS, Bound, Reading, bind, flat_outputs, named_arguments
 from ._book import VERDICTS, Book, Entry, require_no_others, write
 from ._cases import UNIMPORTANT, Case, constants, is_covered, plain
 from ._clause import Clause, Term
@@ -12,12 +12,13 @@ from ._local import local_call, require_form
 from ._local_sizes import VIEWS, is_size_argument
 from ._lookup import SHIPPED, book, book_rows, rows, rule, variant_by_hand
 from ._piece import Piece
-from ._recorder import Recorder
+from ._recorder import BOOKKEEPING, Recorder
 from ._rule import Rule, overload
 from ._variants import derived, is_in_place, variants_of
 from .hand import hand_rows, hand_written, is_by_hand
 
 __all__ = [
+    "BOOKKEEPING",
     "DIM_ARGUMENTS",
     "SHIPPED",
     "UNIMPORTANT",
@@ -45,6 +46,7 @@ __all__ = [
     "constants",
     "derived",
     "factors_of_call",
+    "flat_outputs",
     "hand_rows",
     "hand_written",
     "is_by_hand",

@@ -118,7 +118,7 @@ def output_shapes(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str,
     wants_out = isinstance(op, torch._ops.OpOverload)
     given = {k: on_meta(v) for k, v in kwargs.items() if k != "out" or wants_out}
     result = op(*(on_meta(a) for a in args), **given)
-    return [tuple(o.shape) if isinstance(o, Tensor) else None for o in _flat(result)]
+    return [tuple(o.shape) if isinstance(o, Tensor) else None for o in flat_outputs(result)]
 
 
 def on_meta(value: Any) -> Any:
@@ -130,8 +130,13 @@ def on_meta(value: Any) -> Any:
     return [on_meta(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def _flat(result: Any) -> list[Any]:
-    return [leaf for part in result for leaf in _flat(part)] if isinstance(result, list | tuple) else [result]
+def flat_outputs(result: Any) -> list[Any]:
+    """What a call returns, one by one: tensors in lists and tuples in their order."""
+    if type(result) is Tensor:
+        return [result]
+    if isinstance(result, tuple | list):
+        return [leaf for part in result for leaf in flat_outputs(part)]
+    return [result]
 
 
 def _tensor_arguments(op: Callable[..., Any]) -> set[str]:

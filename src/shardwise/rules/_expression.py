@@ -75,7 +75,7 @@ class Scope:
         if key not in self.known:
             try:
                 self.known[key] = compiled(text)({**self.names, "d": d})
-            except (TypeError, IndexError, KeyError, NameError, ValueError):
+            except (TypeError, IndexError, KeyError, NameError, ValueError, ZeroDivisionError):
                 self.known[key] = None
         return self.known[key]
 

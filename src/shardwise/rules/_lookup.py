@@ -15,15 +15,12 @@ from ..placements import Row
 from ._bind import named_arguments, on_meta, output_shapes
 from ._book import Book, tensors_in
 from ._expression import Shape
-from ._recorder import Recorder
+from ._recorder import BOOKKEEPING, Recorder
 from ._rule import Rule, overload
 from ._variants import is_in_place, rows_in_place
 from .hand import hand_rows, is_by_hand
 
 SHIPPED = Path(__file__).parent / "book"
-
-# Overloads that only move metadata or wrap constants: a function that reaches them beside another is a front of that.
-_BOOKKEEPING = {"aten.detach.default", "aten.lift_fresh.default", "aten.alias.default"}
 
 
 @functools.cache
@@ -111,7 +108,6 @@ def variant_by_hand(
 ) -> list[Row]:
     """The rows of an in-place or out variant of an operator whose rule is written by hand."""
     op = overload(variant)
-    assert isinstance(op, OpOverload)
     arguments = named_arguments(op, args, kwargs)
     rows = hand_rows(original, (), arguments, _shapes(original, (), arguments, outputs or None))
     assert rows is not None
@@ -146,7 +142,7 @@ def _dispatched(op: Callable[..., Any] | str, args: Any, kwargs: Any) -> tuple[s
     recorder = Recorder()
     with torch.no_grad(), recorder:
         function(*args, **kwargs)
-    calls = [c for c in recorder.calls if str(c[0]) not in _BOOKKEEPING]
+    calls = [c for c in recorder.calls if str(c[0]) not in BOOKKEEPING]
     given = [id(t) for t in tensors_in((*args, *kwargs.values()))]
     reached = [id(t) for t in tensors_in((*calls[0][1], *calls[0][2].values()))] if len(calls) == 1 else []
     if sorted(given) != sorted(reached) or len(calls) != 1:

@@ -93,9 +93,13 @@ class Rule:
             clauses = tuple(Clause.parse(c["rows"], c.get("reason", "")) for c in document["clauses"])
             reading = Reading(**{name: document[name] for name in asdict(Reading()) if name in document})
             return cls(document["op"], clauses, reading, document.get("evidence", {}), document.get("front"))
-        except (KeyError, TypeError) as error:
+        except KeyError as error:
             raise UsageError(
                 f"a rule needs 'op' and 'clauses', each with 'rows'; this one lacks {error}"
+            ) from None
+        except (TypeError, AttributeError) as error:
+            raise UsageError(
+                f"a rule is a mapping with 'op' and 'clauses', each with 'rows': {error}"
             ) from None
 
     def to_yaml(self) -> str:
@@ -103,7 +107,11 @@ class Rule:
 
     @classmethod
     def from_yaml(cls, text: str) -> "Rule":
-        return cls.from_document(yaml.safe_load(text))
+        try:
+            document = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UsageError(f"the rule is no YAML: {' '.join(str(error).split())}") from None
+        return cls.from_document(document)
 
     def __str__(self) -> str:
         return "\n".join([self.op, *(f"  {clause}" for clause in self.clauses)])
@@ -113,12 +121,15 @@ class Rule:
 _REGISTERED_LATE = {"torch_nn": "torch.nn.modules.linear_cross_entropy"}
 
 
-def overload(name: str) -> Callable[..., Any]:
+def overload(name: str) -> torch._ops.OpOverload:
     """The registered overload `aten.mm.default`."""
-    namespace, packet, *rest = name.split(".")
+    namespace, _, rest = name.partition(".")
+    packet, _, which = rest.partition(".")
     if namespace in _REGISTERED_LATE:
         importlib.import_module(_REGISTERED_LATE[namespace])
     try:
-        return getattr(getattr(getattr(torch.ops, namespace), packet), rest[0] if rest else "default")
+        return getattr(getattr(getattr(torch.ops, namespace), packet), which or "default")
     except AttributeError:
-        raise UsageError(f"no operator is registered as {name!r}") from None
+        raise UsageError(
+            f"no operator is registered as {name!r} in this process: import the module that registers it"
+        ) from None

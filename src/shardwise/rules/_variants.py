@@ -60,7 +60,6 @@ def rows_in_place(rows: Iterable[Row], op: OpOverload) -> list[Row]:
 def derived(rule: Rule, variant: str) -> Rule:
     """The rule of a variant from that of its original."""
     op = overload(variant)
-    assert isinstance(op, OpOverload)
     clauses: tuple[Clause, ...] = rule.clauses
     if is_in_place(op):
         returned = len(op._schema.returns)

@@ -67,7 +67,7 @@ def parallelize(
     require_no_written_arguments(own.graph)
     if own.mesh.shape != tuple(device_mesh.shape):
         raise UsageError(f"the plan is for mesh {own.mesh}, but the model runs on {Mesh.of(device_mesh)}")
-    rank = device_mesh_rank(device_mesh)
+    rank = _rank_in(device_mesh)
     device = device_mesh.device_type
     program = agreed("lowering", lambda: emit(own, rank, device_mesh, device))
     local = local_state(own, module, rank, device, init, seed)
@@ -82,15 +82,12 @@ def parallelize(
     )
 
 
-def device_mesh_rank(device_mesh: DeviceMesh) -> int:
+def _rank_in(device_mesh: DeviceMesh) -> int:
     """This process's place in the mesh, counted row by row."""
     coordinate = device_mesh.get_coordinate()
     if coordinate is None:
         raise UsageError(f"rank {dist.get_rank()} is not in the mesh {device_mesh}")
-    rank = 0
-    for size, at in zip(device_mesh.shape, coordinate, strict=True):
-        rank = rank * size + at
-    return rank
+    return Mesh.of(device_mesh).rank(coordinate)
 
 
 def _device_mesh(mesh: DeviceMesh | Mesh | str) -> DeviceMesh:

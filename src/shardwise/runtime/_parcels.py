@@ -54,9 +54,9 @@ def parcels(
     for place, receiver in enumerate(target_ranks):
         needed = held(target, shape, place)
         for box, ranks in holders.items():
-            common = tuple(_both(ours, theirs) for ours, theirs in zip(needed, box, strict=True))
-            if all(common) or not shape:
-                found += _shared(common, ranks, receiver, place)
+            part = tuple(_both(ours, theirs) for ours, theirs in zip(needed, box, strict=True))
+            if all(part) or not shape:
+                found += _shared(part, ranks, receiver, place)
     return [part for parcel in found for part in _within(parcel, limit)]
 
 

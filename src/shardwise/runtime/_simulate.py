@@ -51,7 +51,7 @@ class Pieces:
             first = [
                 0 if is_replicate(p) else at for p, at in zip(self.layout.placements, place, strict=True)
             ]
-            other = self.locals[_rank(mesh.shape, first)]
+            other = self.locals[mesh.rank(first)]
             if local is not other and local.numel():
                 worst = max(worst, float(difference(local, other).max()))
         return worst
@@ -230,10 +230,3 @@ class _Memory:
         self.users[storage] -= 1
         if not self.users[storage]:
             self.now -= self.sizes[storage]
-
-
-def _rank(shape: Sequence[int], place: Sequence[int]) -> int:
-    rank = 0
-    for size, at in zip(shape, place, strict=True):
-        rank = rank * size + at
-    return rank
