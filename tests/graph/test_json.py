@@ -71,5 +71,5 @@ def test_an_operator_that_is_not_registered_is_named():
     graph = capture(nn.Linear(3, 3), (torch.randn(2, 3),))
     document = graph.to_json()
     document["nodes"][0]["op"] = "elsewhere.op.default"
-    with pytest.raises(UsageError, match="no operator is registered as 'elsewhere.op.default'"):
+    with pytest.raises(UsageError, match=r"no operator is registered as 'elsewhere.op.default'"):
         _ = Graph.from_json(document).nodes[0].overload

@@ -5,7 +5,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise import Row, UsageError
-from shardwise.placements import PARTIALS, AnyShard, parse_placement, placement_text
+from shardwise.placements import PARTIALS, SHARDS, AnyShard, parse_placement, placement_text
 
 PLACEMENTS = st.one_of(
     st.just(Replicate()),
@@ -56,3 +56,9 @@ def test_rows_print_in_one_form(text, printed):
 def test_a_wrong_row_is_one_sentence(text, message):
     with pytest.raises(UsageError, match=message):
         Row.parse(text)
+
+
+@given(st.sampled_from(SHARDS), st.sampled_from([None, "sizes"]))
+def test_the_whole_text_of_a_row_round_trips(shards, local):
+    row = Row.parse("S(0), R -> P(avg)", shards, local)
+    assert Row.parse(row.text) == row

@@ -61,6 +61,12 @@ class Row:
         return f"{left} -> {right}".strip()
 
     @property
+    def text(self) -> str:
+        """The row with all that it says, as `parse` reads it: `S(0) -> P(avg) for even shards`."""
+        text = str(self) + (f" for {self.shards} shards" if self.shards != "any" else "")
+        return text + (f" with local {self.local}" if self.local else "")
+
+    @property
     def is_replicated(self) -> bool:
         """True for the row that every operator has: all replicated."""
         return all(p is None or is_replicate(p) for p in (*self.inputs, *self.outputs))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """One row per mesh axis, and where the rows come from: `book`, `dtensor`, `discovered` or `replicated`."""
+    """One row per mesh axis, and where the rows come from: `book`, `discovered` or `replicated`."""
 
     mesh: Mesh
     rows: tuple[Row, ...]

@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 
-from ..placements import SHARDS, Row, Shards
+from ..placements import Row
 from ._bind import is_tensor
 
 # Arguments that say where and how a result is kept, not what it is.
 UNIMPORTANT = {"layout", "device", "pin_memory", "non_blocking", "memory_format", "generator"}
 
 _TENSOR = re.compile(r"(\w+)\[([\d, ]*)\]")
-_SHARDS = re.compile(rf"(.*) for ({'|'.join(SHARDS)}) shards")
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,11 @@ class Case:
         return alike and all(given != 1 for told, given in sizes.items() if told != 1)
 
     def to_document(self) -> dict[str, Any]:
-        return {"arguments": dict(self.arguments), "rows": [_row_text(row) for row in self.rows]}
+        return {"arguments": dict(self.arguments), "rows": [row.text for row in self.rows]}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "Case":
-        return cls(document["arguments"], tuple(_parse_row(text) for text in document["rows"]))
+        return cls(document["arguments"], tuple(Row.parse(text) for text in document["rows"]))
 
 
 def constants(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -116,15 +115,3 @@ def _kind(dtype: str) -> str:
     if found == torch.bool:
         return "bool"
     return "float" if found.is_floating_point else "complex" if found.is_complex else "integer"
-
-
-def _row_text(row: Row) -> str:
-    text = str(row) + (f" for {row.shards} shards" if row.shards != "any" else "")
-    return text + (f" with local {row.local}" if row.local else "")
-
-
-def _parse_row(text: str) -> Row:
-    text, _, local = text.partition(" with local ")
-    match = _SHARDS.fullmatch(text)
-    shards: Shards = next((s for s in SHARDS if match is not None and s == match[2]), "any")
-    return Row.parse(match[1] if match else text, shards, local or None)

@@ -77,7 +77,11 @@ def _check(time_limit: float, gap: float, max_iterations: int | None, workers: i
 def _workers(workers: int | None, max_iterations: int | None) -> int:
     if workers is not None:
         return workers
-    return 2 if max_iterations is not None else min(8, len(os.sched_getaffinity(0)))
+    if max_iterations is not None:
+        return 2
+    # What this process may use, where the system tells; a Mac does not.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(8, cores)
 
 
 class _Run:
