@@ -112,6 +112,8 @@ evidence:
         ({"op": "aten.mm.default"}, "lacks 'clauses'"),
         ({"clauses": []}, "lacks 'op'"),
         ({"op": "aten.mm.default", "clauses": [{"reason": "none"}]}, "lacks 'rows'"),
+        ({"op": "aten.mm.default", "clauses": [{"rows": 3}]}, "a rule is a mapping"),
+        (["aten.mm.default"], "a rule is a mapping"),
     ],
 )
 def test_a_rule_without_its_parts_is_refused(document, message):
@@ -122,3 +124,17 @@ def test_a_rule_without_its_parts_is_refused(document, message):
 def test_an_unknown_operator_is_named():
     with pytest.raises(UsageError, match="no operator is registered as"):
         Rule("aten.nothing.default", ()).rows(rand(4))
+
+
+def test_a_rule_that_is_no_yaml_is_refused():
+    with pytest.raises(UsageError, match="the rule is no YAML: while parsing"):
+        Rule.from_yaml("op: [aten.mm.default")
+
+
+@pytest.mark.parametrize("clause", ["S(d) -> S(d) when d != dimm", "S(dimm) -> S(dimm)"])
+def test_a_clause_that_speaks_of_no_argument_is_refused(clause):
+    rule = Rule("aten._softmax.default", (Clause.parse(clause),))
+    with pytest.raises(
+        UsageError, match="speaks of 'dimm': the operator's arguments are self, dim, half_to_float"
+    ):
+        rule.rows(rand(4, 6), 1, False)

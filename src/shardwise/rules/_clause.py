@@ -15,7 +15,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from ..errors import UsageError
 from ..placements import PARTIALS, SHARDS, Row, Shards, partial, shard, split_terms
-from ._expression import Scope, compiled
+from ._expression import Scope, compiled, names_in
 
 # For each term, the tensors it speaks of.
 Groups = Sequence[Sequence[int]]
@@ -112,6 +112,12 @@ class Clause:
         if self.shards != "any":
             text += f" for {self.shards} shards"
         return text + (f" with local {self.local}" if self.local else "")
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All that its conditions and dims speak of."""
+        dims = (term.inside for term in (*self.inputs, *self.outputs) if term.kind == "S")
+        return frozenset().union(*map(names_in, (*self.when, *dims)))
 
     def aligned(self, scope: Scope) -> bool:
         """True if dims are those of the sharded output and operands broadcast to it."""

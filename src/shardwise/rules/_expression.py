@@ -21,6 +21,9 @@ _NODES = (
     *(ast.In, ast.NotIn, ast.Is, ast.IsNot),
 )
 
+# What expressions can speak of beside the arguments of the call.
+WORDS = frozenset(("d", "ndim", "outdim", "size", "before", "ones", "len", "inf"))
+
 
 _FUNCTIONS = ("ndim", "outdim", "size", "before", "ones", "len")
 
@@ -84,6 +87,12 @@ def _before(d: int, *dims: Any) -> int:
     """How many of the dims lie before d."""
     flat = [x for dim in dims for x in (dim if isinstance(dim, tuple | list) else (dim,))]
     return sum(x < d for x in set(flat))
+
+
+@functools.cache
+def names_in(text: str) -> frozenset[str]:
+    """The names that an expression speaks of."""
+    return frozenset(node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name))
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from ..errors import UsageError
 from ..placements import Row
 from ._bind import Reading, bind, named_arguments, on_meta
 from ._clause import Clause
-from ._expression import Shape
+from ._expression import WORDS, Shape
 from ._recorder import Recorder
 
 
@@ -39,6 +40,20 @@ class Rule:
     def function(self) -> Callable[..., Any]:
         """The overload that the rule is about."""
         return overload(self.op)
+
+    @cached_property
+    def _about(self) -> torch._ops.OpOverload:
+        """The overload, once it is known to have all arguments that the clauses speak of: a condition on one that it
+        does not have would never hold, and say nothing."""
+        op = overload(self.op)
+        arguments = [argument.name for argument in op._schema.arguments]
+        for clause in self.clauses:
+            for name in sorted(clause.names - WORDS - set(arguments)):
+                raise UsageError(
+                    f"clause '{clause}' of {self.op} speaks of {name!r}: the operator's arguments are "
+                    f"{', '.join(arguments)}"
+                )
+        return op
 
     def rows(self, *args: Any, **kwargs: Any) -> list[Row]:
         """The rows for a call of the operator, or of the function (`front`) that it was found through; tensors may be
@@ -68,7 +83,7 @@ class Rule:
         self, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Shape | None] | None = None
     ) -> list[Row]:
         """`rows`, for a caller who knows the shapes of the outputs."""
-        bound = bind(self.function, args, kwargs, self.reading, outputs)
+        bound = bind(self._about, args, kwargs, self.reading, outputs)
         found: dict[Row, None] = {}
         for clause in self.clauses:
             found |= dict.fromkeys(clause.rows(bound.scope, bound.groups, bound.output_groups))
