@@ -42,8 +42,6 @@ for step in range(5):
     optimizer.step()
     optimizer.zero_grad()
     if dist.get_rank() == 0:
-        print(
-            f"step {step}: loss {loss.full_tensor().item() if hasattr(loss, 'full_tensor') else loss.item():.4f}"
-        )
+        print(f"step {step}: loss {loss.full_tensor().item():.4f}")
 
 dist.destroy_process_group()
