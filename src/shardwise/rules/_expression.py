@@ -21,11 +21,10 @@ _NODES = (
     *(ast.In, ast.NotIn, ast.Is, ast.IsNot),
 )
 
-# What expressions can speak of beside the arguments of the call.
-WORDS = frozenset(("d", "ndim", "outdim", "size", "before", "ones", "len", "inf"))
-
-
 _FUNCTIONS = ("ndim", "outdim", "size", "before", "ones", "len")
+
+# What expressions can speak of beside the arguments of the call.
+WORDS = frozenset((*_FUNCTIONS, "d", "inf"))
 
 
 @dataclass(frozen=True)
