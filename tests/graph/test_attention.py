@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from shardwise.graph import attention, attention_backward, capture, run
-from shardwise.graph._attention import fused_attention
+from shardwise.graph._attention import _bias, _is_aligned, fused_attention
 
 
 def heads(*shape, dtype=torch.float64):
@@ -131,3 +131,22 @@ def test_attention_with_dropout_draws_a_seed():
     [node] = [n for n in graph.nodes if n.op == "shardwise.attention.default"]
     assert node.args[4] is not None
     assert node.args[7] == 0.2
+
+
+@pytest.mark.parametrize(
+    "mask", [BOOLEAN, BOOLEAN[:, :, :1], BOOLEAN[..., :1], ADDED], ids=["whole", "keys", "queries", "added"]
+)
+def test_a_gpu_gets_masks_as_aligned_rows_to_add(mask):
+    query, key = (torch.randn(2, 4, n, 8, dtype=torch.bfloat16) for n in (6, 7))
+    mask = mask if mask.dtype == torch.bool else mask.bfloat16()
+    bias = _bias(mask, query, key)
+    assert bias.shape == (2, 4, 6, 7) and _is_aligned(bias)
+    wanted = torch.zeros(()).masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else mask
+    assert torch.equal(bias, wanted.bfloat16().expand_as(bias))
+
+
+def test_a_mask_that_lies_as_a_gpu_wants_it_is_not_copied():
+    query, key = (torch.randn(2, 4, 8, 8, dtype=torch.bfloat16) for _ in range(2))
+    mask = torch.randn(2, 1, 8, 8, dtype=torch.bfloat16)
+    assert _bias(mask, query, key).data_ptr() == mask.data_ptr()
+    assert _bias(mask[..., 1:], query, key[:, :, 1:]).data_ptr() != mask[..., 1:].data_ptr()

@@ -1,5 +1,7 @@
 """What limits a kernel follows from how its tensors lie in memory."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -42,7 +44,21 @@ def test_a_strided_kernel_takes_longer_than_its_bytes_do():
     assert compute_seconds(device, "strided", *call) > 2 * compute_seconds(device, "memory", *call)
 
 
-def test_backward_of_flash_attention_sums_in_float32():
+def test_small_heads_of_attention_take_a_gpu_as_long_as_larger_ones():
+    def seconds(cluster, size):
+        query = TensorInfo((1, 16, 8192, size), BF16)
+        call = (query, query, query, None, None, True, 1.0, 0.0)
+        made = (query, TensorInfo((1, 16, 8192), torch.float32))
+        device = replace(Cluster.preset(cluster).device, exposed={})
+        op = overload("shardwise.attention.default")
+        return compute_seconds(device, "attention", op, call, {}, made) - device.launch
+
+    assert seconds("h200", 32) == seconds("h200", 64) == pytest.approx(seconds("h200", 128) * 96 / 128)
+    assert seconds("h200", 80) == seconds("h200", 128)
+    assert seconds("laptop", 64) == pytest.approx(seconds("laptop", 128) / 2)
+
+
+def test_backward_of_fused_attention_sums_in_float32():
     def tensor(heads):
         return TensorInfo((2, heads, 256, 64), BF16)
 

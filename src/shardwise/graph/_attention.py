@@ -4,13 +4,15 @@ What torch dispatches `scaled_dot_product_attention` to depends on the device, s
 would hold a CPU kernel. The pair here stands for all of them: softmax(q k^T * scale + mask) v, with the logarithm of
 the softmax's denominator as second output, from which the backward recomputes the probabilities. Heads of key and
 value may be shared by groups of query heads. Dropout is a function of a seed, so the pair is deterministic. The
-kernel registered here is exact and runs anywhere; a device's own kernel is registered for that device.
+exact kernel runs anywhere; on CUDA the pair runs what torch itself would for the call, where there is such a kernel.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
 _ARGUMENTS = "Tensor? mask, Tensor? seed, bool causal, float scale, float dropout"
 
@@ -124,29 +126,133 @@ attention_backward = torch.library.custom_op(
 )
 
 
-def _has_flash_kernel(query: Tensor, key: Tensor, value: Tensor, rest: tuple[Any, ...]) -> bool:
-    """Whether torch's flash attention on CUDA computes this call."""
-    mask, _seed, causal, _scale, dropout = rest
-    size = query.shape[-1]
-    return (
-        mask is None
-        and not dropout
-        and query.dtype in (torch.float16, torch.bfloat16)
-        and size == value.shape[-1]
-        and size % 8 == 0
-        and size <= 256
-        and not (causal and query.shape[2] != key.shape[2])  # it aligns the triangle at the other corner
+_Kernel = tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., tuple[Tensor, Tensor, Tensor]]]
+
+
+def _cudnn(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    output, logsumexp, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention.default(
+        query, key, value, _bias(mask, query, key), True, 0.0, causal, scale=scale
     )
+    return output, logsumexp.squeeze(-1)
+
+
+def _cudnn_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, logsumexp: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    mask, causal, scale = rest
+    # Torch finds cuDNN's plan by how query, key and value lie in memory alone: one way for the others must go with it.
+    if sorted(range(4), key=query.stride().__getitem__) != [3, 1, 2, 0]:
+        query = _by_position(query)
+    saved = (grad, query, key, value, output, logsumexp.unsqueeze(-1))
+    sizes = (None, None, query.shape[2], key.shape[2])
+    unused = torch.empty((), dtype=torch.int64, device=query.device)
+    return torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default(
+        *saved, unused, unused, _bias(mask, query, key), *sizes, 0.0, causal, scale=scale
+    )
+
+
+def _bias(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """The mask as what is added to the scores, in rows that are aligned."""
+    if mask is None:
+        return None
+    keys, bias = key.shape[2], mask
+    if mask.dtype == torch.bool or mask.shape[-1] != keys or mask.stride(-1) != 1 or not _is_aligned(mask):
+        bias = query.new_zeros((*mask.shape[:-1], keys + -keys % 8))[..., :keys]
+        bias = bias.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else bias.copy_(mask)
+    return bias.expand(*query.shape[:3], keys)
+
+
+def _flash(
+    query: Tensor, key: Tensor, value: Tensor, _mask: None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    output, logsumexp, *_ = torch.ops.aten._scaled_dot_product_flash_attention.default(
+        query, key, value, 0.0, causal, scale=scale
+    )
+    return output, logsumexp
+
+
+def _flash_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, logsumexp: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    _mask, causal, scale = rest
+    saved = (grad, query, key, value, output, logsumexp)
+    sizes = (None, None, query.shape[2], key.shape[2])
+    unused = torch.empty(2, dtype=torch.uint64, device=query.device)
+    return torch.ops.aten._scaled_dot_product_flash_attention_backward.default(
+        *saved, *sizes, 0.0, causal, unused, unused, scale=scale
+    )
+
+
+def _efficient(
+    query: Tensor, key: Tensor, value: Tensor, _mask: None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    output, logsumexp, *_ = torch.ops.aten._scaled_dot_product_efficient_attention.default(
+        query, key, value, None, True, 0.0, causal, scale=scale
+    )
+    return output, logsumexp[..., : query.shape[2]].contiguous()
+
+
+def _efficient_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, logsumexp: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    _mask, causal, scale = rest
+    padded = torch.nn.functional.pad(logsumexp, (0, -query.shape[2] % 32), value=torch.inf)
+    unused = torch.empty((), dtype=torch.int64, device=query.device)
+    wanted = [True, True, True, False]
+    *grads, _ = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default(
+        grad, query, key, value, None, output, padded, unused, unused, 0.0, wanted, causal, scale=scale
+    )
+    return tuple(grads)
+
+
+# What they put out as logarithms means the same, so one's backward may follow another's forward.
+_KERNELS: dict[SDPBackend, _Kernel] = {
+    SDPBackend.CUDNN_ATTENTION: (_cudnn, _cudnn_backward),
+    SDPBackend.FLASH_ATTENTION: (_flash, _flash_backward),
+    SDPBackend.EFFICIENT_ATTENTION: (_efficient, _efficient_backward),
+}
+
+
+def _torchs_kernel(query: Tensor, key: Tensor, value: Tensor, rest: tuple[Any, ...]) -> _Kernel | None:
+    """What torch itself runs this call with on CUDA, forward and backward; None where the exact kernel is to run."""
+    mask, _seed, causal, scale, dropout = rest
+    if dropout or not (query.numel() and key.numel()):
+        return None
+    if mask is not None and (causal or mask.dtype not in (torch.bool, query.dtype)):
+        return None
+    grouped = query.shape[1] != key.shape[1]
+    # Asked as in training, wherever the call is made: the kernel must have a backward for it.
+    with torch.inference_mode(), torch.enable_grad():
+        choice = torch.ops.aten._fused_sdp_choice.default(
+            query.detach().requires_grad_(), key, value, mask, 0.0, causal, scale=scale, enable_gqa=grouped
+        )
+    backend = SDPBackend(choice)
+    if backend == SDPBackend.FLASH_ATTENTION and query.shape[-1] % 8:
+        return None  # torch would pad the heads
+    if backend == SDPBackend.EFFICIENT_ATTENTION and (grouped or mask is not None):
+        return None
+    return _KERNELS.get(backend)
+
+
+def _is_aligned(tensor: Tensor) -> bool:
+    """Whether all rows begin at multiples of 16 bytes, which is how the kernels read them."""
+    strides = [n for n, size in zip(tensor.stride()[:-1], tensor.shape, strict=False) if size > 1]
+    return not any(start % 16 for start in (tensor.data_ptr(), *(n * tensor.element_size() for n in strides)))
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    return tensor if _is_aligned(tensor) else tensor.clone()
 
 
 @attention.register_kernel("cuda")
 def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    if not _has_flash_kernel(query, key, value, rest):
+    kernel = _torchs_kernel(query, key, value, rest)
+    if kernel is None:
         return _forward(query, key, value, *rest)
-    _mask, _seed, causal, scale, _dropout = rest
-    output, logsumexp, *_ = torch.ops.aten._scaled_dot_product_flash_attention.default(
-        query, key, value, 0.0, causal, scale=scale
-    )
+    mask, _seed, causal, scale, _dropout = rest
+    output, logsumexp = kernel[0](*map(_aligned, (query, key, value)), mask, causal, scale)
     return _by_position(output), logsumexp
 
 
@@ -154,15 +260,12 @@ def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Te
 def _(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, logsumexp: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if not _has_flash_kernel(query, key, value, rest):
+    kernel = _torchs_kernel(query, key, value, rest)
+    if kernel is None:
         return _backward(grad, query, key, value, output, logsumexp, *rest)
-    _mask, _seed, causal, scale, _dropout = rest
-    saved = (grad, query, key, value, output, logsumexp)
-    sizes = (None, None, query.shape[2], key.shape[2])
-    unused = torch.empty(2, dtype=torch.uint64, device=query.device)
-    grads = torch.ops.aten._scaled_dot_product_flash_attention_backward.default(
-        *saved, *sizes, 0.0, causal, unused, unused, scale=scale
-    )
+    mask, _seed, causal, scale, _dropout = rest
+    given = map(_aligned, (_by_position(grad), query, key, value, _by_position(output)))
+    grads = kernel[1](*given, logsumexp.contiguous(), mask, causal, scale)
     return tuple(map(_by_position, grads))
 
 

@@ -2,6 +2,7 @@
 
 from ._calibrate import Calibration, calibrate, fit_file
 from ._cluster import COLLECTIVES, Cluster, Collective, Device, Level, Link
+from ._measure import worked_head
 from ._mesh import Mesh
 
 __all__ = [
@@ -15,4 +16,5 @@ __all__ = [
     "Mesh",
     "calibrate",
     "fit_file",
+    "worked_head",
 ]

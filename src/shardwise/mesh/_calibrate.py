@@ -151,6 +151,7 @@ def _fitted(device: Device, samples: Sequence[Sample]) -> Device:
         startup=startup,
         exposed=exposed,
         elements=elements,
+        tiled_heads=device.name != "cpu",
     )
 
 

@@ -114,7 +114,8 @@ class Device:
     `attention_backward` of the operations, `memory` (kernels that walk through memory in order) and `reduction` of
     the bytes. Traffic is hidden behind arithmetic, except that of the kinds in `exposed`: it is added, at that share
     of the bandwidth. `elements` is how many elements a second a `strided` kernel handles, one that works out for each
-    where it lies (broadcasts, permuted tensors); None if bytes alone count. `launch` is the seconds that starting any
+    where it lies (broadcasts, permuted tensors); None if bytes alone count. With `tiled_heads`, attention's operations
+    are those of heads of `worked_head`. `launch` is the seconds that starting any
     kernel takes, `startup` what a kernel of a kind takes beyond that however little it does.
     """
 
@@ -127,6 +128,7 @@ class Device:
     startup: Mapping[str, float] = field(default_factory=dict)
     exposed: Mapping[str, float] = field(default_factory=dict)
     elements: float | None = None
+    tiled_heads: bool = False
 
     def rate(self, dtype: object) -> float:
         """Operations per second in `dtype` (a `torch.dtype` or its name); float32's if none is stated."""
@@ -290,15 +292,16 @@ def _presets() -> dict[str, Cluster]:
     reached: dict[str, Any] = {
         "efficiency": {
             "matmul": 0.817,
-            "attention": 0.353,
-            "attention_backward": 0.312,
-            "memory": 0.88,
-            "reduction": 0.63,
+            "attention": 0.726,
+            "attention_backward": 0.675,
+            "memory": 0.885,
+            "reduction": 0.628,
         },
-        "launch": 2.05e-6,
-        "startup": {"matmul": 2.14e-6, "memory": 0.0, "reduction": 2.68e-6, "strided": 2.99e-7},
-        "exposed": {"attention": 0.419, "attention_backward": 0.265},
-        "elements": 3.72e11,
+        "launch": 2.27e-6,
+        "startup": {"matmul": 1.94e-6, "memory": 0.0, "reduction": 2.58e-6, "strided": 2.98e-7},
+        "exposed": {"attention": 0.713, "attention_backward": 0.295},
+        "elements": 3.78e11,
+        "tiled_heads": True,
     }
     ampere = {"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12, "int8": 624e12}
     ada = {

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 FORMAT = "shardwise.samples/1"
 
@@ -30,7 +29,8 @@ FORMAT = "shardwise.samples/1"
 class Sample:
     """One call: what it does in floating-point operations and bytes read and written, and the seconds it took.
 
-    Kernels that do no arithmetic to speak of count one operation per element. The kinds are those of
+    Kernels that do no arithmetic to speak of count one operation per element, and attention on a GPU counts those of
+    `worked_head`. The kinds are those of
     `Device.efficiency`, and `launch` (a kernel with next to nothing to do), `strided` (`Device.elements`), `link`
     (a copy from one GPU to another).
     """
@@ -267,6 +267,12 @@ def _norm_backward(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: 
     return torch.ops.aten.native_layer_norm_backward(grad, x, size, mean, rstd, weight, weight, wanted)
 
 
+def worked_head(size: int) -> int:
+    """As how large a head attention on a GPU works on one: in steps of 64, and as if it had no less than 96, since
+    below that the exponentials of the softmax take longer than the products."""
+    return max(96, size + -size % 64)
+
+
 def _attention(random: _Random, dtype: torch.dtype, scale: float) -> Iterator[Case]:
     """Fused attention, and its backward alone: batch, heads, heads of keys, positions, size of a head."""
     shapes = [
@@ -284,7 +290,8 @@ def _attention(random: _Random, dtype: torch.dtype, scale: float) -> Iterator[Ca
         for causal in (False, True):
             given = _Attention(random, many, few, dtype, causal)
             pairs = positions * (positions + 1) // 2 if causal else positions**2
-            product = 2 * batch * heads * pairs * size
+            worked = worked_head(size) if random.device == "cuda" else size
+            product = 2 * batch * heads * pairs * worked
             big, small = math.prod(many) * dtype.itemsize, math.prod(few) * dtype.itemsize
             name = f"{'causal' if causal else 'full'} {batch}x{heads}/{groups}x{positions}x{size}"
             forward, backward = 2 * (big + small), 4 * (big + small)
@@ -308,22 +315,16 @@ class _Attention:
             for shape in (self.many, self.few, self.few, self.many)
         )
         q, k, v = (x.requires_grad_() for x in (q, k, v))
-        return q, k, v, self.causal, _fused(q, k, v, self.causal), grad
+        return q, k, v, self.causal, _attend(q, k, v, self.causal), grad
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, causal: bool, *_: Tensor) -> Tensor:
-    with torch.no_grad():
-        return _fused(q, k, v, causal)
+    """By the kernel of torch's choice, which is the one that plans run, and as in training: with its logarithms."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
 
 
 def _attend_backward(q: Tensor, k: Tensor, v: Tensor, causal: bool, out: Tensor, grad: Tensor) -> Any:
     return torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)
-
-
-def _fused(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """By torch's flash attention, the kernel that plans run."""
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
 
 
 def _links(random: _Random) -> Iterator[Case]:

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ..errors import UsageError
 from ..graph import TensorInfo, cost, is_view
-from ..mesh import Device
+from ..mesh import Device, worked_head
 
 
 def compute_seconds(
@@ -30,6 +30,9 @@ def compute_seconds(
     flops, moved = cost(op, args, kwargs, outputs)
     tensors = [t for t in (*_leaves(args), *_leaves(kwargs), *outputs) if isinstance(t, TensorInfo)]
     dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), torch.float32)
+    if device.tiled_heads and kind in ("attention", "attention_backward"):
+        size = tensors[kind == "attention_backward"].shape[-1]  # of the query, which follows the gradient
+        flops = flops * worked_head(size) // size
     elements = max((t.numel for t in outputs if t is not None), default=0)
     return device.seconds(kind, flops, moved, dtype, elements)
 
@@ -65,7 +68,7 @@ def _strided(op: torch._ops.OpOverload, inputs: Sequence[TensorInfo], result: Te
 
 
 def scratch_bytes(op: torch._ops.OpOverload, inputs: Sequence[TensorInfo]) -> int:
-    """What a kernel holds while it runs, beside its inputs and outputs: flash attention's backward sums in float32."""
+    """What a kernel holds while it runs, beside its inputs and outputs: fused attention's backward sums in float32."""
     if str(op) != "shardwise.attention_backward.default" or inputs[1].dtype.itemsize != 2:
         return 0
     _grad, query, key = inputs[:3]
