@@ -53,6 +53,7 @@ def test_lists_and_dtypes_can_be_given():
         (["check", "torch.abs", "P(sum)", "--shape", "4,6"], "has no '->'"),
         (["discover", "no.such:function", "--shape", "4"], "cannot import"),
         (["discover", "nothere::op", "--shape", "4"], "unknown op"),
+        (["discover", "torch.sum", "--sweep", "--kw=dim=1"], "--kw is part of an example call"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, message):

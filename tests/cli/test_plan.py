@@ -40,6 +40,7 @@ def test_meshes_of_some_devices_are_ranked(shardwise):
         (("model.py:build", "--mesh", "dp=2", "--cluster", "abacus"), "unknown cluster 'abacus'"),
         (("model.py:build", "--mesh", "dp=2", "--optimizer", "magic"), "unknown optimizer 'magic'"),
         (("graph.json", "--mesh", "dp=2"), "graph.json cannot be read"),
+        (("model.py:build", "--devices", "0"), "--devices is 0: it must be at least 1"),
     ],
 )
 def test_mistakes_are_answered_with_one_sentence(shardwise, words, complaint):

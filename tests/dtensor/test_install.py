@@ -178,6 +178,23 @@ def test_installing_twice_is_installing_once():
     assert len(registered()) > 1000
 
 
+def test_a_book_that_cannot_be_installed_whole_is_not_installed(monkeypatch):
+    import shardwise.dtensor._install as room
+
+    extend, calls = room.extend, []
+
+    def broken(rule, **options):
+        calls.append(rule)
+        if len(calls) > 5:
+            raise MemoryError("no room")
+        extend(rule, **options)
+
+    monkeypatch.setattr(room, "extend", broken)
+    with pytest.raises(MemoryError):
+        sw.install()
+    assert len(calls) == 6 and not registered()
+
+
 def test_a_second_rule_for_an_operator_is_an_error_that_names_both():
     rule = Rule("aten.mm.default", (Clause.parse("S(0), R -> S(0)"),))
     sw.install()

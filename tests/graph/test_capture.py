@@ -296,6 +296,38 @@ def test_modules_that_a_function_reaches_are_its_parameters():
         torch.testing.assert_close(ran.gradients[f"{name}.second.bias"], net.second.bias.grad)
 
 
+@torch.library.custom_op("shardwise_tests::scaled", mutates_args=())
+def scaled_by(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x * factor
+
+
+scaled_by.register_fake(lambda x, factor: torch.empty_like(x))
+
+
+class Callable:
+    def __call__(self, x, *, factor):
+        return x * factor
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "name", "op"),
+    [
+        (scaled_by, (2.0,), {}, "shardwise_tests.scaled.default", "shardwise_tests.scaled.default"),
+        (functools.partial(scaled_by, factor=2.0), (), {}, "shardwise_tests.scaled.default", None),
+        (torch.ops.aten.mul.Scalar, (2.0,), {}, "aten.mul.Scalar", "aten.mul.Scalar"),
+        (torch.ops.aten.mul, (2.0,), {}, "aten.mul", "aten.mul.Tensor"),
+        (functools.partial(torch.softmax, dim=1), (), {}, "softmax", "aten._softmax.default"),
+        (torch.mm, (torch.rand(6, 2),), {}, "mm", "aten.mm.default"),
+        (Callable(), (), {"factor": 2.0}, "Callable", "aten.mul.Tensor"),
+    ],
+    ids=str,
+)
+def test_whatever_can_be_called_is_captured(function, args, kwargs, name, op):
+    graph = capture(function, (torch.rand(3, 6), *args), kwargs, training=False)
+    assert graph.name == name
+    assert [node.op for node in graph.nodes] == [op or "shardwise_tests.scaled.default"]
+
+
 def outer(x):
     return sum(inner(row) for row in x)
 

@@ -53,25 +53,27 @@ def plan(
     if (mesh is None) == (devices is None):
         raise UsageError("give either --mesh, such as dp=8,tp=8, or --devices, such as 64")
     require_writable(out)
+    from ..mesh import Cluster, Mesh
     from ..plan import Plan, plan_graph
 
-    graph = _graph(build, inference, as_json)
+    meshes = [Mesh.parse(mesh)] if mesh is not None else [Mesh.parse(text) for text in _meshes(devices)]
     options: dict[str, Any] = {
-        "cluster": cluster,
+        "cluster": Cluster.of(cluster),
         "memory": memory,
         "optimizer": optimizer,
         "pin": dict(_pins(pin or [])),
         "time_limit": time_limit,
     }
+    graph = _graph(build, inference, as_json)
     ranked: list[tuple[str, Plan | str]] = []
-    for text in [mesh] if mesh is not None else _meshes(devices or 1):
-        with Bars(quiet=as_json, title="" if mesh is not None else text) as progress:
+    for each in meshes:
+        with Bars(quiet=as_json, title="" if mesh is not None else str(each)) as progress:
             try:
-                ranked.append((text, plan_graph(graph, mesh=text, progress=progress, **options)))
+                ranked.append((str(each), plan_graph(graph, mesh=each, progress=progress, **options)))
             except UsageError as error:
                 if mesh is not None:
                     raise
-                ranked.append((text, str(error)))
+                ranked.append((str(each), str(error)))
     made = [(text, found) for text, found in ranked if isinstance(found, Plan)]
     if not made:
         raise UsageError(f"no mesh of {devices} devices will do; on {ranked[0][0]}: {ranked[0][1]}")
@@ -116,9 +118,9 @@ def _pins(pins: list[str]) -> list[tuple[str, str]]:
     return found
 
 
-def _meshes(devices: int) -> list[str]:
+def _meshes(devices: int | None) -> list[str]:
     """All meshes of one axis or two whose sizes divide the number of devices."""
-    if devices < 1:
+    if devices is None or devices < 1:
         raise UsageError(f"--devices is {devices}: it must be at least 1")
     inner = [size for size in range(2, devices + 1) if devices % size == 0 and size < devices]
     return [f"dp={devices}", *(f"dp={devices // size},tp={size}" for size in inner)]

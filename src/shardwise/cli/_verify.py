@@ -43,10 +43,12 @@ def verify(
     """
     import torch
 
-    from .. import Plan, capture
+    from .. import Mesh, Plan, capture
     from .. import verify as run
     from ..plan import plan_graph, random_plan
 
+    if plan is not None and random:
+        raise UsageError("--random makes plans of its own: leave out --plan, or --random")
     if plan is None and mesh is None:
         raise UsageError(
             "give either --mesh, such as dp=2,tp=2, or --plan, a file that `shardwise plan` wrote"
@@ -57,7 +59,7 @@ def verify(
         model, args, kwargs = built(build)
         if plan is not None:
             plans = [Plan.load(plan)]
-            if mesh is not None and str(plans[0].mesh) != mesh.replace(" ", ""):
+            if mesh is not None and plans[0].mesh != Mesh.parse(mesh):
                 raise UsageError(
                     f"the plan is for mesh {plans[0].mesh}, not for {mesh}: leave out --mesh, or plan again"
                 )

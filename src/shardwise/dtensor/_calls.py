@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..discover import opinfos, samples
 from ..errors import UsageError
+from ..rules import call_text
 
 # Samples of one OpInfo that are run, and elements in a tensor beyond which a call is left out.
 _SAMPLES = 60
@@ -43,8 +44,7 @@ class OverloadCall:
         return [t for t in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(t, Tensor)]
 
     def __str__(self) -> str:
-        parts = [_shown(a) for a in self.args] + [f"{k}={_shown(v)}" for k, v in self.kwargs.items()]
-        return f"{self.op}({', '.join(parts)})"
+        return f"{self.op}{call_text(self.args, self.kwargs)}"
 
 
 def telling_calls(
@@ -221,11 +221,3 @@ def _may_reach(pattern: str, info: Any) -> bool:
         str(name).removeprefix("nn.functional.").replace(".", "_") for name in (info.name, info.aten_name)
     )
     return bool(stem) and any(name.startswith(stem) for name in names)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype)[6:]}{list(value.shape)}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_shown(v) for v in value) + "]"
-    return repr(value)

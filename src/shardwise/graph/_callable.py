@@ -6,11 +6,13 @@ which the function knows them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from inspect import signature, unwrap
 from types import CodeType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.fx.proxy import _register_stack_trace_anchor
 
@@ -22,27 +24,26 @@ class Function(nn.Module):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.forward = function if _has_signature(function) else _in_python(function)
+        self.forward = function if _is_in_python(function) else _in_python(function)
         _register_stack_trace_anchor(unwrap(function))  # else torch keeps the lines of `forward`s alone
         for name, module in _modules_of(function, set()):
             if module not in self._modules.values():
                 self.add_module(_free_name(self, name), module)
 
 
-def _has_signature(function: Callable[..., Any]) -> bool:
-    try:
-        signature(function)
-    except ValueError:
-        return False
-    return True
+def _is_in_python(function: Callable[..., Any]) -> bool:
+    return hasattr(function.func if isinstance(function, partial) else function, "__code__")
 
 
 def _in_python(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is written in C, such as `torch.matmul`, as one that can be traced."""
+    """What is written in C, such as `torch.matmul`, or is an object that can be called, as a function that can be
+    traced."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
+    with suppress(ValueError):  # most that are written in C do not tell what they take
+        forward.__signature__ = signature(function)  # type: ignore[attr-defined]
     return forward
 
 
@@ -59,6 +60,10 @@ def name_of(target: Any) -> str:
         return type(as_module(target)).__name__
     if isinstance(target, partial):
         return name_of(target.func)
+    if isinstance(target, torch.library.CustomOpDef):
+        return str(target._opoverload)
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return str(target)
     name = getattr(target, "__qualname__", type(target).__name__).replace("<locals>.", "")
     return name.removeprefix("_VariableFunctionsClass.")  # which is where torch has `torch.mm` and its like
 

@@ -100,7 +100,7 @@ def capture(
     if training and not any(graph.gradients.values()):
         raise UsageError(
             f"{name} has nothing to train: no parameter or argument that requires a gradient reaches "
-            f"{', '.join(outputs)}; capture it with training=False"
+            f"{', '.join(outputs)}; capture it with training=False, or --inference on the command line"
         )
     return graph
 

@@ -21,7 +21,7 @@ from ..errors import UsageError
 from ..files import read_json, write_text
 from ..graph import Graph, Node, Ref, TensorInfo
 from ..placements import Row, is_partial, parse_placement
-from ..rules import book_rows
+from ..rules import book_rows, call_text
 
 Source = Literal["book", "discovered", "replicated"]
 
@@ -207,7 +207,7 @@ class _Cache:
         self._kept: dict[str, Any] | None = None
 
     def rows(self, node: Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Row], str]:
-        text = _call_text(node, args, kwargs)
+        text = f"{node.op}{call_text(args, kwargs)}"
         entry = _found_here.get((node.overload, text)) or self._load().get(text)
         if entry is None:
             found = _discover(node, args, kwargs)
@@ -247,18 +247,6 @@ class _Cache:
 def _default_cache() -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("SHARDWISE_CACHE") or Path(home) / "shardwise")
-
-
-def _call_text(node: Node, args: list[Any], kwargs: dict[str, Any]) -> str:
-    def text(value: Any) -> str:
-        if isinstance(value, torch.Tensor):
-            return f"{str(value.dtype)[6:]}{list(value.shape)}"
-        if isinstance(value, tuple | list):
-            return f"[{', '.join(map(text, value))}]"
-        return repr(value)
-
-    given = [*map(text, args), *(f"{key}={text(value)}" for key, value in kwargs.items())]
-    return f"{node.op}({', '.join(given)})"
 
 
 def _discover(node: Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Row], str] | Crash:

@@ -1,6 +1,6 @@
 """How operators may be sharded: the rule language and factors, clauses, and rules made of them."""
 
-from ._bind import DIM_ARGUMENTS, Bound, Reading, bind, flat_outputs, named_arguments
+from ._bind import DIM_ARGUMENTS, Bound, Reading, bind, call_text, flat_outputs, named_arguments
 from ._book import VERDICTS, Book, Entry, require_no_others, write
 from ._cases import UNIMPORTANT, Case, constants, is_covered, plain
 from ._clause import Clause, Term
@@ -43,6 +43,7 @@ __all__ = [
     "bind",
     "book",
     "book_rows",
+    "call_text",
     "constants",
     "derived",
     "factors_of_call",

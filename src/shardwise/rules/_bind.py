@@ -5,7 +5,7 @@ absent. Dims that arguments name are counted from 0.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -43,6 +43,21 @@ class Bound:
 def is_tensor(value: Any) -> bool:
     """Tensors, and stand-ins that have a shape and a dtype."""
     return isinstance(value, Tensor) or (hasattr(value, "shape") and hasattr(value, "dtype"))
+
+
+def argument_text(value: Any) -> str:
+    """A value that a call is given, as text: tensors by dtype and shape, `float32[4, 6]`."""
+    if is_tensor(value):
+        return f"{str(value.dtype)[6:]}{list(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(argument_text, value))}]"
+    return repr(value)
+
+
+def call_text(args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
+    """What a call is given, as text: `(float32[4, 6], dim=1)`."""
+    given = [*map(argument_text, args), *(f"{name}={argument_text(v)}" for name, v in kwargs.items())]
+    return f"({', '.join(given)})"
 
 
 def named_arguments(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,169 @@
+"""`shardwise discover --sweep`: the rule of an operator from many calls, its report, and the code that is emitted."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import UsageError
+from ..files import write_text
+from ..progress import Progress
+from ._app import print_json
+from ._call import value_of
+from ._progress import Bars
+
+if TYPE_CHECKING:
+    from ..report import Block
+
+Sweeps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sweep", help="Vary ranks, shapes and arguments and find the rule; dim=0,1,-1 adds values."
+    ),
+]
+
+
+def sweep_op(
+    op: str,
+    examples: list[Any],
+    sweep: list[str],
+    yaml: Path | None,
+    strategy: Path | None,
+    tests: Path | None,
+    html: Path | None,
+    json: bool,
+) -> None:
+    """Sweep, synthesize, report and emit, in a child process that may crash."""
+    import torch
+
+    from ..discover import Crash, report, resolve_op, run_isolated, studies, yaml_report
+
+    torch.set_num_threads(1)
+    values = dict(_swept(text) for text in sweep if text)
+    if tests is not None and strategy is None:
+        raise UsageError("--emit-tests needs --emit-strategy: the tests import the strategy")
+
+    def answer(progress: Progress) -> dict[str, Any]:
+        progress("collecting calls")
+        found = studies(resolve_op(op), examples, values, partial(progress, "studying calls"))
+        progress("writing")
+        rules = [s.rule for s in found if s.rule is not None]
+        texts = {"yaml": yaml_report(found), "reports": [report(s) for s in found]}
+        if strategy is not None and rules:
+            from ..discover import emit_strategy, emit_tests
+
+            calls = [
+                (j.call.op, *j.call.arguments(j.call.tensors)) for s in found if s.rule for j in s.judged
+            ]
+            try:
+                texts["strategy"] = emit_strategy(rules, calls)
+                if tests is not None:
+                    texts["tests"] = emit_tests(rules, calls, strategy.stem)
+            except UsageError as error:
+                texts["refused"] = str(error)
+        return texts
+
+    with Bars(quiet=json) as bars:
+        texts = run_isolated(answer, progress=bars)
+    if isinstance(texts, Crash):
+        raise UsageError(
+            f"{op} ended the process with {texts} during the sweep: give other examples with --shape"
+        )
+    paths = {"yaml": yaml, "strategy": strategy, "tests": tests}
+    for key, path in paths.items():
+        if path is not None and key in texts:
+            write_text(path, texts[key])
+    if html is not None:
+        from ..report import prose_page
+
+        write_text(html, prose_page(_rule_blocks(op, texts["reports"])))
+    if json:
+        print_json(texts["reports"])
+    else:
+        _show_reports(texts, paths)
+    if strategy is not None and "strategy" not in texts:
+        why = texts.get("refused") or f"no few clauses yield the rows of {op}"
+        raise UsageError(f"{strategy} was not written: {why}")
+
+
+def _show_reports(texts: dict[str, Any], paths: Mapping[str, Path | None]) -> None:
+    console = Console()
+    for document in texts["reports"]:
+        _show_report(console, document)
+    for key, path in paths.items():
+        if path is not None and key in texts:
+            console.print(f"wrote {path}")
+
+
+def _show_report(console: Console, document: dict[str, Any]) -> None:
+    console.print(f"[bold]{document['overload']}[/bold]  {document['analysis']['category']}")
+    if "clauses" not in document:
+        console.print(_without_rule(document))
+        return
+    table = Table("clause", "because")
+    for clause, reason in _clauses(document):
+        table.add_row(clause, reason)
+    console.print(table)
+    console.print(_held(document))
+
+
+def _clauses(document: dict[str, Any]) -> list[tuple[str, str]]:
+    """Each clause of a report with its reason; none where no rule was found."""
+    if "clauses" not in document:
+        return []
+    rules = [*document["unconditional_rules"][1:], *document["conditional_rules"]]
+    reasons = {
+        (tuple(r["inputs"]), tuple(r["output"]), r.get("condition")): r["justification"] for r in rules
+    }
+    return [(clause, _reason(clause, reasons)) for clause in document["clauses"]]
+
+
+def _rule_blocks(op: str, reports: list[dict[str, Any]]) -> "Iterator[Block]":
+    """The rules that a sweep found, as the blocks of a page."""
+    from ..report import Heading, Table
+
+    yield Heading(1, f"How {op} may be sharded")
+    for document in reports:
+        yield Heading(2, document["overload"])
+        if "clauses" not in document:
+            yield _without_rule(document)
+            continue
+        yield _held(document)
+        yield Table(("clause", "because"), [(f"`{clause}`", why) for clause, why in _clauses(document)])
+
+
+def _held(document: dict[str, Any]) -> str:
+    evidence = document["evidence"]
+    return (
+        f"Built from {evidence['calls_built_from']} calls, held against {evidence['calls_held_out']} others; "
+        f"{evidence['experiments']} experiments, {evidence['cpu_seconds']} CPU seconds."
+    )
+
+
+def _without_rule(document: dict[str, Any]) -> str:
+    held, wrong = document["evidence"]["calls_held_out"], document["evidence"]["calls_that_disagree"]
+    why = f": {wrong} of {held} further calls disagree" if held else f" of {len(document['rows'])} calls"
+    return f"No few clauses yield the rows{why}; --json and --yaml have the rows of each call."
+
+
+def _reason(text: str, reasons: dict[Any, str]) -> str:
+    from ..rules import Clause
+
+    clause = Clause.parse(text)
+    key = (
+        tuple(map(str, clause.inputs)),
+        tuple(map(str, clause.outputs)),
+        " and ".join(clause.when) if clause.when else None,
+    )
+    return reasons.get(key, "")
+
+
+def _swept(text: str) -> tuple[str, list[Any]]:
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise UsageError(f"--sweep {text!r} has no '=': write it as dim=0,1,-1")
+    return name, [value_of(value) for value in values.split(",")]
