@@ -106,3 +106,28 @@ def test_backward_may_be_run_by_another_kernel_than_forward():
         exact = attention_backward(output, *given, output, logsumexp, *rest)
     for other in (flash, exact):
         torch.testing.assert_close(other, expected, rtol=4e-2, atol=4e-2)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16, F32])
+@pytest.mark.parametrize("masked", [False, True])
+def test_backward_of_a_part_of_the_keys_is_a_part_of_the_sum(dtype, masked):
+    """A rank that holds some of the keys has the logarithm of the denominator over all of them."""
+    torch.manual_seed(0)
+    query, key, value = tensors(dtype, (2, 8, 256, 64), (2, 8, 512, 64), (2, 8, 512, 64))
+    mask = torch.ones(256, 512, dtype=torch.bool, device="cuda").tril() if masked else None
+    rest = (None, False, 0.125, 0.0)
+    output, logsumexp = attention(query, key, value, mask, *rest)
+    wanted = attention_backward(output, query, key, value, output, logsumexp, mask, *rest)
+    parts = [
+        attention_backward(
+            *(output, query, key[:, :, cut], value[:, :, cut], output, logsumexp),
+            *(mask[:, cut] if masked else None, *rest),
+        )
+        for cut in (slice(0, 128), slice(128, 512))
+    ]
+    tolerance = 1e-3 if dtype == F32 else 4e-2
+    summed = parts[0][0] + parts[1][0]
+    torch.testing.assert_close(summed, wanted[0], rtol=tolerance, atol=tolerance)
+    for i in (1, 2):
+        joined = torch.cat([parts[0][i], parts[1][i]], 2)
+        torch.testing.assert_close(joined, wanted[i], rtol=tolerance, atol=tolerance)
