@@ -7,10 +7,13 @@ import gzip
 import json
 import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import UsageError
+
+Made = TypeVar("Made")
 
 
 def read_text(path: Path) -> str:
@@ -30,6 +33,15 @@ def read_json(path: Path) -> Any:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise UsageError(f"{path} is no JSON: {error}") from None
+
+
+def read_document(path: Path, read: Callable[[Any], Made]) -> Made:
+    """What `read` makes of the document in a file; its complaints begin with the file's name."""
+    document = read_json(path)
+    try:
+        return read(document)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 def write_text(path: Path, text: str) -> None:

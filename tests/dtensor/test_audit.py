@@ -207,7 +207,9 @@ def test_rows_are_written_as_rows():
 
 
 def test_an_audit_of_a_pattern():
+    threads = torch.get_num_threads()
     found = audit("aten.any.default")
+    assert torch.get_num_threads() == threads
     assert {(w.op, w.row) for w in found.wrong} == {("aten.any.default", "P(sum) -> P(sum)")}
     assert json.loads(json.dumps(found.to_json()))["wrong"][0]["output"] == "DTensor: True\nright:   False\n"
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import torch
 
+from ..progress import Progress, silent
 from ..rules import VERDICTS, Entry, overload, require_no_others, variants_of, write
 from ._learn import learn, learn_variant
-from ._reach import Progress, Reached, reach
+from ._reach import Reached, reach
 from ._state import State
 
 
@@ -26,13 +27,12 @@ def build(
     resume: bool = False,
     models: Path | None = None,
     pattern: str = "*",
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> dict[str, int]:
     """Build the book of the running torch into a folder; returns how many operators got each verdict.
 
     `models` is a file whose functions `build_*` return a model, its arguments and keyword arguments: the operators of
-    their captured graphs are reached, too. `pattern` names the OpInfos and models to start from. `progress` is told
-    (stage, done, total).
+    their captured graphs are reached, too. `pattern` names the OpInfos and models to start from.
     """
     require_no_others(out)
     torch.set_num_threads(1)
@@ -76,12 +76,9 @@ def _confirm(state: State, reached: Reached, name: str, original: str) -> None:
     state.keep(learn_variant(name, entry, reached.calls.get(name) or reached.calls[original]))
 
 
-def _in_parallel(
-    stage: str, tasks: Sequence[Callable[[], None]], workers: int, progress: Progress | None
-) -> None:
+def _in_parallel(stage: str, tasks: Sequence[Callable[[], None]], workers: int, progress: Progress) -> None:
     with ThreadPoolExecutor(workers) as pool:
         running = [pool.submit(task) for task in tasks]
         for done, finished in enumerate(as_completed(running)):
             finished.result()
-            if progress is not None:
-                progress(stage, done + 1, len(tasks))
+            progress(stage, done + 1, len(tasks))

@@ -24,6 +24,7 @@ from ..discover import Crash, foreach_opinfos, foreach_samples, op_name, opinfos
 from ..dtensor import OverloadCall, most_telling, overload_calls
 from ..errors import UsageError
 from ..graph import Graph, Ref, capture
+from ..progress import Progress, silent
 from ..rules import BOOKKEEPING, Recorder, overload
 
 # Samples of one source that are run, calls of an overload that are kept of one source, and elements of a tensor.
@@ -31,8 +32,6 @@ _SAMPLES = 60
 _KEPT = 24
 _ELEMENTS = 20_000
 _TIMEOUT = 120.0
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass
@@ -60,7 +59,7 @@ class Reached:
             self.unreached[source] = reason or "its samples call no ATen operator on dense tensors of the CPU"
 
 
-def reach(models: Path | None = None, pattern: str = "*", progress: Progress | None = None) -> Reached:
+def reach(models: Path | None = None, pattern: str = "*", progress: Progress = silent) -> Reached:
     """Everything that can be reached; `models` is a file of functions `build_*`, each returning a model, its
     arguments and keyword arguments. `pattern` names the OpInfos or models to start from, with `*`."""
     sources: list[tuple[str, Callable[[], bytes]]] = [
@@ -77,8 +76,7 @@ def reach(models: Path | None = None, pattern: str = "*", progress: Progress | N
     reached = Reached()
     for done, (name, run) in enumerate(sources):
         reached.add(name, run_isolated(run, _TIMEOUT))
-        if progress is not None:
-            progress("recording", done + 1, len(sources))
+        progress("recording", done + 1, len(sources))
     reached.calls = {name: _chosen(reached.calls[name]) for name in sorted(reached.calls)}
     return reached
 

@@ -6,7 +6,7 @@ DTensor itself computes the wrong number. A row that holds and for which DTensor
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,6 +32,7 @@ from ..discover import (
 )
 from ..errors import UsageError
 from ..placements import Row, is_partial, is_replicate, is_shard, placement_text
+from ..progress import Progress, silent
 from ._calls import OverloadCall, telling_calls
 from ._findings import Audit, Missing, Unsupported, Wrong
 from ._read import Answer, Unanswered, answers, ask, registration
@@ -69,19 +70,18 @@ def audit(
     *,
     jobs: int = 1,
     samples: int = 4,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> Audit:
     """Compare DTensor's rules with experiment, for the operators whose name matches.
 
     `pattern` is the name of an OpInfo (`linalg.vector_norm`) or of an overload (`aten.mm.default`, `mm`), with
-    `*`. Every call is audited in a process of its own; `progress` is told (stage, done, total).
+    `*`. Every call is audited in a process of its own.
 
     >>> found = audit("aten.linalg_vector_norm.default")                    # doctest: +SKIP
     >>> [str(wrong.row) for wrong in found.wrong]                           # doctest: +SKIP
     ['P(max) -> P(max)', 'P(min) -> P(min)']
     """
-    tell = progress or (lambda stage, done, total: None)
-    calls = list(telling_calls(pattern, samples, partial(tell, "collecting calls")).values())
+    calls = list(telling_calls(pattern, samples, partial(progress, "collecting calls")).values())
     if not calls:
         raise UsageError(f"no OpInfo sample reaches an operator that matches {pattern!r}: nothing to audit")
     found: list[list[CallFindings]] = [[]] * len(calls)
@@ -90,7 +90,7 @@ def audit(
         waiting = {pool.submit(_isolated, of_op): i for i, of_op in enumerate(calls)}
         for done, future in enumerate(as_completed(waiting)):
             found[waiting[future]] = future.result()
-            tell("auditing", done + 1, len(calls))
+            progress("auditing", done + 1, len(calls))
     return _merge([findings for of_op in found for findings in of_op])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import UsageError
-from ..files import read_json, write_text
+from ..files import read_document, write_text
 from ._graph import Graph, Input, Node, Output, Ref, TensorInfo
 
 FORMAT = "shardwise.graph/1"
@@ -54,11 +54,7 @@ def save(graph: Graph, path: Path) -> None:
 
 
 def load(path: Path) -> Graph:
-    document = read_json(path)
-    try:
-        return from_json(document)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+    return read_document(path, from_json)
 
 
 def _input_out(value: Input) -> dict[str, Any]:

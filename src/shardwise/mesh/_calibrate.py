@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..files import read_json
+from ..files import read_document
 from ..progress import Progress, silent
 from ._cluster import ARITHMETIC, Cluster, Device, Level
 from ._measure import FORMAT, Sample, measure
@@ -71,23 +71,26 @@ def calibrate(device: str = "cuda", *, links: str | None = None, progress: Progr
 
 def fit_file(path: Path, *, links: str | None = None) -> Calibration:
     """As `calibrate`, from the samples that `_measure.py` wrote on another machine."""
-    document = read_json(path)
-    try:
-        return fit(document, links=links)
-    except UsageError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} holds no samples of kernels: {error}") from None
+    return read_document(path, partial(fit, links=links))
 
 
-def fit(document: Mapping[str, Any], *, links: str | None = None) -> Calibration:
+def fit(document: Any, *, links: str | None = None) -> Calibration:
     """The cluster that explains the samples."""
-    if document.get("format") != FORMAT:
+    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         raise UsageError(f"these are no samples of kernels: their 'format' is not {FORMAT!r}")
-    samples = [Sample(**sample) for sample in document["samples"]]
-    name = document["device"]
+    try:
+        samples = [Sample(**sample) for sample in document["samples"]]
+        name, memory, devices = str(document["device"]), document["memory"], document["devices"]
+    except KeyError as error:
+        raise UsageError(f"the samples of kernels lack {error}") from None
+    except TypeError as error:
+        raise UsageError(f"the samples of kernels are malformed: {error}") from None
+    if lacking := {"launch", "matmul", "memory"} - {sample.kind for sample in samples}:
+        raise UsageError(
+            f"there are no samples of {' and '.join(sorted(lacking))} kernels to fit a device to"
+        )
     known = next((p for p in Cluster.presets() if p in name.lower()), None)
-    plain = _peaks(name, known, document["memory"], samples)
+    plain = _peaks(name, known, memory, samples)
     device = _fitted(plain, samples)
     default = "laptop" if name == "CPU" else "h100"
     levels = Cluster.preset(links or known or default).levels
@@ -96,7 +99,7 @@ def fit(document: Mapping[str, Any], *, links: str | None = None) -> Calibration
         taken = [s.seconds for s in between]
         per_byte, seconds = _two_terms([s.bytes for s in between], [1.0] * len(taken), taken, taken)
         link = replace(levels[0].link, bandwidth=1 / per_byte, latency=seconds)
-        levels = (Level(link, document["devices"]), *levels[-1:])
+        levels = (Level(link, devices), *levels[-1:])
     kinds = sorted({s.kind for s in samples} - {"launch", "link"})
     fits = tuple(_quality(kind, device, [s for s in samples if s.kind == kind]) for kind in kinds)
     return Calibration(Cluster(device.name, device, levels), fits)

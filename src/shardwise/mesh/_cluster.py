@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..errors import UsageError
-from ..files import read_json
+from ..files import read_document
 from ._mesh import Mesh
 
 Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute"]
@@ -210,11 +210,7 @@ class Cluster:
         if isinstance(cluster, Cluster):
             return cluster
         if str(cluster).endswith(".json"):
-            document = read_json(Path(cluster))
-            try:
-                return cls.from_json(document)
-            except UsageError as error:
-                raise UsageError(f"{cluster}: {error}") from None
+            return read_document(Path(cluster), cls.from_json)
         return cls.preset(str(cluster))
 
     def with_axes(self, **links: Link) -> "Cluster":

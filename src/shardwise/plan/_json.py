@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..files import read_json, write_text
+from ..files import read_document, write_text
 from ..graph import Graph, Ref
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
@@ -81,8 +81,4 @@ def save(plan: Plan, path: Path) -> None:
 
 
 def load(path: Path) -> Plan:
-    document = read_json(path)
-    try:
-        return from_json(document)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+    return read_document(path, from_json)
