@@ -302,13 +302,13 @@ def test_five_inputs_and_long_lists():
 
 def test_an_operator_may_have_its_own_generator():
     @sw.adversarial("aten.tan")
-    def parallel(shape, dtype, device, input_idx=0):
+    def gentle(shape, dtype, device, input_idx=0):
         """Values chosen for this operator alone."""
-        return torch.full(shape, 0.25, dtype=dtype)
+        return torch.linspace(0, 1, torch.Size(shape).numel(), dtype=dtype).reshape(shape)
 
     evidence = sw.discover(torch.tan, X).evidence[sw.Row.parse("S(0) -> S(0)")]
-    assert "normal" in evidence
-    assert "parallel" not in sw.discover(torch.sin, X).evidence[sw.Row.parse("S(0) -> S(0)")]
+    assert "normal" in evidence and "gentle" in evidence
+    assert "gentle" not in sw.discover(torch.sin, X).evidence[sw.Row.parse("S(0) -> S(0)")]
 
 
 def test_narrowing_is_a_policy():
@@ -329,6 +329,9 @@ def test_narrowing_is_a_policy():
         (lambda: sw.check(torch.mm, "S(2), R -> R", X, rand(6, 8)), "shards dim 2 of input 0"),
         (lambda: sw.check(torch.mm, "S(0), R -> S(5)", X, rand(6, 8)), "shards dim 5 of output 0"),
         (lambda: sw.check(torch.mm, "S(0), R -> R, R", X, rand(6, 8)), "has 2 outputs"),
+        (lambda: sw.Policy(partials=("median",)), "unknown reduction 'median'"),
+        (lambda: sw.Policy(ranks=(1,)), r"experiments on \(1,\) ranks are not made: use some of \(2, 3, 4\)"),
+        (lambda: sw.Policy(ranks=()), "ranks are not made"),
     ],
 )
 def test_wrong_use_is_one_sentence(call, message):
@@ -346,6 +349,10 @@ def test_kernels_that_treat_nan_by_position_still_shard():
 def test_calls_that_take_values_between_zero_and_one_only_are_resized():
     found = sw.discover(torch.ops.aten.binary_cross_entropy.default, torch.rand(5, 5), torch.rand(5, 5))
     assert {("S(0), S(0) -> P(avg)", "even")} <= {(str(row), row.shards) for row in found.rows}
+
+
+def test_an_empty_result_is_no_evidence():
+    assert sw.discover(torch.abs, rand(0, 4)).rows == []
 
 
 def test_the_last_digit_counts_where_it_is_all_an_operator_changes():

@@ -68,6 +68,22 @@ def test_a_function_that_reaches_several_overloads_is_told_which():
         sw.rows(lambda x: -torch.exp(x), meta(4))
 
 
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        ("torch.nothing", "unknown op 'torch.nothing'"),
+        (3, "unknown op 3"),
+        (
+            torch.mm,
+            r"mm\(float32\[4, 6\], float32\[4, 6\]\) does not run: a and b must have same reduction dim",
+        ),
+    ],
+)
+def test_a_call_that_is_none_is_one_sentence(op, message):
+    with pytest.raises(UsageError, match=message):
+        sw.rows(op, meta(4, 6), meta(4, 6))
+
+
 def test_what_is_not_known_is_said_in_one_sentence():
     with pytest.raises(UsageError, match=r"the book has no operator 'no_such_op'"):
         sw.rule("no_such_op")

@@ -174,6 +174,19 @@ def test_a_function_that_writes_to_its_argument_is_not_mapped():
         sw.shard_map(lambda x: x.mul_(2), "d=2")(torch.ones(4))
 
 
+def test_fewer_than_no_steps_are_refused(mlp, plan_of):
+    model, args, graph, offers = mlp
+    with pytest.raises(sw.UsageError, match="-1 optimizer steps were asked for"):
+        verify(model, args, {}, plan_of(graph, "d=4", 0, offers), steps=-1)
+
+
+def test_a_program_that_calls_nothing_is_planned_and_verified():
+    args = (torch.randn(4, 4),)
+    plan = sw.plan(lambda x: x, args, mesh="d=2", cluster="laptop", training=False)
+    assert ": 0 a step" in plan.summary()
+    assert verify(lambda x: x, args, {}, plan).ok
+
+
 def test_complex_results_are_compared_by_a_tolerance(plan_of):
     def gram(x):
         return x.to(torch.complex64) @ x.T.to(torch.complex64)

@@ -17,7 +17,7 @@ import torch
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from ..errors import UsageError
-from ..placements import Row, is_partial, is_replicate, is_shard, placement_text
+from ..placements import PARTIALS, Row, is_partial, is_replicate, is_shard, placement_text
 from ..rules import require_form
 from ._call import Call
 from ._candidates import combinations, partials_of, placements_of
@@ -39,6 +39,13 @@ class Policy:
     narrowing: bool = False
     ranks: tuple[int, ...] = RANKS
     empty: bool = True
+
+    def __post_init__(self) -> None:
+        for reduction in self.partials:
+            if reduction not in PARTIALS:
+                raise UsageError(f"unknown reduction {reduction!r}: use some of {', '.join(PARTIALS)}")
+        if not self.ranks or not set(self.ranks) <= set(RANKS):
+            raise UsageError(f"experiments on {self.ranks} ranks are not made: use some of {RANKS}")
 
 
 def _undisturbed(function: Callable[..., Any]) -> Callable[..., Any]:

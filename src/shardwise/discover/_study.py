@@ -97,7 +97,10 @@ def studies(
     """One study per overload that the operator reaches, those with a rule first, that of most calls before others."""
     swept = sweep(op, list(examples), values)
     if not swept.calls:
-        raise UsageError(f"no calls of {op_name(op)} are known: give example calls, as in --shape 4,6,8")
+        raise UsageError(
+            f"no calls of {op_name(op)} are known: give examples of them, each a list of arguments and a dict of "
+            "keyword arguments, or --shape 4,6,8"
+        )
     # Calls that reach several overloads are judged whole; they are studied only where there are no others.
     single = [name for name, calls in swept.calls.items() if reaches_dispatch(calls[0].op)]
     found = [study_calls(op_name(op), name, swept, progress) for name in single or swept.calls]

@@ -24,7 +24,8 @@ class Cost:
     """Seconds of a step and bytes held on the device that holds most.
 
     `entries` are the seconds of each entry of the schedule, `held` the bytes while each runs, of which `scratch` are
-    its kernel's own. Parameters, buffers and the optimizer's state are held throughout (`lasting`).
+    its kernel's own. Parameters, buffers and the optimizer's state are held throughout (`lasting`); arguments are there
+    when the step begins (`given`).
     """
 
     entries: tuple[float, ...]
@@ -35,6 +36,7 @@ class Cost:
     communication: dict[str, float]
     bytes_per_axis: dict[str, int]
     lasting: int
+    given: int
 
     @property
     def seconds(self) -> float:
@@ -42,13 +44,13 @@ class Cost:
 
     @cached_property
     def peak(self) -> int:
-        return max(self.held, default=self.lasting)
+        return max(self.held, default=self.lasting + self.given)
 
     @property
     def peak_of_values(self) -> int:
         """The peak without what kernels hold for themselves."""
         values = (held - own for held, own in zip(self.held, self.scratch, strict=True))
-        return max(values, default=self.lasting)
+        return max(values, default=self.lasting + self.given)
 
 
 def evaluate(plan: "Plan") -> Cost:
@@ -91,6 +93,7 @@ class _Evaluation:
             dict(communication),
             dict(sent),
             lasting,
+            sum(self._local(value).bytes for value in self._arguments()),
         )
 
     def _local(self, value: Value) -> TensorInfo:
@@ -122,6 +125,11 @@ class _Evaluation:
                 seconds += self.optimizer.seconds(local, self.plan.cluster.device)
         return held, seconds
 
+    def _arguments(self) -> set[Value]:
+        """What the step is given and need not keep."""
+        inputs = self.plan.graph.inputs
+        return {Value(Ref(entry.name)) for entry in inputs if entry.role in ("user_input", "tangent")}
+
     def _scratch(self, entry: Entry) -> int:
         if not isinstance(entry, Call):
             return 0
@@ -133,12 +141,13 @@ class _Evaluation:
         users: Counter[Value] = Counter()  # live values in each piece of memory
         size: dict[Value, int] = {}
         now = lasting
+        arguments = self._arguments()
         for entry in self.plan.graph.inputs:
             value = Value(Ref(entry.name))
             owner[value] = value
             users[value] = 1
             size[value] = 0
-            if entry.role in ("user_input", "tangent"):
+            if value in arguments:
                 size[value] = self._local(value).bytes
                 now += size[value]
             else:

@@ -52,7 +52,7 @@ def _against(plan: "Plan") -> Iterator[str]:
         note = "  does not fit" if limit and peak > limit else ""
         yield f"  {name:<18}{time_text(seconds):>12}{bytes_text(peak):>12}{note}"
     bound = plan.options.get("bound")
-    if bound is not None:
+    if bound is not None and plan.cost.seconds:
         short = max(0.0, 1 - bound / plan.cost.seconds)
         yield f"  {'lower bound':<18}{time_text(bound):>12}{'':>12}  at most {short:.2%} can be gained"
 

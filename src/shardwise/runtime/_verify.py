@@ -50,6 +50,8 @@ def verify(
     if not plan.graph.training:
         steps = 0
     chosen = chosen_optimizer(optimizer)
+    if steps < 0:
+        raise UsageError(f"{steps} optimizer steps were asked for: give 0 or more")
     if backend not in BACKENDS:
         raise UsageError(f"unknown backend {backend!r}: use one of {', '.join(BACKENDS)}")
     if backend == "gloo" and double:
