@@ -161,7 +161,9 @@ def against_fresh_experiments(count):
     """No row that the book gives for overloads that some samples reach is refuted."""
     compared = 0
     for info in random.Random(0).sample([i for i in opinfos() if i.supports_autograd], count):
-        sample = next(iter(samples(info)))
+        sample = next(iter(samples(info)), None)
+        if sample is None:
+            continue
         for call in overload_calls(*sample)[:1]:
             rows = book_rows(str(call.op), call.args, call.kwargs)
             found = sw.discover(call.op, *call.args, **call.kwargs)
