@@ -144,6 +144,10 @@ def study_calls(
             if progress is not None:
                 progress(len(judged) + len(fresh), budget.build + budget.hold)
         judged.extend(fresh)
+        # Of a call that refuses most values (a mask with more places than there are values to put there) too little
+        # is known.
+        most = max((j.found.generators for j in judged), default=0)
+        judged[:] = [j for j in judged if j.found.generators >= 0.75 * most]
         idle.extend(_accidents(judged))
         judged[:] = [j for j in judged if j not in idle]
         return [j for j in fresh if j in judged]
@@ -177,21 +181,13 @@ def study_calls(
 
 
 def _accidents(judged: Sequence[Judged]) -> list[Judged]:
-    """Calls that hold more rows than their operator does, by accident of their sizes or values: where most calls depend
-    on the values, one that does not (argmax over a dim of size 1); where some change them, one that does not (a sum
-    over a dim of size 1, a transposed vector); one that refuses most values (a mask with more places than there are
-    values to put there). A rule need not explain them, but may say nothing wrong about them."""
+    """Calls that hold more rows than their operator does, by accident of their sizes: where most calls depend on the
+    values, one that does not (argmax over a dim of size 1); where some change them, one that does not (a sum over a
+    dim of size 1, a transposed vector). A rule need not explain them, but may say nothing wrong about them."""
     ignoring = sorted(j.found.ignores_values for j in judged)
     usual = ignoring[len(ignoring) // 2] if ignoring else False
     changing = any(not j.keeps_values for j in judged if j.found.ignores_values == usual)
-    most = max((j.found.generators for j in judged), default=0)
-    return [
-        j
-        for j in judged
-        if j.found.ignores_values != usual
-        or (changing and j.keeps_values)
-        or j.found.generators < 0.75 * most
-    ]
+    return [j for j in judged if j.found.ignores_values != usual or (changing and j.keeps_values)]
 
 
 def confirms(rule: Rule, call: Call, found: Found) -> bool:
