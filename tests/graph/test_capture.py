@@ -320,7 +320,7 @@ class Callable:
         (torch.mm, (torch.rand(6, 2),), {}, "mm", "aten.mm.default"),
         (Callable(), (), {"factor": 2.0}, "Callable", "aten.mul.Tensor"),
     ],
-    ids=str,
+    ids=("custom", "custom partial", "overload", "packet", "partial", "builtin", "object"),
 )
 def test_whatever_can_be_called_is_captured(function, args, kwargs, name, op):
     graph = capture(function, (torch.rand(3, 6), *args), kwargs, training=False)
