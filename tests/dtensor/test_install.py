@@ -154,6 +154,7 @@ def test_uninstalling_undoes_it_caches_included(mesh):
     upper(spread(mesh, x, Shard(0)))
     sw.uninstall()
     assert tables() == before != installed
+    assert torch.ops.aten.unsqueeze_.default not in DTensor._op_dispatcher._custom_op_handlers
     assert "propagate_op_sharding_non_cached" not in vars(DTensor._op_dispatcher.sharding_propagator)
     with record_collectives() as recorded:
         upper(spread(mesh, x, Shard(0)))
@@ -163,11 +164,22 @@ def test_uninstalling_undoes_it_caches_included(mesh):
     sw.uninstall()  # nothing to undo
 
 
-def test_what_gives_a_tensor_another_shape_in_place_is_left_alone():
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0), Shard(1)], ids=str)
+@pytest.mark.parametrize(
+    "reshape",
+    [lambda x: x.unsqueeze_(0), lambda x: x.transpose_(0, 1), lambda x: x.t_()],
+    ids=["unsqueeze_", "transpose_", "t_"],
+)
+def test_a_tensor_that_gets_another_shape_in_place_knows_it(mesh, reshape, placement):
+    """DTensor leaves the shape as it was where the placement stays."""
     sw.install()
-    known = registered()
-    assert not {"aten.unsqueeze_.default", "aten.t_.default", "aten.squeeze_.dims"} & set(known)
-    assert {"aten.detach_.default", "aten.unsqueeze.default"} <= set(known)
+    x = torch.randn(8, 4)
+    sharded = spread(mesh, x, placement)
+    expected = reshape(x.clone())
+    assert reshape(sharded) is sharded
+    assert sharded.shape == expected.shape
+    same(mesh, sharded + 1, expected + 1)
+    assert "aten.unsqueeze_.default" not in registered()
 
 
 def test_installing_twice_is_installing_once():

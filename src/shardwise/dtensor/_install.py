@@ -17,12 +17,12 @@ from ..placements import Row, is_shard
 from ..rules import Book, book, book_rows, overload
 from ._read import registration
 from ._register import count_tensors, extend, register, unregister
+from ._reshape_in_place import serve, serve_no_more
 from ._wrong import wrong_operators
 
 # It has no outputs to place: DTensor takes the number itself.
 _LEFT_ALONE = {"aten._local_scalar_dense.default"}
-# What gives a tensor another shape in place is left alone, too: the shape of a DTensor is kept apart, and would not
-# change with it. Of the operators that torch counts among these, this one keeps the shape.
+# Of the operators that torch counts among those that give a tensor another shape in place, this one keeps the shape.
 _KEEPS_SHAPE = {"aten.detach_.default"}
 
 _installed: dict[OpOverload, "BookRule"] = {}
@@ -82,6 +82,9 @@ def install(replace: Literal["wrong"] | None = None) -> None:
     wrong = wrong_operators() if replace == "wrong" else frozenset()
     try:
         for op in _operators(book()):
+            if torch.Tag.inplace_view in op.tags and str(op) not in _KEEPS_SHAPE:
+                serve(op)
+                continue
             rule = BookRule(op)
             if str(op) in wrong:
                 extend(rule, replaces=True)
@@ -100,14 +103,10 @@ def uninstall() -> None:
     """Give every operator back to what DTensor had for it before `install()`, if that was called."""
     for op in list(_installed):
         unregister(_installed.pop(op))
+    serve_no_more()
     _mode.clear()
 
 
 def _operators(contents: Book) -> list[OpOverload]:
-    found = []
-    for name in contents.verdicts:
-        if name.count(".") == 2 and name not in _LEFT_ALONE:
-            op = overload(name)
-            if torch.Tag.inplace_view not in op.tags or name in _KEEPS_SHAPE:
-                found.append(op)
-    return found
+    names = [n for n in contents.verdicts if n.count(".") == 2 and n not in _LEFT_ALONE]
+    return [overload(name) for name in names]

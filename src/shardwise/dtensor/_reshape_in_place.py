@@ -1,0 +1,51 @@
+"""Operators that give a tensor another shape in place, `unsqueeze_` and `transpose_` among them.
+
+DTensor keeps the shape of the whole tensor apart from the local one, and after such an operator leaves it as it was
+unless the placements change. Here each runs as the operator that returns the result, whose local tensor and spec the
+DTensor then takes over.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import return_and_correct_aliasing
+
+# The functional overload where it has another name.
+_OTHER_NAME = {"aten.transpose_.default": "int"}
+
+_served: list[OpOverload] = []
+
+
+def serve(op: OpOverload) -> bool:
+    """Have DTensor run the operator so; False if no operator returns what this one does in place, or DTensor has a
+    way of its own."""
+    functional = _functional(op)
+    if functional is None or op in DTensor._op_dispatcher._custom_op_handlers:
+        return False
+    DTensor._op_dispatcher._custom_op_handlers[op] = _handler(functional)
+    _served.append(op)
+    return True
+
+
+def serve_no_more() -> None:
+    while _served:
+        DTensor._op_dispatcher._custom_op_handlers.pop(_served.pop())
+
+
+def _functional(op: OpOverload) -> OpOverload | None:
+    name = op._schema.name.removeprefix("aten::").removesuffix("_")
+    packet = getattr(torch.ops.aten, name, None)
+    return getattr(packet, _OTHER_NAME.get(str(op), op._overloadname), None)
+
+
+def _handler(functional: OpOverload) -> Callable[..., Any]:
+    def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        target = args[0]
+        made = functional(*args, **kwargs)
+        target._local_tensor, target._spec = made._local_tensor, made._spec
+        return return_and_correct_aliasing(op, args, kwargs, target)
+
+    return run
