@@ -56,15 +56,16 @@ def test_the_command_writes_its_best(hard_problem, tmp_path):
 
 
 def _interrupt(command: list[str], sign: str) -> str:
-    """Send SIGINT when `sign` shows on stderr; what the command then prints."""
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_ENVIRONMENT
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if re.search(sign, line):
-            break
+    """Send SIGINT when `sign` shows on stderr, which is a terminal; what the command then prints."""
+    master, slave = os.openpty()
+    environment = {**_ENVIRONMENT, "TERM": "xterm", "COLUMNS": "200"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=slave, text=True, env=environment)
+    os.close(slave)
+    shown = ""
+    while not re.search(sign, shown):
+        shown += os.read(master, 4096).decode(errors="replace")
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=200)
+    os.close(master)
     assert process.returncode == 0
     return output
