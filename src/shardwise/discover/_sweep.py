@@ -5,6 +5,7 @@ values of a flag, one dim more or fewer, an operand of size 1, a list of one ten
 out and counted, and so are calls that change nothing (a roll by 0); of these a few are kept apart.
 """
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from ._call import Call
 from ._dispatch import dispatched
 from ._laboratory import changes_nothing
 from ._samples import find_opinfos, samples
+from ._values import generators
 
 # Other values worth trying for arguments that are not dims, by name.
 VALUES: dict[str, tuple[Any, ...]] = {
@@ -175,10 +177,25 @@ class Habit:
 
 def _changes(call: Call, values: Mapping[str, Sequence[Any]], habit: Habit) -> Iterator[Call]:
     """Calls changed in one place. Other ranks come first: what an argument means shows where there are many dims."""
-    yield from _other_ranks(call, habit)
-    yield from _other_lists(call)
-    yield from _other_arguments(call, values)
-    yield from _other_sizes(call, habit)
+    changed = (
+        _other_ranks(call, habit),
+        _other_lists(call),
+        _other_arguments(call, values),
+        _other_sizes(call, habit),
+    )
+    return map(_with_fitting_values, itertools.chain(*changed))
+
+
+def _with_fitting_values(call: Call) -> Call:
+    """Where inputs must look a certain way, those of a changed call may not: a sorted sequence twice is not sorted, nor
+    is one that had a sorter. Their floats are drawn anew."""
+    generator = generators((call.name,))[0]
+    if not generator.only:
+        return call
+    floats = {i: t for i, t in enumerate(call.tensors) if t.is_floating_point()}
+    return _with_tensors(
+        call, {i: generator.make(tuple(t.shape), t.dtype, t.device, i) for i, t in floats.items()}
+    )
 
 
 def _other_arguments(call: Call, values: Mapping[str, Sequence[Any]]) -> Iterator[Call]:
