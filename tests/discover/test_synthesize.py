@@ -103,7 +103,7 @@ def test_rows_are_given_where_no_rule_fits():
     examples = [([torch.rand(*range(3, 3 + ndim)), n], {}) for ndim in (2, 3, 4) for n in range(12)]
     study = studies(op, examples)[0]
     assert study.rule is None and study.disagreed
-    with pytest.raises(sw.UsageError, match="no few clauses yield the rows"):
+    with pytest.raises(sw.UsageError, match="no short list of clauses yields the rows"):
         sw.synthesize(op, *examples)
     assert "rows" in next(yaml.safe_load_all(yaml_report([study])))
 

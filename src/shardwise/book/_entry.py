@@ -80,9 +80,9 @@ def studied(name: str, calls: Sequence[OverloadCall], find: Callable[..., Found]
 
 
 def studied_with_sums(name: str, calls: Sequence[OverloadCall]) -> Entry:
-    """`studied` with no partials but sums, for an operator whose other rows follow no few clauses."""
+    """`studied` with no partials but sums, for an operator whose other rows follow no short list of clauses."""
     entry = studied(name, calls, partial(found_for, policy=Policy(partials=_SUMS)))
-    reason = "rows with other partials than sums follow no few clauses and are left out"
+    reason = "no short list of clauses yields the rows with other partials than sums: they are left out"
     return replace(entry, reason=reason, evidence={**entry.evidence, "partials": list(_SUMS)})
 
 
@@ -201,7 +201,9 @@ def entry_of(study: Study, calls: Sequence[OverloadCall], find: Callable[..., Fo
         for call in calls[:_CASES]
         if (found := find(call.op, *call.args, **call.kwargs)).verdict in ("rows", "no valid rows")
     ]
-    return Entry(name, "rows only", "no few clauses yield its rows", cases=tuple(cases), evidence=evidence)
+    return Entry(
+        name, "rows only", "no short list of clauses yields its rows", cases=tuple(cases), evidence=evidence
+    )
 
 
 def _is_tried(study: Study) -> bool:

@@ -55,7 +55,7 @@ def learn(name: str, calls: Sequence[OverloadCall]) -> Entry:
 
 
 def _with_fewer_partials(entry: Entry, calls: Sequence[OverloadCall]) -> Entry:
-    """A rule that says less, where no few clauses say all: the rows of a few calls serve few users."""
+    """A rule that says less, where no short list of clauses says all: the rows of a few calls serve few users."""
     less = _limited(partial(studied_with_sums, entry.op, calls), _STUDY)
     return less if isinstance(less, Entry) and less.verdict == "ruled" else entry
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 Sweeps = Annotated[
     list[str] | None,
     typer.Option(
-        "--sweep", help="Vary ranks, shapes and arguments and find the rule; dim=0,1,-1 adds values."
+        "--sweep",
+        help="Vary ranks, shapes and arguments and find the rule. `--sweep dim=0,1,-1` tries exactly these "
+        "values of dim.",
     ),
 ]
 
@@ -86,7 +88,7 @@ def sweep_op(
     else:
         _show_reports(texts, paths)
     if strategy is not None and "strategy" not in texts:
-        why = texts.get("refused") or f"no few clauses yield the rows of {op}"
+        why = texts.get("refused") or f"no short list of clauses yields the rows of {op}"
         raise UsageError(f"{strategy} was not written: {why}")
 
 
@@ -147,7 +149,7 @@ def _held(document: dict[str, Any]) -> str:
 def _without_rule(document: dict[str, Any]) -> str:
     held, wrong = document["evidence"]["calls_held_out"], document["evidence"]["calls_that_disagree"]
     why = f": {wrong} of {held} further calls disagree" if held else f" of {len(document['rows'])} calls"
-    return f"No few clauses yield the rows{why}; --json and --yaml have the rows of each call."
+    return f"No short list of clauses yields the rows{why}; --json and --yaml have the rows of each call."
 
 
 def _reason(text: str, reasons: dict[Any, str]) -> str:

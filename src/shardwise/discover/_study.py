@@ -82,7 +82,7 @@ def synthesize(
     study = studies(op, examples, sweep)[0]
     if study.rule is None:
         raise UsageError(
-            f"no few clauses yield the rows of {study.overload}: {len(study.disagreed)} of "
+            f"no short list of clauses yields the rows of {study.overload}: {len(study.disagreed)} of "
             f"{study.held_against} further calls disagree; discover gives the rows of each call"
         )
     return study.rule

@@ -1,4 +1,4 @@
-"""Rows of single calls, for operators that no few clauses describe.
+"""Rows of single calls, for operators that no short list of clauses describes.
 
 Experiments on a call vary the sizes of its dims, those of one size together, and leave everything else as it is. So
 what they found holds for every call with the same arguments whose dims agree where the example's do: a `Case` matches
