@@ -20,7 +20,9 @@ def audit_command(
     html: Annotated[Path | None, typer.Option("--html", help="Write one HTML file.")] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="Write one Markdown file.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes at a time.")] = 1,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="Calls of an overload.")] = 4,
+    samples: Annotated[
+        int, typer.Option("--samples", min=1, help="How many calls of each overload to audit.")
+    ] = 4,
     json: Json = False,
 ) -> None:
     """Compare DTensor's rules with experiment: wrong, missing and unsupported.

@@ -11,7 +11,10 @@ import typer
 from ..errors import UsageError
 
 Build = Annotated[
-    str, typer.Argument(metavar="FILE.py:BUILD", help="A function without arguments: (model, args, kwargs).")
+    str,
+    typer.Argument(
+        metavar="FILE.py:BUILD", help="A function without arguments that returns (model, args, kwargs)."
+    ),
 ]
 
 

@@ -21,12 +21,14 @@ def plan(
         str,
         typer.Argument(
             metavar="FILE.py:BUILD",
-            help="A function without arguments: (model, args, kwargs); or a captured graph, FILE.json.",
+            help="A function without arguments that returns (model, args, kwargs); or a captured graph, "
+            "FILE.json.",
         ),
     ],
     mesh: Annotated[str | None, typer.Option(help="Named axes: dp=8,tp=8.")] = None,
     devices: Annotated[
-        int | None, typer.Option(help="Instead of a mesh: try the meshes of so many devices and rank them.")
+        int | None,
+        typer.Option(help="Try every mesh of this many devices and rank them, instead of --mesh."),
     ] = None,
     cluster: Annotated[
         str, typer.Option(help="h100, h200, a100, l40s, tpu, laptop, or a JSON file.")

@@ -30,7 +30,9 @@ def verify(
     double: Annotated[
         bool, typer.Option("--double", help="In double precision, on simulated ranks.")
     ] = False,
-    random: Annotated[int, typer.Option(min=0, help="Instead of the cheapest plan so many random ones.")] = 0,
+    random: Annotated[
+        int, typer.Option(min=0, help="Verify this many random plans instead of the cheapest.")
+    ] = 0,
     seed: Annotated[int, typer.Option(help="Of weights, arguments and dropout.")] = 0,
     as_json: Json = False,
 ) -> None:
