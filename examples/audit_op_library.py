@@ -49,7 +49,7 @@ CALLS = [
 
 for call in CALLS:
     found = audit_call(call)
-    print(f"{call.op}: DTensor claims {found.claimed} rows, {found.valid} hold")
+    print(f"{call.op}: rows claimed by DTensor: {found.claimed}, found by experiment: {found.valid}")
     for wrong in found.wrong:
         print(f"  wrong: {wrong.row}")
     for missing in found.missing:

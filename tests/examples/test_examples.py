@@ -38,6 +38,6 @@ def test_a_checkpoint_goes_from_mesh_to_mesh(run_example):
 @pytest.mark.long
 def test_the_audit_of_a_library_finds_the_wrong_rule(run_example):
     lines = run_example("audit_op_library.py").splitlines()
-    assert lines[0] == "library.rms.default: DTensor claims 1 rows, 1 hold"
+    assert lines[0] == "library.rms.default: rows claimed by DTensor: 1, found by experiment: 1"
     assert "  wrong: P(sum) -> P(sum)" in lines
     assert lines[-1].startswith("  no rule; these rows hold: S(0), R -> S(0)")
