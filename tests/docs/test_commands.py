@@ -11,9 +11,10 @@ import typer
 from shardwise.cli import _app
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHOWN = re.compile(
-    r"^(?:    |\$ )((?:shardwise|python benchmarks/\S+)(?: (?:[^#\n\\]|\\\n)*)?)", re.MULTILINE
+    r"^(?:    |\$ |.*\| `)((?:shardwise(?= )|python (?:benchmarks|examples)/[^\s`]+)(?: (?:[^#\n\\`]|\\\n)*)?)",
+    re.MULTILINE,
 )
 COMMANDS = [
     (page.name, shlex.split(found.replace("\\\n", " ")))
