@@ -20,7 +20,5 @@ class Progress(Protocol):
     ) -> None: ...
 
 
-def silent(
-    stage: str, done: float = 0, total: float | None = None, *, limit: float | None = None, note: str = ""
-) -> None:
+def silent(*told: object, **more: object) -> None:
     """For callers who do not want to know."""
