@@ -11,12 +11,17 @@ def run(*arguments):
 
 def test_audit_prints_one_json_document_and_writes_pages(tmp_path):
     page, text = tmp_path / "audit.html", tmp_path / "audit.md"
-    result = run("audit", "--op", "aten.any.default", "--json", "--html", str(page), "--markdown", str(text))
+    options = ["--op", "aten.any.d*lt", "--jobs", "2", "--samples", "1", "--json"]
+    result = run("audit", *options, "--html", str(page), "--markdown", str(text))
     document = json.loads(result.stdout)
     assert result.stderr == ""
     assert [(w["op"], w["row"]) for w in document["wrong"]] == [("aten.any.default", "P(sum) -> P(sum)")]
     assert page.read_text().startswith("<!doctype html>")
     assert "P(sum) -> P(sum)" in text.read_text()
+    command = (
+        f"shardwise audit --op 'aten.any.d*lt' --jobs 2 --samples 1 --json --html {page} --markdown {text}"
+    )
+    assert text.read_text().splitlines()[2] == f"Made by `{command}`."
 
 
 def test_an_unknown_operator_is_one_sentence():

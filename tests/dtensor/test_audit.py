@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.distributed.tensor import Replicate
 
-from shardwise import Row, UsageError, audit
+from shardwise import Row, Rule, UsageError, audit
 from shardwise.dtensor import (
+    Audit,
     OverloadCall,
     Unanswered,
     answers,
@@ -18,10 +19,13 @@ from shardwise.dtensor import (
     execute,
     overload_calls,
     read,
+    register,
     registration,
     telling_calls,
+    unregister,
 )
 from shardwise.placements import parse_placement
+from shardwise.report import audit_markdown
 
 aten = torch.ops.aten
 inf = float("inf")
@@ -184,6 +188,26 @@ def test_a_valid_row_that_dtensor_lacks_is_missing_with_its_price():
     missing = {m.row: m for m in findings.missing}
     assert missing["R, S(2) -> S(2)"].instead == "S(2) to R"
     assert missing["R, S(2) -> S(2)"].bytes == 8 * 2048 * 4096 * 8 * 7 // 8
+
+
+def test_a_row_that_needs_even_shards_says_so():
+    @torch.library.custom_op("shardwise_test::middle", mutates_args=())
+    def middle(x: torch.Tensor) -> torch.Tensor:
+        return x.mean()
+
+    middle.register_fake(lambda x: x.new_empty(()))
+    asked = call(torch.ops.shardwise_test.middle.default, torch.rand(4))
+    (unsupported,) = audit_call(asked).unsupported
+    assert "S(0) -> P(avg) for even shards" in unsupported.rows
+    rule = Rule.from_yaml("op: shardwise_test.middle.default\nclauses: [{rows: P(avg) -> P(avg)}]")
+    register(rule)
+    try:
+        (missing,) = (m for m in audit_call(asked).missing if m.row == "S(0) -> P(avg)")
+    finally:
+        unregister(rule)
+    assert (missing.shards, missing.text) == ("even", "S(0) -> P(avg) for even shards")
+    found = Audit("2.13.0", (), (missing,), (unsupported,), (), (), (), 1, 1)
+    assert audit_markdown(found).count("`S(0) -> P(avg) for even shards`") == 2
 
 
 def test_a_complete_rule_has_no_findings():

@@ -1,5 +1,7 @@
 """`shardwise audit`: DTensor's own rules held against experiment."""
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,14 +39,18 @@ def audit_command(
     require_writable(html, markdown)
     with Bars(quiet=json) as progress:
         found = audit(op, jobs=jobs, samples=samples, progress=progress)
-    command = "shardwise audit" + (f" --op '{op}'" if op != "*" else "")
-    for option, file, write in (("html", html, audit_page), ("markdown", markdown, audit_markdown)):
+    for file, write in ((html, audit_page), (markdown, audit_markdown)):
         if file is not None:
-            write_text(file, write(found, f"{command} --{option} {file}"))
+            write_text(file, write(found, _as_given()))
     if json:
         print_json(found.to_json())
     else:
         _print(found)
+
+
+def _as_given() -> str:
+    """The command with all that was typed."""
+    return shlex.join(["shardwise", *sys.argv[1:]])
 
 
 def _print(found: Any) -> None:
@@ -60,7 +66,7 @@ def _print(found: Any) -> None:
     if found.missing:
         table = _table("missing", "row", "MB", "DTensor instead")
         for m in found.missing[:20]:
-            table.add_row(m.op, m.row, f"{m.bytes / 1e6:.3g}", m.instead)
+            table.add_row(m.op, m.text, f"{m.bytes / 1e6:.3g}", m.instead)
         console.print(table)
         if len(found.missing) > 20:
             console.print(f"and {len(found.missing) - 20} more: --json, --html or --markdown have all")

@@ -165,7 +165,7 @@ def audit_call(call: OverloadCall, *, claims_only: bool = False) -> CallFindings
     try:
         answered = list(answers(call.op, args, kwargs, _RANKS, [row.inputs for row in valid]))
     except Unanswered as why:
-        rows = tuple(str(row) for row in valid)
+        rows = tuple(row.text for row in valid)
         findings.unsupported.append(Unsupported(findings.op, findings.call, str(why), why.missing, rows))
         return findings
     claimed = [answer.row for answer in answered if answer.inputs == answer.asked]
@@ -328,6 +328,7 @@ def _missing(
         findings.kind,
         str(row),
         row.shards,
+        row.local,
         cost,
         instead if answer is not None else f"raises; replicating is {instead}",
         any(is_partial(p) for p in row.inputs),

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..placements import Row, Shards
+
 
 @dataclass(frozen=True)
 class Wrong:
@@ -25,10 +27,16 @@ class Missing:
     call: str
     kind: str
     row: str
-    shards: str
+    shards: Shards
+    local: str | None
     bytes: int
     instead: str
     partial: bool
+
+    @property
+    def text(self) -> str:
+        """The row with its condition and its local form."""
+        return Row.parse(self.row, self.shards, self.local).text
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def _missing(audit: Audit) -> Iterator[Block]:
                 (
                     f"`{op}`",
                     f"{max(m.bytes for m in found) / 1e6:.3g}",
-                    _some([m.row for m in found]),
+                    _some([m.text for m in found]),
                     found[0].instead,
                 )
                 for op, found in of_kind.items()
