@@ -42,6 +42,12 @@ def test_lists_and_dtypes_can_be_given():
     assert ["S(1)", "S(1)"] in rows and ["P(avg)", "P(avg)"] not in rows
 
 
+def test_a_sweep_tries_the_values_that_are_given():
+    options = ("--shape", "4,6,8", "--kw", "dim=1", "--sweep", "dim=0,-1", "--json")
+    (document,) = json.loads(run("discover", "torch.softmax", *options).stdout)
+    assert document["sample_inputs_tested"]["kwargs_swept"]["dim"] == ["-1", "0", "1"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -54,6 +60,10 @@ def test_lists_and_dtypes_can_be_given():
         (["discover", "no.such:function", "--shape", "4"], "cannot import"),
         (["discover", "nothere::op", "--shape", "4"], "unknown op"),
         (["discover", "torch.sum", "--sweep", "--kw=dim=1"], "--kw is part of an example call"),
+        (
+            ["discover", "torch.softmax", "--sweep", "dmi=0,1"],
+            "has no argument 'dmi' whose values could be tried",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, message):

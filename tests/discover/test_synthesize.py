@@ -108,6 +108,27 @@ def test_rows_are_given_where_no_rule_fits():
     assert "rows" in next(yaml.safe_load_all(yaml_report([study])))
 
 
+def test_values_to_try_are_tried_beside_those_of_the_examples_and_no_others():
+    study = studies(torch.softmax, [([torch.rand(4, 6, 8), 1], {})], {"dim": [0, -1]})[0]
+    assert {judged.call.arguments(judged.call.tensors)[0][1] for judged in study.judged} == {0, 1, -1}
+    assert list(map(str, study.rule.clauses)) == ["S(d) -> S(d) when d != dim"]
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"dmi": [0]},
+            "torch.softmax has no argument 'dmi' whose values could be tried: it has dim, half_to_float",
+        ),
+        ({"dim": 0}, r"the values to try for dim are 0: give a list, such as \[0, 1, -1\]"),
+    ],
+)
+def test_values_of_nothing_are_refused(values, sentence):
+    with pytest.raises(sw.UsageError, match=sentence):
+        sw.synthesize(torch.softmax, sweep=values)
+
+
 def test_the_report_on_cross():
     study = studies(torch.linalg.cross)[0]
     document = next(yaml.safe_load_all(yaml_report([study])))

@@ -23,8 +23,8 @@ Sweeps = Annotated[
     list[str] | None,
     typer.Option(
         "--sweep",
-        help="Vary ranks, shapes and arguments and find the rule. `--sweep dim=0,1,-1` tries exactly these "
-        "values of dim.",
+        help="Vary ranks, shapes and arguments and find the rule. --sweep dim=0,1,-1 tries these values of dim "
+        "and those of the examples, no others.",
     ),
 ]
 

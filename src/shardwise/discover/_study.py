@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,6 +78,9 @@ def synthesize(
     >>> rule = synthesize(torch.softmax)
     >>> [str(clause) for clause in rule.clauses]
     ['S(d) -> S(d) when d != dim']
+
+    `examples` are calls to start from, each a list of arguments and a dict of keyword arguments; without them those
+    of torch's own samples. `sweep` says by an argument's name which values to try, beside those of the examples.
     """
     study = studies(op, examples, sweep)[0]
     if study.rule is None:
@@ -95,16 +98,32 @@ def studies(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Study]:
     """One study per overload that the operator reaches, those with a rule first, that of most calls before others."""
+    for name, given in (values or {}).items():
+        if not isinstance(given, list | tuple):
+            raise UsageError(f"the values to try for {name} are {given!r}: give a list, such as [0, 1, -1]")
     swept = sweep(op, list(examples), values)
     if not swept.calls:
         raise UsageError(
             f"no calls of {op_name(op)} are known: give examples of them, each a list of arguments and a dict of "
             "keyword arguments, or --shape 4,6,8"
         )
+    _require_arguments(op, swept, values or {})
     # Calls that reach several overloads are judged whole; they are studied only where there are no others.
     single = [name for name, calls in swept.calls.items() if reaches_dispatch(calls[0].op)]
     found = [study_calls(op_name(op), name, swept, progress) for name in single or swept.calls]
     return sorted(found, key=lambda s: (s.rule is None, -len(swept.calls[s.overload]), s.overload))
+
+
+def _require_arguments(op: Callable[..., Any], swept: Sweep, values: Iterable[str]) -> None:
+    schemas = [getattr(calls[0].op, "_schema", None) for calls in swept.calls.values()]
+    arguments = [a for schema in schemas if schema is not None for a in schema.arguments]
+    known = dict.fromkeys(a.name for a in arguments if "Tensor" not in str(a.type))
+    for name in values:
+        if name not in known:
+            have = ", ".join(known) or "none"
+            raise UsageError(
+                f"{op_name(op)} has no argument {name!r} whose values could be tried: it has {have}"
+            )
 
 
 def study_calls(

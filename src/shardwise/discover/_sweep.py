@@ -69,8 +69,8 @@ def sweep(
     enough: Sequence[int] = ENOUGH,
 ) -> Sweep:
     """The calls of an operator, judged call by overload. `examples` are calls of it; without them OpInfo's serve.
-    `values` are further values for named arguments; calls changed in one place are taken up to the first number of
-    `enough`, in two places up to the second, and so on."""
+    `values` are those to try for named arguments, beside the examples' own; calls changed in one place are taken up
+    to the first number of `enough`, in two places up to the second, and so on."""
     found = Sweep()
     seen: set[Any] = set()
     newest = [dispatched(call).judged for call in _examples(op, examples) if _add(found, call, seen)]
