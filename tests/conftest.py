@@ -1,4 +1,4 @@
-"""What tests of several rooms share: simulated ranks, the example models, and the folder of public data."""
+"""What tests of several rooms share: a cache of rows, simulated ranks, the example models and the public data."""
 
 import os
 import sys
@@ -14,6 +14,14 @@ from torch.distributed._local_tensor import LocalTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache(tmp_path_factory):
+    """Rows discovered on the spot are kept for the session, not for the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHARDWISE_CACHE", str(tmp_path_factory.mktemp("rows")))
+        yield
 
 
 @pytest.fixture

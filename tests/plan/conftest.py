@@ -5,14 +5,6 @@ import torch
 from torch import nn
 
 
-@pytest.fixture(autouse=True, scope="session")
-def cache(tmp_path_factory):
-    """Rows discovered on the spot are kept for the session, not for the user."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SHARDWISE_CACHE", str(tmp_path_factory.mktemp("rows")))
-        yield
-
-
 class MLP(nn.Module):
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()

@@ -11,7 +11,9 @@ import shardwise as sw
 from shardwise.graph import capture
 from shardwise.layout import Layout
 from shardwise.plan import Call, Planner, plan_graph
-from shardwise.plan._make import bytes_of
+from shardwise.plan._make import GAP, bytes_of
+from shardwise.plan._pins import Pins
+from shardwise.plan._summary import time_text
 
 OPTIONS = {"mesh": "dp=2,tp=2", "cluster": "laptop"}
 
@@ -43,6 +45,23 @@ def test_a_plan_survives_json(best, tmp_path):
     assert again == sw.Plan.from_json(json.loads(json.dumps(best.to_json())))
     assert again.cost == best.cost
     assert "->" in again.diff(best) and "\n" not in again.diff(best)  # the two times, and no difference
+
+
+def test_a_difference_names_what_changed_and_what_it_costs(graph, best):
+    other = "R, R" if str(best.choices["relu_2"].output_layouts[0]) != "R, R" else "S(0), S(1)"
+    pinned = plan_graph(graph, pin={"relu_2": other}, compare=False, **OPTIONS)
+    first, *changes = best.diff(pinned, most=1000).splitlines()
+    assert first == f"step {time_text(best.cost.seconds)} -> {time_text(pinned.cost.seconds)}"
+    assert f"call relu_2: {best.choices['relu_2']} -> {pinned.choices['relu_2']}" in changes
+    calls = {line.split(":")[0].removeprefix("call ") for line in changes if line.startswith("call ")}
+    assert calls == {name for name in best.choices if str(best.choices[name]) != str(pinned.choices[name])}
+    assert best.diff(pinned, most=1).splitlines()[1:] == [changes[0], f"... and {len(changes) - 1} more"]
+
+
+def test_plans_of_other_graphs_are_not_compared(best):
+    other = sw.plan(torch.mm, (torch.rand(64, 64), torch.rand(64, 64)), training=False, **OPTIONS)
+    with pytest.raises(sw.UsageError, match="plans of different graphs: Deep and mm"):
+        best.diff(other)
 
 
 def test_the_cost_is_the_sum_of_its_parts(best):
@@ -146,15 +165,31 @@ def test_an_operator_without_rows_is_replicated_and_named():
     )
 
 
-def test_every_baseline_is_dearer_or_does_not_fit(best):
-    for line in best.options["baselines"].values():
-        assert best.cost.seconds <= line["seconds"] or line["peak"] > best.options["memory"]
+def test_a_plan_keeps_what_its_baselines_cost(graph, best):
+    planner = Planner(graph, best.mesh, best.cluster)
+    tried = planner.baselines(Pins(planner.mesh))
+    kept = best.options["baselines"]
+    assert {name: line["seconds"] for name, line in kept.items()} == {
+        name: made.cost.seconds for name, made in tried.items()
+    }
+    assert list(kept) == ["data parallel", "FSDP", "tensor parallel", "FSDP x TP"]
+    alone = planner.plan({}, compare=False)
+    assert all(alone.cost.seconds <= line["seconds"] * (1 + GAP) for line in kept.values())
+
+
+def test_a_baseline_that_beats_a_search_cut_short_is_the_plan(graph, monkeypatch):
+    planner = Planner(graph, sw.Mesh.parse("d=4"), sw.Cluster.of("laptop"))
+    tried = planner.baselines(Pins(planner.mesh)).values()
+    poor = max(tried, key=lambda made: made.cost.seconds)
+    monkeypatch.setattr(planner, "_within_memory", lambda *_: poor)
+    made = planner.plan({})
+    cheapest = min(made.options["baselines"].values(), key=lambda line: line["seconds"])
+    assert made.cost.seconds == cheapest["seconds"] < poor.cost.seconds
+    assert made.options["bound"] == poor.options["bound"]
 
 
 def test_in_data_parallelism_calls_see_whole_weights(graph):
     planner = Planner(graph, sw.Mesh.parse("d=4"), sw.Cluster.of("laptop"))
-    from shardwise.plan._pins import Pins
-
     fsdp = planner.baselines(Pins(planner.mesh))["FSDP"]
     weights = {i.name for i in graph.with_role("parameter")}
     assert all(str(fsdp.inputs[name]).startswith("S(") for name in weights)
