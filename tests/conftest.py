@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch.distributed._local_tensor import LocalTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from shardwise.discover import _values
+
 torch.set_num_threads(1)
 
 
@@ -22,6 +24,12 @@ def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHARDWISE_CACHE", str(tmp_path_factory.mktemp("rows")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def generators(monkeypatch):
+    """Adversarial inputs that a test or a page registers are its own."""
+    monkeypatch.setattr(_values, "_GENERATORS", list(_values._GENERATORS))
 
 
 @pytest.fixture

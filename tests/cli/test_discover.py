@@ -23,6 +23,19 @@ def test_discover_prints_one_json_document():
     assert document["experiments"] > 50
 
 
+@pytest.mark.parametrize(
+    ("call", "option", "row"),
+    [
+        (["torch.Tensor.to", "--shape=4,6", "--arg=torch.float16"], "--narrowing", ["P(sum)", "P(sum)"]),
+        (["torch.prod", "--shape=8,6", "--arg=0"], "--product", ["S(0)", "P(product)"]),
+    ],
+)
+def test_options_widen_what_is_claimed(call, option, row):
+    """Rows that are not claimed without the option."""
+    rows = json.loads(run("discover", *call, option, "--json").stdout)["rows"]
+    assert row in [r["inputs"] + r["outputs"] for r in rows]
+
+
 def test_a_native_crash_is_a_verdict():
     result = run("discover", "torch.linalg.ldl_solve", "--json")
     assert json.loads(result.stdout)["verdict"] == "crashed"

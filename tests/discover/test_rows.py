@@ -1,5 +1,7 @@
 """Which rows discovery finds, for operators whose answer is known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -173,14 +175,14 @@ def test_refuted_with_a_counterexample_that_replays(op, row, args, kwargs):
     assert verdict.counterexample.shown()
 
 
-def test_a_counterexample_of_a_row_that_holds_does_not_replay():
+@pytest.mark.parametrize("holds", ["R -> R", "S(0) -> S(0)", "P(max) -> P(max)"])
+def test_a_row_that_holds_does_not_fail_when_another_row_s_counterexample_is_run_by_it(holds):
     """Replaying runs the experiment; it does not just remember."""
-    refuted = sw.check(torch.abs, "P(sum) -> P(sum)", X).counterexample
-    holds = sw.Row.parse("P(max) -> P(max)")
     relu = sw.discover(torch.relu, X)
-    assert relu.counterexample(holds) is None
-    assert relu.counterexample("P(sum) -> P(sum)").replay()
-    assert refuted.row == sw.Row.parse("P(sum) -> P(sum)")
+    assert relu.counterexample(sw.Row.parse(holds)) is None
+    refuted = relu.counterexample("P(sum) -> P(sum)")
+    assert refuted.row == sw.Row.parse("P(sum) -> P(sum)") and refuted.replay()
+    assert not replace(refuted, row=sw.Row.parse(holds)).replay()
 
 
 @pytest.mark.parametrize(
@@ -315,8 +317,16 @@ def test_narrowing_is_a_policy():
     row = "P(sum) -> P(sum)"
     refused = sw.check(torch.Tensor.to, row, X, torch.float16)
     assert "narrowing" in refused.reason
-    loose = sw.discover(torch.Tensor.to, X, torch.float16, policy=sw.Policy(narrowing=True))
-    assert loose.verdict == "rows"
+    assert row not in rows(torch.Tensor.to, X, torch.float16)
+    loose = sw.Policy(narrowing=True)
+    assert row in rows(torch.Tensor.to, X, torch.float16, policy=loose)
+    assert sw.check(torch.Tensor.to, row, X, torch.float16, policy=loose)
+
+
+def test_products_are_a_policy():
+    row = "S(0) -> P(product)"
+    assert row not in rows(torch.prod, X, 0)
+    assert row in rows(torch.prod, X, 0, policy=sw.Policy(partials=("sum", "product")))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ def rows_hold(op, args, kwargs, ranks, way) -> int:
     call = Call.of(overload(op), args, kwargs)
     results = call.run([t.clone() for t in call.tensors])
     shapes = [tuple(o.shape) if isinstance(o, Tensor) else None for o in results]
-    held = held_as_given(call, hand_rows(op, args, kwargs, shapes) or (), ranks, way)
+    rows = hand_rows(op, args, kwargs, shapes)
+    assert rows is not None, f"{op} has no rule for this call"
+    held = held_as_given(call, rows, ranks, way)
     assert [f"{row} with local {row.local}" for row in held if not held[row]] == []
     return len(held)

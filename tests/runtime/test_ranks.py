@@ -101,10 +101,11 @@ def test_tensors_move_between_meshes(ranks):
 
 
 def test_a_mapped_function_takes_and_gives_dtensors(ranks):
-    seen = ranks[0]["shard_map"]
-    assert seen["apart"] < 1e-5
-    assert seen["layout"] == ["S(0)", "R"]
-    assert seen["gradient"] == [8, 5]
+    for rank in ranks:
+        seen = rank["shard_map"]
+        assert seen["apart"] < 1e-5
+        assert seen["layout"] == ["S(0)", "R"]
+        assert seen["gradient apart"] < 1e-5
 
 
 @pytest.mark.parametrize(

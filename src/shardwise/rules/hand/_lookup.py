@@ -48,11 +48,13 @@ _SUM, _MEAN = 0, 1
 
 @hand("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
 def embedding_bag(call: HandCall) -> Iterator[Row]:
-    """Bags of features, summed or averaged: the other outputs follow from the indices alone."""
-    if call["mode"] not in (_SUM, _MEAN):
-        return
+    """Bags of features, summed or averaged: the other outputs follow from the indices alone. Of a maximum the last one
+    says where it was found, feature by feature."""
+    summed = call["mode"] in (_SUM, _MEAN)
     if 1 in call.dims("weight"):
-        yield call.row({"weight": shard(1)}, [shard(1), R, R, R])
+        yield call.row({"weight": shard(1)}, [shard(1), R, R, R if summed else shard(1)])
+    if not summed:
+        return
     if 0 in call.dims("weight"):
         yield call.row({"weight": shard(0)}, [partial("sum"), R, R, R], local="lookup")
     for p in call.partials(LINEAR, call["weight"].dtype):
