@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor._dtensor_spec import TensorMeta
+from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
 from torch.distributed.tensor._ops import single_dim_strategy
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -318,6 +319,54 @@ def test_emitted_strategy_yields_the_rows_of_the_rule(name: str, monkeypatch: py
         assert calls
         for args, kwargs in calls:
             assert registered.rows(rule, args, kwargs) == stated(rule, args, kwargs)
+
+
+# Arguments that a strategy reads are part of the key under which DTensor keeps its answer: from which position on,
+# and by which names; tensors in lists are found only if it is told to look.
+KEYS: dict[str, tuple[int | None, list[str], bool]] = {
+    "aten.searchsorted.Tensor": (None, ["out_int32", "right", "side", "sorter"], False),
+    "aten._cdist_forward.default": (2, [], False),
+    "aten.block_diag.default": (None, [], True),
+    "aten.scatter_reduce.two": (1, ["include_self"], False),
+    "aten._trilinear.default": (3, [], False),
+    "aten.sum.dim_IntList": (1, ["dtype"], False),
+    "aten.renorm_.default": (2, [], False),
+    "aten.renorm.out": (2, ["out"], False),
+    "aten.index.Tensor": (None, [], True),
+    "aten.aminmax.default": (None, ["dim", "keepdim"], False),
+}
+NO_KEYS = ("aten._euclidean_dist.default", "aten.masked_scatter.default", "aten.lerp.Tensor")
+
+
+def test_emitted_strategies_say_which_arguments_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, dict[str, Any]] = {}
+    for case in (*map(emitted, NAMES), other_kinds()):
+        options |= Registered(emit_strategy(case.rules, case.calls), monkeypatch).options
+    for op, (first, names, in_lists) in KEYS.items():
+        expected = RuntimeSchemaInfo(needs_pytree=in_lists, static_kwargkey=names or None)
+        if first is not None:
+            expected.static_argnum = first
+        assert options[op]["schema_info"] == expected, op
+    assert all("schema_info" not in options[op] for op in NO_KEYS)
+
+
+@pytest.mark.parametrize(
+    ("clauses", "uneven"),
+    [
+        (["S(d) -> S(d) when d not in dim"], True),
+        (["S(d) -> S(d) when d not in dim", "S(d) -> P(max) when d in dim for nonempty shards"], False),
+        (["S(d) -> P(max) when d in dim for nonempty shards"], False),
+        # A strategy cannot ask for even shards: such a row is left out, and the others decide.
+        (["S(d) -> S(d) when d not in dim", "S(d) -> P(max) when d in dim for even shards"], True),
+    ],
+)
+def test_emitted_strategies_allow_uneven_shards_where_all_their_rows_do(
+    clauses: list[str], uneven: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = _rule("aten.amax.default", *clauses)
+    case = [_call(torch.ops.aten.amax.default, torch.randn(4, 6), [1])]
+    registered = Registered(emit_strategy([rule], case), monkeypatch)
+    assert registered.options[rule.op].get("allow_uneven_sharding", False) == uneven
 
 
 @pytest.mark.parametrize("name", [*NAMES, "other kinds"])
