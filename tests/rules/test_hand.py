@@ -212,6 +212,16 @@ CALLS: dict[str, list[tuple[object, ...]]] = {
     "aten.constant_pad_nd.default": [(r(4, 6, 5), [1, 2], 0.0), (r(4, 6, 5), [0, 0, 1, 0], 3.0)],
     "aten.upsample_bilinear2d_backward.default": [(r(4, 6, 10, 8), [10, 8], [4, 6, 5, 4], False, None, None)],
     "aten.upsample_nearest1d_backward.default": [(r(4, 6, 10), [10], [4, 6, 5], None)],
+    "aten.nll_loss_forward.default": [
+        (r(9, 5), i(5, 9), None, 0, -100),
+        (r(9, 5), i(5, 9), None, 1, -100),
+        (r(9, 5), i(5, 9), r(5), 2, 2),
+    ],
+    "aten.nll_loss2d_forward.default": [
+        (r(3, 5, 4, 6), i(5, 3, 4, 6), r(5), 0, 2),
+        (r(3, 5, 4, 6), i(5, 3, 4, 6), r(5), 1, -100),
+        (r(3, 5, 4, 6), i(5, 3, 4, 6), None, 2, -100),
+    ],
 }
 # Integers that kernels trust (offsets ascend, indices are in range), and sizes that must fit each other (windows side
 # by side, whole groups of channels), and values that would overflow if they were drawn apart (the logarithm of a sum):

@@ -35,7 +35,7 @@ def nll_loss(call: HandCall) -> Iterator[Row]:
         yield call.row({"self": p}, [p, R])
         if call.has("weight") and reduction != _MEAN:
             yield call.row({"weight": p}, [p, R if reduction == _NONE else p])
-    if not call.has("weight"):
+    if reduction == _NONE and not call.has("weight"):
         for p in call.partials(("max", "min"), call["self"].dtype):
             yield call.row({"self": p}, [partial(_FALLING[p.reduce_op]), R])
 
