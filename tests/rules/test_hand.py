@@ -111,7 +111,7 @@ CALLS: dict[str, list[tuple[object, ...]]] = {
             -1,
         ),
     ],
-    "aten.full.default": [([9, 4], 2.0), ([9], 0)],
+    "aten.full.default": [([9, 4], 2.0), ([9], 0), ([9], False)],
     "aten.zeros.default": [([9, 4],)],
     "aten.ones.default": [([9, 4],)],
     "aten.empty.memory_format": [([9, 4],)],

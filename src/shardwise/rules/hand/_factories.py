@@ -21,7 +21,9 @@ def _made(call: HandCall, zero: bool) -> Iterator[tuple[Placement, str | None]]:
 
 @hand("aten.full.default")
 def full(call: HandCall) -> Iterator[Row]:
-    for placement, local in _made(call, call["fill_value"] == 0):
+    value = call["fill_value"]
+    is_bool = isinstance(value, bool) and call["dtype"] is None
+    for placement, local in _made(call, value == 0 and not is_bool):
         yield call.row({}, placement, local=local)
 
 
