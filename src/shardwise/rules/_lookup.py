@@ -106,7 +106,8 @@ def variant_by_hand(
     kwargs: dict[str, Any],
     outputs: Sequence[Shape | None] | None = None,
 ) -> list[Row]:
-    """The rows of an in-place or out variant of an operator whose rule is written by hand."""
+    """The rows of an in-place or out variant of an operator whose rule is written by hand; without those that need a
+    local form, which experiments on variants do not run."""
     op = overload(variant)
     arguments = named_arguments(op, args, kwargs)
     rows = hand_rows(original, (), arguments, _shapes(original, (), arguments, outputs or None))
