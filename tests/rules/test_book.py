@@ -113,6 +113,12 @@ def test_partials_that_a_dtype_cannot_have_are_left_out():
     assert "P(avg) -> P(avg)" in texts(sw.rows(aten.neg.default, meta(4)))
     assert "P(avg) -> P(avg)" not in texts(sw.rows(aten.neg.default, meta(4, dtype=torch.int64)))
     assert "P(max) -> P(min)" not in texts(sw.rows(aten.neg.default, meta(4, dtype=torch.complex64)))
+    f8 = torch.float8_e4m3fn
+    for op, *args in ((aten.transpose.int, 0, 1), (aten.view.default, [6, 4]), (aten._to_copy.default,)):
+        assert "P(max)" in " ".join(texts(sw.rows(op, meta(4, 6), *args)))
+        assert "P(" not in " ".join(texts(sw.rows(op, meta(4, 6, dtype=f8), *args)))
+    assert "P(" not in " ".join(texts(sw.rows(aten._to_copy.default, meta(4), dtype=f8)))
+
 
 
 # -- the shipped book

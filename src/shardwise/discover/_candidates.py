@@ -12,26 +12,13 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
-from ..placements import partial, shard
+from ..placements import partials_of, shard
 from ._call import Call
-from ._values import is_float8
 
 # Up to this many combinations are simply all tried.
 FEW = 5000
 # Lists longer than this are placed alike.
 LONG = 4
-
-
-def partials_of(dtype: torch.dtype, partials: Sequence[str]) -> list[Placement]:
-    """Partials that make sense for a dtype: none for bool and floats of 8 bits, in which nothing is reduced, no average
-    of integers, no order on complex."""
-    if dtype == torch.bool or is_float8(dtype):
-        return []
-    if dtype.is_complex:
-        return [partial(p) for p in partials if p in ("sum", "avg", "product")]
-    if not dtype.is_floating_point:
-        return [partial(p) for p in partials if p != "avg"]
-    return [partial(p) for p in partials]
 
 
 def placements_of(shape: Sequence[int], dtype: torch.dtype, partials: Sequence[str]) -> list[Placement]:

@@ -21,7 +21,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 from torch.utils import _pytree as pytree
 
 from ..errors import first_line
-from ..placements import Row, is_partial, is_replicate, partial, shard
+from ..placements import Row, is_partial, is_replicate, partials_of, shard
 
 Kind = Literal["single-dim strategy", "op strategy", "rule", "decomposition", "none"]
 
@@ -159,11 +159,10 @@ def placements(tensors: Sequence[Tensor], limit: int = _MANY) -> Iterator[tuple[
     two inputs that are not replicated, and all alike. Dims of size 1 are not sharded."""
     shards = [[shard(d) for d, size in enumerate(t.shape) if size > 1] for t in tensors]
     replicated: tuple[Placement, ...] = (Replicate(),) * len(tensors)
-    kinds = [_partials(t.dtype) for t in tensors]
     for reduction in (None, *_PARTIALS):
         options: list[list[Placement]] = [
-            [Replicate(), *cuts, *([partial(reduction)] if reduction in allowed else [])]
-            for cuts, allowed in zip(shards, kinds, strict=True)
+            [Replicate(), *cuts, *(partials_of(t.dtype, [reduction]) if reduction else ())]
+            for cuts, t in zip(shards, tensors, strict=True)
         ]
         total = 1
         for option in options:
@@ -185,14 +184,6 @@ def _sparse(options: Sequence[list[Placement]]) -> Iterator[tuple[Placement, ...
             inputs: list[Placement] = [Replicate()] * len(options)
             inputs[first], inputs[second] = pair
             yield tuple(inputs)
-
-
-def _partials(dtype: torch.dtype) -> tuple[str, ...]:
-    if dtype == torch.bool:
-        return ()
-    if dtype.is_complex:
-        return ("sum", "avg")
-    return _PARTIALS if dtype.is_floating_point else ("sum", "max", "min")
 
 
 def _specs(tree: Any) -> list[DTensorSpec]:

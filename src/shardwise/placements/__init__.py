@@ -4,6 +4,7 @@ PyTorch's own placement classes are the values; this room adds their text form, 
 and joining of tensors exactly as DTensor does it.
 """
 
+from ._dtypes import partials_of
 from ._pieces import join, shard_sizes, split
 from ._row import SHARDS, Row, Shards, split_terms
 from ._text import (
@@ -30,6 +31,7 @@ __all__ = [
     "join",
     "parse_placement",
     "partial",
+    "partials_of",
     "placement_text",
     "shard",
     "shard_sizes",

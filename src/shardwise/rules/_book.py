@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from ..errors import UsageError
-from ..placements import Row, is_partial, is_replicate
+from ..placements import Row, is_partial, is_replicate, partials_of
 from ._bind import is_tensor, named_arguments
 from ._cases import Case, is_covered
 from ._expression import Shape
@@ -237,17 +237,11 @@ def _numbers(op: Any, arguments: Mapping[str, Any]) -> dict[str, _Number]:
 
 
 def _partials_fit(row: Row, tensors: Sequence[Any]) -> bool:
-    """False for partials that a dtype cannot have: any of bool, averages of integers, an order of complex numbers."""
-    for tensor, placement in zip(tensors, row.inputs, strict=False):
-        if not is_partial(placement):
-            continue
-        dtype: torch.dtype = tensor.dtype
-        reduction = placement.reduce_op
-        if dtype == torch.bool or (dtype.is_complex and reduction in ("max", "min")):
-            return False
-        if reduction == "avg" and not (dtype.is_floating_point or dtype.is_complex):
-            return False
-    return True
+    """False where an input is partial in a way that its dtype does not have."""
+    return all(
+        not is_partial(placement) or partials_of(tensor.dtype, [placement.reduce_op])
+        for tensor, placement in zip(tensors, row.inputs, strict=False)
+    )
 
 
 def tensors_in(values: Iterable[Any]) -> list[Any]:

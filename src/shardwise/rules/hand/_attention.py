@@ -62,7 +62,7 @@ def attention(call: HandCall) -> Iterator[Row]:
         yield call.row(row, shard(2), local=_form(call, queries))
     if 3 in call.dims("value"):
         yield call.row({"value": shard(3)}, [shard(3), R])
-    for p in call.partials(LINEAR, call["value"].dtype):
+    for p in call.partials("value", LINEAR):
         yield call.row({"value": p}, [p, R])
 
 
@@ -90,6 +90,6 @@ def attention_backward(call: HandCall) -> Iterator[Row]:
     if 3 in call.dims("value"):
         row = dict.fromkeys(("grad", "value", "output"), shard(3))
         yield call.row(row, [_SUM, _SUM, shard(3)])
-    for p in call.partials(LINEAR, call["value"].dtype):
+    for p in call.partials("value", LINEAR):
         yield call.row({"grad": p}, p)
         yield call.row({"value": p, "output": p}, [p, p, R])

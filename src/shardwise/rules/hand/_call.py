@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
-from ...placements import Row, Shards, partial
+from ...placements import Row, Shards, partials_of
 from .._bind import is_tensor, named_arguments
 from .._expression import Shape
 
@@ -67,13 +66,9 @@ class HandCall:
         """The dim that an argument names, counted from 0."""
         return int(self[argument]) % max(len(self.shape(name)), 1)
 
-    def partials(self, reductions: Sequence[str], dtype: torch.dtype) -> list[Placement]:
-        """Those of the reductions that a dtype has: none for bool, no average of integers, no order of complex."""
-        if dtype == torch.bool:
-            return []
-        known = {"sum"} if not dtype.is_floating_point else set(ALL)
-        known |= {"avg"} if dtype.is_complex else {"max", "min"}
-        return [partial(r) for r in reductions if r in known]
+    def partials(self, name: str, reductions: Sequence[str]) -> list[Placement]:
+        """Those of the reductions that a tensor's dtype has."""
+        return partials_of(self[name].dtype, reductions)
 
     def row(
         self,
@@ -111,5 +106,5 @@ def aligned(shape: Shape, dim: int, ndim: int) -> int | None:
 
 def pass_through(call: HandCall, name: str, reductions: Sequence[str], **options: Any) -> Iterator[Row]:
     """Rows that carry a partial of one input to every output."""
-    for p in call.partials(reductions, call[name].dtype):
+    for p in call.partials(name, reductions):
         yield call.row({name: p}, p, **options)

@@ -60,11 +60,11 @@ def convolution(call: HandCall) -> Iterator[Row]:
     for dim in sizes.windows:
         same = sizes.input[dim] == sizes.output[dim]
         yield call.row({"input": shard(dim)}, shard(dim), "nonempty" if same else "even")
-    for p in call.partials(LINEAR, call["input"].dtype):
+    for p in call.partials("input", LINEAR):
         yield call.row({"input": p, "bias": p}, p)
         yield call.row({"weight": p, "bias": p}, p)
     if call.has("bias"):
-        for p in call.partials(("max", "min"), call["input"].dtype):
+        for p in call.partials("input", ("max", "min")):
             yield call.row({"bias": p}, p)
 
 
@@ -90,7 +90,7 @@ def convolution_backward(call: HandCall) -> Iterator[Row]:
         same = sizes.input[dim] == sizes.output[dim]
         row = {grad: shard(dim), "input": shard(dim)}
         yield call.row(row, [shard(dim), _SUM, _SUM], "nonempty" if same else "even")
-    partials = call.partials(LINEAR, call["input"].dtype)
+    partials = call.partials("input", LINEAR)
     for p in partials:
         yield call.row({grad: p}, p)
         yield call.row({"input": p}, [R, p, R])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ...placements import Row, shard
+from ...placements import Row, partials_of, shard
 from ._call import ALL, LINEAR, HandCall, R, pass_through
 from ._register import hand
 
@@ -18,9 +18,11 @@ _ORDER = ("max", "min")
 @hand("aten._to_copy.default")
 def to_copy(call: HandCall) -> Iterator[Row]:
     before = call["self"].dtype
+    after = call["dtype"] or before
     for dim in call.dims("self"):
         yield call.row({"self": shard(dim)}, shard(dim))
-    yield from pass_through(call, "self", _passing(before, call["dtype"] or before))
+    kept = partials_of(after, _passing(before, after))
+    yield from pass_through(call, "self", [p.reduce_op for p in kept])
 
 
 def _passing(before: torch.dtype, after: torch.dtype) -> tuple[str, ...]:
@@ -53,13 +55,11 @@ def fill(call: HandCall) -> Iterator[Row]:
     """Of what is filled only the shape matters."""
     for dim in call.dims("self"):
         yield call.row({"self": shard(dim)}, shard(dim))
-    for p in call.partials(ALL, call["self"].dtype):
+    for p in call.partials("self", ALL):
         yield call.row({"self": p}, R)
-    for p in call.partials(ALL, call["value"].dtype):
+    for p in call.partials("value", ALL):
         yield call.row({"value": p}, p)
-        yield from (
-            call.row({"self": q, "value": p}, p) for q in call.partials([p.reduce_op], call["self"].dtype)
-        )
+        yield from (call.row({"self": q, "value": p}, p) for q in call.partials("self", [p.reduce_op]))
 
 
 @hand("aten.slice_scatter.default")
@@ -68,5 +68,5 @@ def slice_scatter(call: HandCall) -> Iterator[Row]:
     for d in call.dims("self"):
         if d != dim:
             yield call.row({"self": shard(d), "src": shard(d)}, shard(d))
-    for p in call.partials(ALL, call["self"].dtype):
+    for p in call.partials("self", ALL):
         yield call.row({"self": p, "src": p}, p)

@@ -62,7 +62,7 @@ def new(call: HandCall) -> Iterator[Row]:
 
 def _new(call: HandCall, zero: bool) -> Iterator[Row]:
     """The tensor it is called on gives a dtype and a device only, so that one may be placed in any way."""
-    given = [R, *(shard(dim) for dim in call.dims("self")), *call.partials(("sum",), call["self"].dtype)]
+    given = [R, *(shard(dim) for dim in call.dims("self")), *call.partials("self", ("sum",))]
     made = [(R, None), *_made(call, zero)]
     for like in given:
         for placement, local in made:

@@ -31,12 +31,12 @@ def nll_loss(call: HandCall) -> Iterator[Row]:
         outputs: list[Placement] = [shard(of_labels), R] if reduction == _NONE else [added, added]
         if reduction != _MEAN:
             yield call.row({"self": shard(dim), "target": shard(of_labels)}, outputs)
-    for p in call.partials(LINEAR, call["self"].dtype):
+    for p in call.partials("self", LINEAR):
         yield call.row({"self": p}, [p, R])
         if call.has("weight") and reduction != _MEAN:
             yield call.row({"weight": p}, [p, R if reduction == _NONE else p])
     if reduction == _NONE and not call.has("weight"):
-        for p in call.partials(("max", "min"), call["self"].dtype):
+        for p in call.partials("self", ("max", "min")):
             yield call.row({"self": p}, [partial(_FALLING[p.reduce_op]), R])
 
 
@@ -49,7 +49,7 @@ def nll_loss_backward(call: HandCall) -> Iterator[Row]:
         yield call.row(row, shard(dim))
     for name in ("grad_output", "weight"):
         if call.has(name):
-            for p in call.partials(LINEAR, call[name].dtype):
+            for p in call.partials(name, LINEAR):
                 yield call.row({name: p}, p)
 
 
@@ -67,5 +67,5 @@ def binary_cross_entropy(call: HandCall) -> Iterator[Row]:
         else:
             yield call.row(row, shard(dim) if reduction == _NONE else partial("sum"))
     if call.has("weight"):
-        for p in call.partials(LINEAR, call["self"].dtype):
+        for p in call.partials("self", LINEAR):
             yield call.row({"weight": p}, p)

@@ -116,17 +116,17 @@ def batch_norm_backward(call: HandCall) -> Iterator[Row]:
 def _weighted(call: HandCall) -> Iterator[Row]:
     """The first output is normalised * weight + bias."""
     others = [R] * (len(call.outputs) - 1)
-    for p in call.partials(LINEAR, call["input"].dtype):
+    for p in call.partials("input", LINEAR):
         if call.has("weight"):
             yield call.row({"weight": p, "bias": p}, [p, *others])
     if call.has("bias"):
-        for p in call.partials(("max", "min"), call["input"].dtype):
+        for p in call.partials("input", ("max", "min")):
             yield call.row({"bias": p}, [p, *others])
 
 
 def _weighted_backward(call: HandCall) -> Iterator[Row]:
     """Gradients are linear in the output's; the input's also in the weight."""
-    for p in call.partials(LINEAR, call["input"].dtype):
+    for p in call.partials("input", LINEAR):
         yield call.row({"grad_out": p}, p)
         if call.has("weight"):
             outputs: list[Placement] = [p, R, R]

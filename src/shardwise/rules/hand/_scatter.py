@@ -14,14 +14,14 @@ from ._register import hand
 @hand("aten.scatter.value")
 def scatter_value(call: HandCall) -> Iterator[Row]:
     yield from _shards(call, ("self", "index"))
-    for p in call.partials(ALL if call["value"] == 0 else KEEPING, call["self"].dtype):
+    for p in call.partials("self", ALL if call["value"] == 0 else KEEPING):
         yield call.row({"self": p}, p)
 
 
 @hand("aten.scatter.src")
 def scatter(call: HandCall) -> Iterator[Row]:
     yield from _shards(call, ("self", "index", "src"))
-    for p in call.partials(ALL, call["self"].dtype):
+    for p in call.partials("self", ALL):
         yield call.row({"self": p, "src": p}, p)
 
 
@@ -40,7 +40,7 @@ def scatter_add(call: HandCall) -> Iterator[Row]:
 
 def _added(call: HandCall, name: str) -> Iterator[Row]:
     """Partials through the sum of what was there and what is added."""
-    for p in call.partials(LINEAR, call["self"].dtype):
+    for p in call.partials("self", LINEAR):
         yield call.row({"self": p, name: p}, p)
     yield from pass_through(call, "self", ("max", "min"))
 
@@ -80,5 +80,5 @@ def index_put(call: HandCall) -> Iterator[Row]:
         if all(value(how.start + dim) == R for dim in sharded_dims(how.shape)):  # every index adds the same
             yield from pass_through(call, "values", ("max", "min"))
         return
-    for p in call.partials(ALL, call["self"].dtype):
+    for p in call.partials("self", ALL):
         yield call.row({"self": p, "values": p}, p)
