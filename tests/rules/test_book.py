@@ -120,7 +120,6 @@ def test_partials_that_a_dtype_cannot_have_are_left_out():
     assert "P(" not in " ".join(texts(sw.rows(aten._to_copy.default, meta(4), dtype=f8)))
 
 
-
 # -- the shipped book
 
 
