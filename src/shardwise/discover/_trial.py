@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
-from ..placements import Row, Shards, is_partial, is_replicate, is_shard
+from ..placements import Row, Shards, fewest_shards, is_partial, is_replicate, is_shard
 from ._experiment import Case, Experiment, LocalRunFailed
 
 # R is one way of splitting these partials, so a row that takes the partial takes R as well.
@@ -149,7 +149,7 @@ class Trial:
                 options.append([(p, c) for p, c in claims.items() if c.shards is not None])
         for choice in itertools.product(*options):
             held = [c for _, c in choice if c is not None]
-            shards = min((c.shards for c in held if c.shards is not None), key=_GENERALITY.index)
+            shards = fewest_shards(c.shards for c in held if c.shards is not None)
             evidence = min((c.evidence for c in held), key=Counter.total)
             yield Row(self.inputs, tuple(p for p, _ in choice), shards, self.local), evidence
 
@@ -161,12 +161,9 @@ def _beside(claims: dict[Placement, Claim] | None, placement: Placement) -> Plac
     return next(iter(claims)) if len(claims) == 1 else None
 
 
-_GENERALITY: tuple[Shards, ...] = ("even", "nonempty", "any")
-
-
 def implies(stronger: Row, weaker: Row) -> bool:
     """True if whoever knows the first row knows the second: R is a case of P(avg), P(max) and P(min)."""
-    if _GENERALITY.index(stronger.shards) < _GENERALITY.index(weaker.shards):
+    if fewest_shards((stronger.shards, weaker.shards)) != weaker.shards:
         return False
     if stronger.local is not None and weaker.local is None:
         return False

@@ -31,7 +31,7 @@ from ..discover import (
     run_isolated,
 )
 from ..errors import UsageError
-from ..placements import Row, is_partial, is_replicate, is_shard, placement_text
+from ..placements import Row, Shards, fewest_shards, is_partial, is_replicate, is_shard, placement_text
 from ..progress import Progress, silent
 from ._calls import OverloadCall, telling_calls
 from ._findings import Audit, Missing, Unsupported, Wrong
@@ -240,8 +240,7 @@ def _judge_claim(
 def _held_for(found: Found, row: Row) -> str | None:
     """The shard sizes for which experiments confirm a row of the overload; None if they do not."""
     trial = found.trials[row.inputs]
-    generality = {"even": 0, "nonempty": 1, "any": 2}
-    worst = "any"
+    fewest: Shards = "any"
     outputs = row.outputs[: len(trial.claims)]
     for claims, placement in zip(trial.claims, outputs, strict=False):
         if claims is None or placement is None:
@@ -254,8 +253,8 @@ def _held_for(found: Found, row: Row) -> str | None:
             shards = "even"  # not met with even shards, but failed with none
         if shards is None:
             return None
-        worst = min(worst, shards, key=generality.__getitem__)
-    return worst
+        fewest = fewest_shards((fewest, shards))
+    return fewest
 
 
 def _checked(call: OverloadCall, row: Row) -> tuple[str | None, Counterexample | None]:

@@ -6,7 +6,7 @@ and joining of tensors exactly as DTensor does it.
 
 from ._dtypes import partials_of
 from ._pieces import join, shard_sizes, split
-from ._row import SHARDS, Row, Shards, split_terms
+from ._row import SHARDS, Row, Shards, fewest_shards, split_terms
 from ._text import (
     PARTIALS,
     AnyShard,
@@ -25,6 +25,7 @@ __all__ = [
     "AnyShard",
     "Row",
     "Shards",
+    "fewest_shards",
     "is_partial",
     "is_replicate",
     "is_shard",

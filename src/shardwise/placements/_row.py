@@ -4,6 +4,7 @@ If the inputs are placed as on the left, running the operator on each rank's loc
 communication, gives outputs placed as on the right.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -12,9 +13,14 @@ from torch.distributed.tensor.placement_types import Placement
 from ..errors import UsageError
 from ._text import is_replicate, parse_placement, placement_text
 
-# For which shard sizes a row holds: uneven and empty ones too; all but empty ones; only equal ones.
+# For which shard sizes a row holds, most first: uneven and empty ones too; all but empty ones; only equal ones.
 Shards = Literal["any", "nonempty", "even"]
 SHARDS: tuple[Shards, ...] = get_args(Shards)
+
+
+def fewest_shards(each: Iterable[Shards]) -> Shards:
+    """Of the shards for which each of several rows holds, those for which they all do."""
+    return max(each, key=SHARDS.index)
 
 
 @dataclass(frozen=True)
