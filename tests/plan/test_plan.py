@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from torch import nn
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Replicate, Shard
 
 import shardwise as sw
 from shardwise.graph import capture
@@ -62,6 +62,24 @@ def test_plans_of_other_graphs_are_not_compared(best):
     other = sw.plan(torch.mm, (torch.rand(64, 64), torch.rand(64, 64)), training=False, **OPTIONS)
     with pytest.raises(sw.UsageError, match="plans of different graphs: Deep and mm"):
         best.diff(other)
+
+
+@pytest.mark.parametrize(
+    "pin",
+    [
+        "S(0), R",
+        Layout.parse("R, S(1)", sw.Mesh.parse("dp=2,tp=2")),
+        (Shard(0), Replicate()),
+        {"dp": Shard(0)},
+        {"tp": "R"},
+    ],
+)
+def test_a_plan_with_a_pin_of_any_form_survives_json(pin, tmp_path):
+    plan = sw.plan(torch.sin, (torch.rand(64, 64),), training=False, pin={"args.0": pin}, compare=False, **OPTIONS)
+    plan.save(tmp_path / "plan.json")
+    again = sw.Plan.load(tmp_path / "plan.json")
+    assert again == plan
+    assert again.explain("sin") == plan.explain("sin")
 
 
 def test_the_cost_is_the_sum_of_its_parts(best):

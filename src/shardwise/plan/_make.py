@@ -246,7 +246,7 @@ class Planner:
                 "optimizer": self.optimizer.name,
                 "memory": self.memory,
                 "bound": bound,
-                "pins": dict(pins.pins),
+                "pins": pins.texts,
             },
         )
         needed = tuple(copy for copy in copies if copy.layout != made.layout(copy.ref))

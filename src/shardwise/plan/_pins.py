@@ -29,6 +29,16 @@ class Pins:
     def __post_init__(self) -> None:
         self._wanted = {pattern: self._read(pattern, pin) for pattern, pin in self.pins.items()}
 
+    @property
+    def texts(self) -> dict[str, str | dict[str, str]]:
+        """The pins as plain text, which says the same when read again."""
+        return {pattern: self._text(pin) for pattern, pin in self.pins.items()}
+
+    def _text(self, pin: Pin) -> str | dict[str, str]:
+        if isinstance(pin, Mapping):
+            return {axis: p if isinstance(p, str) else placement_text(p) for axis, p in pin.items()}
+        return str(pin if isinstance(pin, str | Layout) else Layout(self.mesh, tuple(pin)))
+
     def _read(self, pattern: str, pin: Pin) -> dict[int, Placement]:
         """The wanted placement on each axis that the pin speaks of."""
         try:
