@@ -75,7 +75,9 @@ def test_plans_of_other_graphs_are_not_compared(best):
     ],
 )
 def test_a_plan_with_a_pin_of_any_form_survives_json(pin, tmp_path):
-    plan = sw.plan(torch.sin, (torch.rand(64, 64),), training=False, pin={"args.0": pin}, compare=False, **OPTIONS)
+    plan = sw.plan(
+        torch.sin, (torch.rand(64, 64),), training=False, pin={"args.0": pin}, compare=False, **OPTIONS
+    )
     plan.save(tmp_path / "plan.json")
     again = sw.Plan.load(tmp_path / "plan.json")
     assert again == plan

@@ -82,6 +82,34 @@ def test_dropout_is_compared_with_the_same_streams(plan_of):
     assert reports[0].random == "compared with the same streams"
 
 
+class Drawing(nn.Module):
+    def __init__(self, draw) -> None:
+        super().__init__()
+        self.up, self.draw = nn.Linear(8, 16), draw
+
+    def forward(self, x):
+        return self.draw(self.up(x)).square()
+
+
+DRAWN = {
+    "exponential": nn.functional.gumbel_softmax,
+    "uniform": lambda x: x * torch.empty_like(x).uniform_(1, 3),
+    "normal": lambda x: x + torch.empty_like(x).normal_(2, 0.5),
+    "poisson": lambda x: x * torch.poisson(x.detach().abs() + 1),
+    "geometric": lambda x: x * torch.empty_like(x).geometric_(0.25),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_whatever_is_drawn_is_what_one_device_would_draw(name, plan_of):
+    torch.manual_seed(0)
+    model, args = Drawing(DRAWN[name]), (torch.randn(32, 8),)
+    graph = capture(model, args)
+    for seed in range(3):
+        report = verify(model, args, {}, plan_of(graph, "a=2,b=2", seed))
+        assert report.ok, str(report)
+
+
 def test_draws_do_not_depend_on_the_mesh_and_differ_between_steps(plan_of):
     torch.manual_seed(0)
     model, args = Dropped(), (torch.randn(32, 8),)

@@ -21,7 +21,7 @@ from ..errors import UsageError
 from ..files import read_json, write_text
 from ..graph import Graph, Node, Ref, TensorInfo
 from ..placements import Row, is_partial, parse_placement
-from ..rules import book_rows, call_text
+from ..rules import book_rows, call_text, draws_whole
 
 Source = Literal["book", "discovered", "replicated"]
 
@@ -55,6 +55,8 @@ class Offers:
         replicated = _replicated(node)
         if self.alone:
             return Offer((replicated,), "book")
+        if draws_whole(node.overload, args, kwargs):
+            return Offer((replicated,), "replicated", "its draws do not follow from positions")
         outputs = [None if info is None else info.shape for info in node.outputs]
         rows = book_rows(node.op, args, kwargs, outputs)
         if rows is not None:

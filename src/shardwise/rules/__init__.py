@@ -14,6 +14,7 @@ from ._lookup import SHIPPED, book, book_rows, rows, rule, variant_by_hand
 from ._piece import Piece
 from ._recorder import BOOKKEEPING, Recorder
 from ._rule import Rule, overload
+from ._streams import draw, draws_whole, follows_positions, is_random
 from ._variants import derived, is_in_place, variants_of
 from .hand import hand_rows, hand_written, is_by_hand
 
@@ -46,13 +47,17 @@ __all__ = [
     "call_text",
     "constants",
     "derived",
+    "draw",
+    "draws_whole",
     "factors_of_call",
     "flat_outputs",
+    "follows_positions",
     "hand_rows",
     "hand_written",
     "is_by_hand",
     "is_covered",
     "is_in_place",
+    "is_random",
     "is_size_argument",
     "local_call",
     "named_arguments",

@@ -16,8 +16,7 @@ from torch.utils import _pytree as pytree
 from ..graph import Graph, Node, Ref
 from ..layout import Layout
 from ..plan import Call, Plan
-from ..rules import Piece, local_call
-from ._streams import draw, follows_positions, is_random
+from ..rules import Piece, draw, follows_positions, is_random, local_call
 
 _RESHAPES = {"aten.view.default", "aten._unsafe_view.default"}
 

@@ -22,9 +22,9 @@ from ..layout import Layout
 from ..placements import is_partial
 from ..plan import Plan, Value
 from ..redistribute import Prices
+from ..rules import follows_positions, is_random
 from ._agree import explained, told_to_others
 from ._emit import Program
-from ._streams import follows_positions, is_random
 from ._train import require_same_layout
 
 

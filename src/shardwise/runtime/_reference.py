@@ -17,10 +17,10 @@ from torch.utils import _pytree as pytree
 
 from ..graph import Graph, Node, Ref, arguments, as_module, opened
 from ..plan import Call, Plan
+from ..rules import draw, is_random
 from ._lower import Lowering, retargeted, whatever_the_strides, with_tensors
 from ._optimizers import Optimizer
 from ._simulate import Pieces
-from ._streams import draw, is_random
 
 
 @dataclass

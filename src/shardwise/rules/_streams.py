@@ -24,6 +24,13 @@ def follows_positions(op: torch._ops.OpOverload) -> bool:
     return str(op) in _DRAWS
 
 
+def draws_whole(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """True for a call that may run on whole tensors alone, because its draws do not follow from positions."""
+    if not is_random(op) or follows_positions(op):
+        return False
+    return _named(op, args, kwargs).get("dropout_p") != 0  # attention draws nothing without dropout
+
+
 def draw(
     op: torch._ops.OpOverload,
     args: Sequence[Any],
@@ -39,15 +46,19 @@ def draw(
     from a generator that starts at the seed.
     """
     if str(op) in _DRAWS:
-        names = [argument.name for argument in op._schema.arguments]
-        given = {a.name: a.default_value for a in op._schema.arguments if a.has_default_value()}
-        given |= dict(zip(names, args, strict=False)) | kwargs
         stream = _Stream(seed, number, tuple(shape), tuple(map(tuple, runs)))
-        return _DRAWS[str(op)](stream, given)
+        return _DRAWS[str(op)](stream, _named(op, args, kwargs))
     devices = [seed.device] if seed.device.type != "cpu" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(int(seed) * 1_000_003 + number)
         return op(*args, **kwargs)
+
+
+def _named(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """All arguments of a call by name, those left out with their defaults."""
+    names = [argument.name for argument in op._schema.arguments]
+    defaults = {a.name: a.default_value for a in op._schema.arguments if a.has_default_value()}
+    return defaults | dict(zip(names, args, strict=False)) | kwargs
 
 
 class _Stream:
@@ -123,6 +134,20 @@ def _randn(stream: _Stream, given: dict[str, Any]) -> Tensor:
     return stream.normal().to(_dtype(given, torch.get_default_dtype()))
 
 
+def _uniform(stream: _Stream, given: dict[str, Any]) -> Tensor:
+    low, high = given["from"], given["to"]
+    return (low + stream.uniform() * (high - low)).to(given["self"].dtype)
+
+
+def _normal(stream: _Stream, given: dict[str, Any]) -> Tensor:
+    return (given["mean"] + stream.normal() * given["std"]).to(given["self"].dtype)
+
+
+def _exponential(stream: _Stream, given: dict[str, Any]) -> Tensor:
+    """Never zero: its logarithm is taken."""
+    return (-torch.log1p(-stream.uniform()).clamp(max=-(2.0**-53)) / given["lambd"]).to(given["self"].dtype)
+
+
 def _randint(stream: _Stream, given: dict[str, Any]) -> Tensor:
     low, high = given.get("low", 0), given["high"]
     return (low + stream.bits() % (high - low)).to(_dtype(given, torch.int64))
@@ -136,6 +161,9 @@ _DRAWS: dict[str, Callable[[_Stream, dict[str, Any]], Any]] = {
     "aten.rand_like.default": _rand,
     "aten.randn.default": _randn,
     "aten.randn_like.default": _randn,
+    "aten.uniform.default": _uniform,
+    "aten.normal_functional.default": _normal,
+    "aten.exponential.default": _exponential,
     "aten.randint.default": _randint,
     "aten.randint.low": _randint,
     "aten.randint_like.default": _randint,
