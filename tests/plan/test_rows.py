@@ -45,6 +45,19 @@ def test_rows_of_another_operator_are_known_to_this_process_alone(unknown, tmp_p
     assert offered(halved, tmp_path, 4, 6).source == "discovered"
 
 
+def test_rows_refuted_at_one_sizing_are_not_taken_from_another(unknown, tmp_path, monkeypatch):
+    answers = [([], "no valid rows"), ([sw.Row.parse("S(0) -> S(0)")], "rows")]
+    monkeypatch.setattr(_rows, "_discover", lambda *_: answers.pop(0))
+    offer = offered(torch.neg, tmp_path, 4, 6)
+    assert (offer.source, offer.note, len(answers)) == ("replicated", "no valid rows", 1)
+
+
+def test_a_call_that_cannot_be_judged_at_one_sizing_is_judged_at_another(unknown, tmp_path, monkeypatch):
+    answers = [(None, "cannot run"), ([sw.Row.parse("S(0) -> S(0)")], "rows")]
+    monkeypatch.setattr(_rows, "_discover", lambda *_: answers.pop(0))
+    assert offered(torch.neg, tmp_path, 4, 6).source == "discovered"
+
+
 def test_a_discovery_that_did_not_end_is_tried_again_another_time(unknown, tmp_path, monkeypatch):
     monkeypatch.setattr(_rows, "_discover", lambda *_: Crash("timeout"))
     offer = offered(torch.neg, tmp_path, 4, 6)

@@ -68,6 +68,8 @@ class Offers:
             rows, note = self.found.rows(node, call_args, call_kwargs)
             if rows:
                 return Offer((replicated, *_useful(rows)), "discovered")
+            if rows is not None:  # what was refuted at these sizes is not asked at others
+                break
         return Offer((replicated,), "replicated", note)
 
 
@@ -195,7 +197,7 @@ def _example(info: TensorInfo) -> torch.Tensor:
 _LASTING = ("aten.", "prims.")
 
 # Of discovery: what an older one found is not asked.
-_GENERATION = 1
+_GENERATION = 2
 
 # Rows by overload and call, found by this process.
 _found_here: dict[tuple[Any, str], dict[str, Any]] = {}
@@ -208,18 +210,19 @@ class _Cache:
         self.path = folder / f"rows-{torch.__version__}-{_GENERATION}.json"
         self._kept: dict[str, Any] | None = None
 
-    def rows(self, node: Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Row], str]:
+    def rows(self, node: Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Row] | None, str]:
+        """The rows of a call, or None if it could not be judged; and the verdict."""
         text = f"{node.op}{call_text(args, kwargs)}"
         entry = _found_here.get((node.overload, text)) or self._load().get(text)
         if entry is None:
             found = _discover(node, args, kwargs)
-            rows, note = ([], f"discovery ended with {found}") if isinstance(found, Crash) else found
-            entry = {"rows": [row.to_json() for row in rows], "note": note}
+            rows, note = (None, f"discovery ended with {found}") if isinstance(found, Crash) else found
+            entry = {"rows": rows and [row.to_json() for row in rows], "note": note}
             _found_here[node.overload, text] = entry
             # A process that was slow or was stopped today says nothing about tomorrow's.
             if node.op.startswith(_LASTING) and not isinstance(found, Crash):
                 self._keep(text, entry)
-        return [Row.from_json(row) for row in entry["rows"]], entry["note"]
+        return entry["rows"] and [Row.from_json(row) for row in entry["rows"]], entry["note"]
 
     def _load(self) -> dict[str, Any]:
         if self._kept is None:
@@ -251,13 +254,14 @@ def _default_cache() -> Path:
     return Path(os.environ.get("SHARDWISE_CACHE") or Path(home) / "shardwise")
 
 
-def _discover(node: Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Row], str] | Crash:
+def _discover(node: Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Row] | None, str] | Crash:
     return run_isolated(partial(_rows_found, node, args, kwargs), timeout=120)
 
 
-def _rows_found(node: Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Row], str]:
+def _rows_found(node: Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Row] | None, str]:
     try:
         found: Found = discover(node.overload, *args, **kwargs)
     except UsageError as error:  # the operator itself refuses the call
-        return [], str(error)
-    return list(found.rows), found.reason or found.verdict
+        return None, str(error)
+    judged = found.verdict in ("rows", "no valid rows")
+    return list(found.rows) if judged else None, found.reason or found.verdict
