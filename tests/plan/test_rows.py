@@ -10,6 +10,7 @@ import shardwise as sw
 from shardwise.discover import Crash
 from shardwise.graph import capture
 from shardwise.plan import Offers, _rows
+from shardwise.plan._rows import described, scaled_down
 
 
 @torch.library.custom_op("shardwise_tests::halved", mutates_args=())
@@ -20,9 +21,56 @@ def halved(x: torch.Tensor) -> torch.Tensor:
 halved.register_fake(torch.empty_like)
 
 
+@torch.library.custom_op("shardwise_tests::powered", mutates_args=())
+def powered(x: torch.Tensor, p: int) -> torch.Tensor:
+    return x**p
+
+
+powered.register_fake(lambda x, p: torch.empty_like(x))
+
+
+@torch.library.custom_op("shardwise_tests::first", mutates_args=())
+def first(x: torch.Tensor, count: int) -> torch.Tensor:
+    return x[:, :count].clone()
+
+
+first.register_fake(lambda x, count: x.new_empty(x.shape[0], count))
+
+
+@torch.library.custom_op("shardwise_tests::normed", mutates_args=())
+def normed(x: torch.Tensor, width: int) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(x, [width])
+
+
+normed.register_fake(lambda x, width: torch.empty_like(x))
+
+
+def small(function, *args):
+    """The arguments of the first small call like one."""
+    graph = capture(function, args, training=False)
+    node = graph.nodes[-1]
+    return next(scaled_down(node, *described(graph, node)))[0]
+
+
 def offered(function, folder: Path, *shape: int):
     graph = capture(function, (torch.rand(shape),), training=False)
     return [Offers(graph, folder).of(node) for node in graph.nodes][-1]
+
+
+def test_a_number_that_happens_to_be_a_size_stays_as_it_is():
+    x, dim, _ = small(lambda x: torch.softmax(x, 2), torch.rand(2, 128, 256))
+    assert (tuple(x.shape), dim) == ((4, 6, 8), 2)
+    assert small(lambda x: powered(x, 2), torch.rand(2, 128))[1] == 2
+
+
+def test_a_number_that_must_follow_the_sizes_does():
+    x, count = small(lambda x: first(x, 32), torch.rand(16, 256))
+    assert (tuple(x.shape), count) == ((4, 8), 6)
+
+
+def test_a_number_that_only_the_operator_itself_knows_to_be_a_size_follows_too(tmp_path):
+    offer = offered(lambda x: normed(x, 256), tmp_path, 128, 256)
+    assert [str(row) for row in offer.rows] == ["R -> R", "S(0) -> S(0)"]
 
 
 @pytest.fixture

@@ -118,21 +118,24 @@ def _useful(rows: Sequence[Row]) -> Iterator[Row]:
 def scaled_down(
     node: Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """Calls like the node's with small sizes, as real tensors, that run and give outputs of those sizes."""
+    """Calls like the node's with small sizes, as real tensors, that run and give outputs of those sizes.
+
+    Numbers among the arguments are first left as they are, then changed with the sizes that they are equal to.
+    """
     leaves, tree = pytree.tree_flatten(
         (list(args), dict(kwargs)), is_leaf=lambda v: isinstance(v, TensorInfo)
     )
     tensors = [leaf for leaf in (*leaves, *node.outputs) if isinstance(leaf, TensorInfo)]
     sizes = sorted({size for tensor in tensors for size in tensor.shape if size > 1})
     for mapping in _mappings(sizes):
-        for with_parts in (False, True):
-            numbers = _numbers(mapping, with_parts)
+        wanted = [None if t is None else tuple(mapping.get(s, s) for s in t.shape) for t in node.outputs]
+        tried: list[list[Any]] = []
+        for numbers in ({}, mapping, _with_parts(mapping)):
             small = [_resized(leaf, mapping, numbers) for leaf in leaves]
-            wanted = [None if t is None else tuple(mapping.get(s, s) for s in t.shape) for t in node.outputs]
-            if _gives(node, small, tree, wanted):
+            if small not in tried and _gives(node, small, tree, wanted):
                 made = [_example(leaf) if isinstance(leaf, TensorInfo) else leaf for leaf in small]
                 yield pytree.tree_unflatten(made, tree)
-                break
+            tried.append(small)
 
 
 def _mappings(sizes: Sequence[int]) -> Iterator[dict[int, int]]:
@@ -147,14 +150,13 @@ def _mappings(sizes: Sequence[int]) -> Iterator[dict[int, int]]:
         yield {}
 
 
-def _numbers(mapping: Mapping[int, int], with_parts: bool) -> dict[int, int]:
-    """What becomes of numbers among the arguments: sizes change with the sizes, their parts in proportion."""
+def _with_parts(mapping: Mapping[int, int]) -> dict[int, int]:
+    """What becomes of numbers that are sizes or parts of sizes: parts change in proportion."""
     numbers = dict(mapping)
-    if with_parts:
-        for size, small in mapping.items():
-            for parts in range(2, small + 1):
-                if size % parts == 0 and small % parts == 0:
-                    numbers.setdefault(size // parts, small // parts)
+    for size, small in mapping.items():
+        for parts in range(2, small + 1):
+            if size % parts == 0 and small % parts == 0:
+                numbers.setdefault(size // parts, small // parts)
     return numbers
 
 
