@@ -235,6 +235,15 @@ def test_55_draws_are_right_and_differ_between_shards_but_not_between_replicas()
     assert abs(torch.corrcoef(torch.stack([share[:, 0], share[:, 1]]))[0, 1]) < 0.06
 
 
+def test_an_argument_and_a_result_of_one_name_have_each_their_own_layout():
+    def double(output):
+        return output * 2
+
+    mapped = sw.shard_map(double, "d=4", ["S(1)"], "S(0)")
+    plan = mapped.plan_for(torch.rand(8, 8))
+    assert ([str(layout) for layout in plan.inputs.values()], str(plan.outputs[0])) == (["S(1)"], "S(0)")
+
+
 def test_a_move_stands_before_its_user():
     """The schedule is what runs: nothing is used before it is made, and nothing after it is dead."""
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ from ..redistribute import price_table
 from ..solve import FORBIDDEN
 from ._baselines import Restriction
 from ._choices import Choices, Layouts, choices_of
-from ._pins import Pins
+from ._pins import Named, Pins
 from ._prices import Optimizer, compute_seconds, kernel_kind, with_shapes
 from ._rows import Offers, described, signature
 
@@ -137,7 +137,7 @@ class Items:
         ref = Ref(entry.name)
         lasting = entry.role in ("parameter", "buffer", "constant")
         span = (0, end) if lasting else (0, self.ends.get(ref, 0))
-        allowed = self.pins.allowed(entry.target, options, self.layouts, entry.aliases)
+        allowed = self.pins.allowed(Named.input(entry), options, self.layouts)
         if self.restriction is not None:
             allowed = _both(allowed, self.restriction.of_input(entry, options))
         item = Item(
@@ -198,7 +198,7 @@ class Items:
         allowed = self.restriction.of_call(node, choices) if self.restriction is not None else None
         for column in choices.outputs:
             if column is not None:
-                allowed = _both(allowed, self.pins.allowed(node.name, column, self.layouts))
+                allowed = _both(allowed, self.pins.allowed(Named("node", node.name), column, self.layouts))
         return allowed
 
     def _groups(self, ref: Ref) -> Iterator[tuple[Node, ...]]:
@@ -262,9 +262,9 @@ class Items:
         options = self._options(tensor)
         usage = np.array([self.layouts.bytes(number, tensor) for number in options.tolist()], np.int64)
         made = self.time.get(value.name, -1) + 1
-        allowed = (
-            self.pins.allowed(output.target, options, self.layouts) if output.role == "user_output" else None
-        )
+        allowed = None
+        if output.role == "user_output":
+            allowed = self.pins.allowed(Named("output", output.target), options, self.layouts)
         label = ("output", output.role, tensor, pattern(output.target), _key(allowed))
         place = self._add(
             Item("output", str(position), _units([0.0] * len(options), allowed), usage, (made, end), label)

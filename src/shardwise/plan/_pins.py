@@ -1,24 +1,47 @@
 """Pins: layouts that the user wants for inputs, outputs, parameters and values in between.
 
 A pin names what it holds by a pattern (`layers.*.weight`, the name of an input or an output, the name of a node) and
-says a layout, for every axis (`"S(0), R"`) or for some (`{"dp": "S(0)"}`).
+says a layout, for every axis (`"S(0), R"`) or for some (`{"dp": "S(0)"}`). `input:x` and `output:x` tell an
+argument from a result of the same name.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Literal
 
 import numpy as np
 from torch.distributed.tensor.placement_types import Placement
 
 from ..errors import UsageError
-from ..graph import Graph
+from ..graph import Graph, Input
 from ..layout import Layout
 from ..mesh import Mesh
 from ..placements import is_shard, parse_placement, placement_text
 from ._choices import Layouts
 
 Pin = str | Layout | Mapping[str, str | Placement] | Sequence[Placement]
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a pin may hold. The gradient that comes back for an output goes by the output's name."""
+
+    kind: Literal["input", "output", "state", "node"]
+    name: str
+    aliases: tuple[str, ...] = ()
+
+    @classmethod
+    def input(cls, entry: Input) -> "Named":
+        if entry.role == "tangent":
+            return cls("output", entry.target)
+        return cls("input" if entry.role == "user_input" else "state", entry.target, entry.aliases)
+
+    def matches(self, pattern: str) -> bool:
+        kind, colon, name = pattern.partition(":")
+        if colon and kind in ("input", "output"):
+            return kind == self.kind and fnmatchcase(self.name, name)
+        return any(fnmatchcase(name, pattern) for name in (self.name, *self.aliases))
 
 
 @dataclass
@@ -61,38 +84,34 @@ class Pins:
 
     def require_all_used(self, graph: Graph) -> None:
         """Refuse pins that hold nothing, and those that cannot be."""
-        names: dict[str, tuple[int, ...]] = {}
-        for entry in graph.inputs:
-            names |= dict.fromkeys((entry.target, *entry.aliases), entry.tensor.shape)
+        shapes = {Named.input(entry): entry.tensor.shape for entry in graph.inputs}
         for output in graph.outputs:
             if output.role == "user_output" and output.value is not None:
-                names[output.target] = graph.tensor(output.value).shape
+                shapes[Named("output", output.target)] = graph.tensor(output.value).shape
         for node in graph.nodes:
             if node.outputs and node.outputs[0] is not None:
-                names[node.name] = node.outputs[0].shape
+                shapes[Named("node", node.name)] = node.outputs[0].shape
         for pattern, wanted in self._wanted.items():
-            matched = [name for name in names if fnmatchcase(name, pattern)]
+            matched = [named for named in shapes if named.matches(pattern)]
             if not matched:
                 known = ", ".join(sorted(i.target for i in graph.inputs if i.role != "tangent")[:8])
                 raise UsageError(
                     f"pin {pattern!r} matches no parameter, input, output or node of {graph.name}: "
                     f"there are {known}, ..."
                 )
-            for name in matched:
+            for named in matched:
                 for placement in wanted.values():
-                    if is_shard(placement) and placement.dim >= len(names[name]):
+                    if is_shard(placement) and placement.dim >= len(shapes[named]):
                         raise UsageError(
-                            f"pin {pattern!r} shards dim {placement.dim} of {name}, "
-                            f"which has shape {names[name]}"
+                            f"pin {pattern!r} shards dim {placement.dim} of {named.name}, "
+                            f"which has shape {shapes[named]}"
                         )
 
-    def allowed(
-        self, name: str, options: np.ndarray, layouts: Layouts, aliases: Sequence[str] = ()
-    ) -> np.ndarray | None:
+    def allowed(self, named: Named, options: np.ndarray, layouts: Layouts) -> np.ndarray | None:
         """Which of these layouts the pins allow for what is called so; None if no pin speaks of it."""
         mask: np.ndarray | None = None
         for pattern, wanted in self._wanted.items():
-            if any(fnmatchcase(n, pattern) for n in (name, *aliases)):
+            if named.matches(pattern):
                 fits = np.array(
                     [
                         all(layouts.all[number].to_placements()[axis] == p for axis, p in wanted.items())

@@ -97,7 +97,10 @@ class ShardMapped:
             )
         everywhere = Layout.replicated(Mesh.of(self.mesh))
         open_ = None if self.auto else everywhere
-        chosen = {name: open_ if spec is None else spec for name, spec in zip(names, given, strict=True)}
+        kind = "input" if which == "in_specs" else "output"
+        chosen = {
+            f"{kind}:{n}": open_ if spec is None else spec for n, spec in zip(names, given, strict=True)
+        }
         return {name: spec for name, spec in chosen.items() if spec is not None}
 
 
