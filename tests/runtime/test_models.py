@@ -1,4 +1,5 @@
-"""Hugging Face models on four real ranks: ten steps, and the same losses and parameters as in one process."""
+"""The example models, Hugging Face's among them: each has rows for all it calls and runs sharded as it runs whole, and
+two of them take ten steps on four real ranks with the same losses and parameters as in one process."""
 
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -8,27 +9,44 @@ import pytest
 import torch
 
 from shardwise.graph import capture
-from shardwise.plan import plan_graph
+from shardwise.plan import plan_graph, random_plan
 from shardwise.runtime import verify
 
 FILE = Path(__file__).parents[2] / "examples" / "models.py"
 
 
-@pytest.fixture(scope="module")
-def zoo():
-    spec = spec_from_file_location("runtime_models", FILE)
-    sys.modules["runtime_models"] = module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.ZOO
+spec = spec_from_file_location("runtime_models", FILE)
+sys.modules["runtime_models"] = module = module_from_spec(spec)
+spec.loader.exec_module(module)
+ZOO = module.ZOO
+LARGE = ("llama", "t5")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in LARGE)) for name in ZOO]
+)
+def test_every_call_has_rows_and_both_a_plan_and_a_random_one_give_what_the_model_gives(name, slow_devices):
+    torch.manual_seed(0)
+    model, args, kwargs = ZOO[name]()
+    graph = capture(model, args, kwargs)
+    plan = plan_graph(graph, mesh="dp=2,tp=2", cluster=slow_devices, compare=False)
+    assert [str(n.overload) for n in graph.nodes if plan.choices[n.name].source == "replicated"] == []
+    # What is too small to be worth sharding is sharded at random all the same.
+    anyhow = random_plan(graph, "dp=2,tp=2", 0)
+    on_each_axis = zip(*(choice.rows for choice in anyhow.choices.values()), strict=True)
+    assert all(any(not row.is_replicated for row in rows) for rows in on_each_axis)
+    for each in (plan, anyhow):
+        report = verify(model, args, kwargs, each, steps=2)
+        assert report.ok, str(report)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_ten_steps(zoo, name, dtype, slow_devices):
+def test_ten_steps(name, dtype, slow_devices):
     torch.manual_seed(0)
-    model, _, kwargs = zoo[name]()
+    model, _, kwargs = ZOO[name]()
     model = model.to(dtype)
     graph = capture(model, (), kwargs)
     plan = plan_graph(graph, mesh="dp=2,tp=2", cluster=slow_devices, compare=False)
