@@ -1,6 +1,6 @@
-"""What each of four real gloo ranks does in tests/dtensor/test_gloo.py: run one check, print what rank 0 saw.
+"""What each of four real gloo ranks does in tests/dtensor/test_gloo.py: run every check; rank 0 prints what it saw.
 
-python gloo_ranks.py CHECK RANK STORE_FILE
+python gloo_ranks.py RANK STORE_FILE
 """
 
 import json

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributed.tensor import Replicate
 
-from shardwise import Row, Rule, UsageError, audit
+from shardwise import Rule, UsageError, audit
 from shardwise.dtensor import (
     Audit,
     OverloadCall,
@@ -222,11 +222,6 @@ def test_an_operator_without_strategy_is_unsupported_with_the_rows_it_could_have
     assert "R, S(0) -> S(0)" in unsupported.rows
 
 
-def test_rows_are_written_as_rows():
-    findings = audit_call(call(aten.any.default, torch.rand(4, 6)))
-    assert Row.parse(findings.wrong[0].row).inputs == (parse_placement("P(sum)"),)
-
-
 # -- the whole
 
 
@@ -271,11 +266,20 @@ def test_the_script_runs_in_a_fresh_interpreter():
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "pattern", ["linalg.*norm", "nn.functional.*loss", "mean", "cumsum", "index_*", "ne", "logical_or"]
-)
+@pytest.mark.parametrize("pattern", ["linalg.*norm", "nn.functional.*loss", "linalg.solve_triangular"])
 def test_every_script_of_a_wrong_rule_prints_the_same_again(pattern):
-    for wrong in audit(pattern, jobs=2).wrong:
+    found = audit(pattern, jobs=2).wrong
+    assert found
+    for wrong in found:
         assert execute(wrong.script) == wrong.output
         printed = dict(line.split(":", 1) for line in wrong.output.splitlines())
         assert printed["DTensor"].strip() != printed["right"].strip()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("pattern", ["mean", "index_*", "ne", "logical_or"])
+def test_operators_whose_rules_are_right_are_acquitted(pattern):
+    found = audit(pattern, jobs=2)
+    assert [(wrong.op, wrong.row) for wrong in found.wrong] == []
+    assert found.claimed > 0

@@ -12,7 +12,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 
 import shardwise as sw
 from shardwise import UsageError
-from shardwise.dtensor import record_collectives, register, registered, unregister
+from shardwise.dtensor import _wrong, record_collectives, register, registered, unregister
+from shardwise.dtensor._wrong import wrong_operators
 from shardwise.rules import Clause, Rule
 
 aten = torch.ops.aten
@@ -276,3 +277,21 @@ def test_it_works_between_processes(tmp_path):
             process.kill()
             process.wait()
     assert [process.returncode for process in ranks] == [0, 0], "\n".join(errors)[-3000:]
+
+
+def test_findings_about_another_torch_replace_nothing_and_say_so_once(tmp_path, monkeypatch):
+    known = wrong_operators()
+    assert "aten.any.default" in known
+    (tmp_path / "refuted.yaml").write_text(
+        "torch: 1.0.0\nwrong:\n  aten.any.default:\n  - P(sum) -> P(sum)\n"
+    )
+    monkeypatch.setattr(_wrong, "FINDINGS", tmp_path / "refuted.yaml")
+    wrong_operators.cache_clear()
+    try:
+        with pytest.warns(
+            UserWarning, match=r"findings are about torch 1\.0\.0.*so no rule is replaced"
+        ) as said:
+            assert wrong_operators() == wrong_operators() == frozenset()
+        assert len(said) == 1
+    finally:
+        wrong_operators.cache_clear()
