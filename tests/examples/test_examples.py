@@ -13,7 +13,6 @@ def test_a_plan_for_1024_gpus_needs_none(run_example, tmp_path):
     assert (tmp_path / "build" / "llama_70b.html").exists()
 
 
-@pytest.mark.long
 def test_a_custom_operator_is_discovered_planned_and_verified(run_example):
     printed = run_example("custom_op.py")
     assert "S(0) -> S(0)" in printed

@@ -11,7 +11,13 @@ from ..errors import UsageError
 from ._app import Json, app, print_json
 from ._progress import Bars
 
-book_app = typer.Typer(no_args_is_help=True, help="The rule book of ATen: build it, look an operator up.")
+book_app = typer.Typer(
+    no_args_is_help=True,
+    help="""The rule book of ATen: build it, look an operator up.
+
+    Example: shardwise book show softmax
+    """,
+)
 app.add_typer(book_app, name="book")
 
 
