@@ -4,9 +4,21 @@ The message is one sentence: what is wrong, where, and what would be right. The 
 and exits with status 2; nothing else about it is special.
 """
 
+from typing import Any
+
+# Types whose values are shown as they are.
+_SHORT = (int, float, str, type(None))
+
 
 class UsageError(ValueError):
     """A mistake in what the caller gave, told in one sentence."""
+
+
+def require(value: object, kind: Any, what: str, right: str) -> None:
+    """Refuse a value that is of no such type (or types): `what` it is, and what would be `right` to give."""
+    if not isinstance(value, kind):
+        given = repr(value) if isinstance(value, _SHORT) else f"of type {type(value).__name__}"
+        raise UsageError(f"{what} is {given}: give {right}")
 
 
 def first_line(error: BaseException) -> str:

@@ -11,9 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import UsageError
+from .errors import UsageError, require
 
 Made = TypeVar("Made")
+
+
+def path_of(path: str | Path) -> Path:
+    """The path of a file that a user named."""
+    require(path, (str, Path), "path", "the name of a file")
+    return Path(path)
 
 
 def read_text(path: Path) -> str:

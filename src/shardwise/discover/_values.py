@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..errors import require
+
 Make = Callable[..., Tensor]
 
 
@@ -39,6 +41,8 @@ def adversarial(pattern: str = "*", only: bool = False) -> Callable[[Make], Make
     ...     \"\"\"Parallel vectors, whose cross product is zero.\"\"\"
     ...     return torch.ones(shape, dtype=dtype, device=device) * (1 + input_idx)
     """
+
+    require(pattern, str, "pattern", "a name with *, as in @adversarial('aten.linalg_*')")
 
     def register(make: Make) -> Make:
         name = make.__name__.strip("_").replace("_", " ")

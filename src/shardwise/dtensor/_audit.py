@@ -30,7 +30,7 @@ from ..discover import (
     example_sizes,
     run_isolated,
 )
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..placements import Row, Shards, fewest_shards, is_partial, is_replicate, is_shard, placement_text
 from ..progress import Progress, silent
 from ._calls import OverloadCall, telling_calls
@@ -81,6 +81,11 @@ def audit(
     >>> [str(wrong.row) for wrong in found.wrong]                           # doctest: +SKIP
     ['P(max) -> P(max)', 'P(min) -> P(min)']
     """
+    require(pattern, str, "pattern", "the name of an OpInfo or overload, with *, such as linalg.*")
+    for name, count in (("jobs", jobs), ("samples", samples)):
+        require(count, int, name, "a whole number, at least 1")
+        if count < 1:
+            raise UsageError(f"{name} is {count}: give at least 1")
     calls = list(telling_calls(pattern, samples, partial(progress, "collecting calls")).values())
     if not calls:
         raise UsageError(f"no OpInfo sample reaches an operator that matches {pattern!r}: nothing to audit")

@@ -1,7 +1,7 @@
 """Capture of models and functions as one graph, forward alone or with its backward, without their memory."""
 
 from ._attention import attention, attention_backward
-from ._callable import as_module
+from ._callable import as_module, call_arguments
 from ._capture import capture
 from ._fake import without_memory
 from ._flops import cost, is_view
@@ -22,6 +22,7 @@ __all__ = [
     "as_module",
     "attention",
     "attention_backward",
+    "call_arguments",
     "capture",
     "constants",
     "cost",

@@ -5,18 +5,18 @@ or through other functions of its file; they become children of the module that 
 which the function knows them.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import signature, unwrap
-from types import CodeType
+from types import CodeType, NoneType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.fx.proxy import _register_stack_trace_anchor
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 
 
 class Function(nn.Module):
@@ -122,3 +122,12 @@ def _free_name(module: nn.Module, name: str) -> str:
     while hasattr(module, name):
         name += "_"
     return name
+
+
+def call_arguments(
+    args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call as users give them. A tensor alone is a mistake: it would be taken row by row."""
+    require(args, (tuple, list), "args", "a tuple of the call's arguments, such as (x,)")
+    require(kwargs, (Mapping, NoneType), "kwargs", "a dict of the call's keyword arguments")
+    return tuple(args), dict(kwargs or {})

@@ -5,9 +5,10 @@ what it called; AOTAutograd turns that graph into the joint graph of forward and
 two stands what only the first graph still shows: attention as one call, tied weights, which output is the loss.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from inspect import signature
+from types import NoneType
 from typing import Any
 
 import torch
@@ -16,9 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export._tree_utils import reorder_kwargs
 from torch.utils import _pytree as pytree
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ._attention import fused_attention
-from ._callable import as_module, name_of
+from ._callable import as_module, call_arguments, name_of
 from ._device import on_any_device
 from ._exported import flatten, keep_one_of_tied, start_backward_from, take_out_copies
 from ._fake import fake_arguments, fake_state
@@ -33,7 +34,7 @@ from ._results import opened_results
 def capture(
     model: Callable[..., Any],
     args: Sequence[Any] = (),
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     *,
     training: bool = True,
     loss: str | Sequence[str] | None = None,
@@ -49,9 +50,11 @@ def capture(
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
     name, module = name_of(model), as_module(model)
+    given = call_arguments(args, kwargs)
+    require(loss, (str, list, tuple, NoneType), "loss", "the name of an output, or a list of them")
     ties = _ties(module)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fake_args, fake_kwargs = fake_arguments(mode, (tuple(args), dict(kwargs or {})), training)
+    fake_args, fake_kwargs = fake_arguments(mode, given, training)
     with torch.set_grad_enabled(training), on_any_device():
         try:
             with fake_state(mode, module, training), opened_results(module):

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 
 from ..errors import UsageError
+from ..files import path_of
 from ..rules import overload
 
 Phase = Literal["forward", "backward"]
@@ -203,13 +204,13 @@ class Graph:
     def save(self, path: str | Path) -> None:
         from ._json import save
 
-        save(self, Path(path))
+        save(self, path_of(path))
 
     @classmethod
     def load(cls, path: str | Path) -> "Graph":
         from ._json import load
 
-        return load(Path(path))
+        return load(path_of(path))
 
     def __str__(self) -> str:
         from ._picture import summary

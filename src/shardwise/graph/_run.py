@@ -11,7 +11,7 @@ from torch.export._tree_utils import reorder_kwargs
 from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
-from ._callable import as_module
+from ._callable import as_module, call_arguments
 from ._graph import Graph, Live, TensorInfo
 
 
@@ -86,8 +86,9 @@ def arguments(
 ) -> dict[str, Any]:
     """The user's arguments by the names of the graph's inputs. They must be of the form that was captured."""
     live = _live(graph)
+    args, kwargs = call_arguments(args, kwargs)
     try:
-        given = (tuple(args), reorder_kwargs(dict(kwargs or {}), live.in_spec))
+        given = (args, reorder_kwargs(kwargs, live.in_spec))
     except ValueError as error:
         raise UsageError(f"{graph.name} is called with other arguments than captured: {error}") from None
     flat, spec = pytree.tree_flatten(given)

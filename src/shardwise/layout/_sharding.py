@@ -14,7 +14,7 @@ from typing import Any
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..mesh import Mesh
 from ..placements import PARTIALS, is_partial, is_shard, partial, placement_text
 from ._axes import AxisRef
@@ -50,6 +50,9 @@ class Sharding:
     partial: tuple[tuple[AxisRef, str], ...] = ()
 
     def __post_init__(self) -> None:
+        require(self.mesh, Mesh, "the mesh of a sharding", "a Mesh, or use Sharding.parse")
+        require(self.dims, tuple, "dims", "a tuple with a DimSharding per dim, or use Sharding.parse")
+
         def place(axis: AxisRef) -> tuple[int, int]:
             return self.mesh.index(axis.name), axis.pre
 
@@ -112,6 +115,7 @@ class Sharding:
     def parse(cls, text: str, mesh: Mesh | str) -> "Sharding":
         """The sharding that `text` names: `[{dp}, {tp:(1)2, ?}p1] replicated={pp} partial={ep:sum}`."""
         mesh = Mesh.of(mesh)
+        require(text, str, "sharding", "text such as '[{dp}, {tp, ?}]'")
         body = re.match(r"\s*\[(.*?)\]\s*,?", text, re.DOTALL)
         if body is None:
             raise _not_a_sharding(text)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..files import read_document
 from ._mesh import Mesh
 
@@ -183,6 +183,10 @@ class Cluster:
     axes: Mapping[str, Link] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        require(self.device, Device, "device", "a Device")
+        require(self.levels, (tuple, list), "levels", "a tuple of Levels, from the innermost on")
+        for level in self.levels:
+            require(level, Level, "a level", "a Level, such as Level(link, 8)")
         sizes = [level.size for level in self.levels]
         if not sizes or sizes[-1] is not None or None in sizes[:-1]:
             raise UsageError(f"cluster {self.name!r} must have levels of which the last alone has no size")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
 
@@ -25,9 +25,12 @@ class Mesh:
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        for given, right in ((self.names, "('dp', 'tp')"), (self.shape, "(2, 4)")):
+            require(given, tuple, "a part of the mesh", f"a tuple such as {right}")
         if len(self.names) != len(self.shape):
             raise UsageError(f"mesh has {len(self.names)} names but {len(self.shape)} sizes")
         for name, size in zip(self.names, self.shape, strict=True):
+            require(size, int, f"the size of mesh axis {name!r}", "a whole number, at least 1")
             if size < 1:
                 raise UsageError(f"mesh axis {name!r} has size {size}: it must be at least 1")
             if self.names.count(name) > 1:
@@ -35,6 +38,7 @@ class Mesh:
 
     @classmethod
     def parse(cls, text: str) -> "Mesh":
+        require(text, str, "mesh", "text such as 'dp=2,tp=4'")
         parts = [_AXIS.fullmatch(part) for part in text.split(",")]
         if not all(parts):
             raise UsageError(f"mesh {text!r} is not of the form 'dp=2,tp=4'")

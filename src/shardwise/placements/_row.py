@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from torch.distributed.tensor.placement_types import Placement
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ._text import is_replicate, parse_placement, placement_text
 
 # For which shard sizes a row holds, most first: uneven and empty ones too; all but empty ones; only equal ones.
@@ -39,9 +39,19 @@ class Row:
     shards: Shards = "any"
     local: str | None = None
 
+    def __post_init__(self) -> None:
+        for given in (self.inputs, self.outputs):
+            if type(given) is not tuple:
+                raise UsageError(
+                    f"a row has a tuple of placements on each side, not {given!r}: Row.parse reads text"
+                )
+        if self.shards not in SHARDS:
+            raise UsageError(f"a row holds for {self.shards!r} shards: say {', '.join(SHARDS)}")
+
     @classmethod
     def parse(cls, text: str, shards: Shards = "any", local: str | None = None) -> "Row":
         """Read `S(0), R -> P(sum) for even shards with local lookup`; the last two parts are optional."""
+        require(text, str, "row", "text such as 'S(0), R -> S(0)'")
         rest, _, form = text.partition(" with local ")
         rest, found, kind = rest.partition(" for ")
         if found:

@@ -46,7 +46,7 @@ def plan(
     >>> print(best.mesh, len(best.choices) == len(best.graph.nodes))
     dp=2,tp=2 True
     """
-    return plan_graph(capture(model, args, dict(kwargs or {}), training=training), **options)
+    return plan_graph(capture(model, args, kwargs, training=training), **options)
 
 
 def plan_graph(

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from torch.distributed.tensor.placement_types import Placement
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..graph import Graph, Input
 from ..layout import Layout
 from ..mesh import Mesh
@@ -50,6 +50,7 @@ class Pins:
     pins: Mapping[str, Pin] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        require(self.pins, Mapping, "pin", "a dict such as {'weight': 'S(0), R'}")
         self._wanted = {pattern: self._read(pattern, pin) for pattern, pin in self.pins.items()}
 
     @property
@@ -64,6 +65,13 @@ class Pins:
 
     def _read(self, pattern: str, pin: Pin) -> dict[int, Placement]:
         """The wanted placement on each axis that the pin speaks of."""
+        require(pattern, str, "a name in pin", "a name or a pattern such as '*.weight'")
+        require(
+            pin,
+            (str, Layout, Mapping, Sequence),
+            f"pin {pattern!r}",
+            "a layout such as 'S(0), R', or placements by axis",
+        )
         try:
             if isinstance(pin, Mapping):
                 return {

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..files import path_of
 from ..graph import Graph, Ref
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
@@ -126,10 +127,10 @@ class Plan:
     def save(self, path: str | Path) -> None:
         from ._json import save
 
-        save(self, Path(path))
+        save(self, path_of(path))
 
     @classmethod
     def load(cls, path: str | Path) -> "Plan":
         from ._json import load
 
-        return load(Path(path))
+        return load(path_of(path))

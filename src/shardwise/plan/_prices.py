@@ -99,7 +99,7 @@ class Optimizer:
     @classmethod
     def of(cls, name: str) -> "Optimizer":
         """From `none`, `sgd`, `momentum` or `adam`, with `+master` for a copy of the weights in float32."""
-        base, _, extra = name.partition("+")
+        base, _, extra = str(name).partition("+")
         states = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
         if base not in states or extra not in ("", "master"):
             raise UsageError(

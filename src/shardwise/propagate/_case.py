@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..files import read_text
+from ..files import path_of, read_text
 from ..layout import Sharding
 from ..mesh import Mesh
 from ..rules import FactorRule, rule_for
@@ -32,7 +32,7 @@ _IDENTITIES: dict[str, OpKind] = {"constraint": "elementwise", "barrier": "barri
 
 def read_cases(path: str | Path) -> Iterator[dict[str, Any]]:
     """The cases of a file: one JSON document, or one a line, either of them gzipped or not."""
-    text = read_text(Path(path))
+    text = read_text(path_of(path))
     try:
         document = json.loads(text)
         yield from document if isinstance(document, list) else [document]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..layout import Sharding
 from ..mesh import Mesh
 from ..rules import FactorRule, Template, TensorFactors, rule_for
@@ -169,6 +169,7 @@ class Program:
     def _add(self, name: str, shape: Sequence[int], sharding: Sharding | str | None) -> str:
         if name in self.values:
             raise UsageError(f"there is a value {name!r} already")
+        require(shape, (tuple, list), f"the shape of {name!r}", "a tuple such as (8, 4)")
         self.values[name] = Value(name, tuple(shape), self._sharding(sharding, shape))
         return name
 

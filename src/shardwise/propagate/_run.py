@@ -7,8 +7,9 @@ one of them.
 """
 
 from dataclasses import dataclass
+from types import NoneType
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..layout import Sharding
 from ._levels import LEVELS, Level, directions, first_round, next_round, priorities_of, stages
 from ._picture import factor_table
@@ -65,8 +66,10 @@ def propagate(
     `sweeps` limits how often a stage looks at every operation: Shardy does so once, which is all but always
     enough (operations next to a change are looked at again within a sweep).
     """
+    require(program, Program, "program", "a Program, such as shardwise.propagate.Program(mesh) begins")
     if level not in LEVELS:
         raise UsageError(f"unknown level {level!r}: use one of {', '.join(LEVELS)}")
+    require(sweeps, (int, NoneType), "sweeps", "a whole number, at least 1")
     if sweeps is not None and sweeps < 1:
         raise UsageError(f"{sweeps} sweeps were asked for: at least one is needed")
     run = _Run(program, level, debug, sweeps)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import yaml
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..placements import Row
 from ._bind import Reading, bind, named_arguments, on_meta
 from ._clause import Clause
@@ -122,6 +122,7 @@ class Rule:
 
     @classmethod
     def from_yaml(cls, text: str) -> "Rule":
+        require(text, str, "rule", "the text of its YAML")
         try:
             document = yaml.safe_load(text)
         except yaml.YAMLError as error:

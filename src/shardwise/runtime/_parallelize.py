@@ -1,14 +1,15 @@
 """`parallelize`: a model becomes its sharded self, inside a program that `torchrun` started on every rank."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..errors import UsageError
-from ..graph import as_module
+from ..errors import UsageError, require
+from ..graph import as_module, call_arguments
 from ..mesh import Mesh
 from ..plan import Plan
 from ..plan import plan as make_plan
@@ -49,8 +50,7 @@ def parallelize(
     if init is not None and init != "empty" and not callable(init):
         raise UsageError(f"init is {init!r}: give a function that fills a module, or 'empty'")
     device_mesh = agreed("making the mesh", lambda: _device_mesh(mesh))
-    module = as_module(model)
-    given = dict(kwargs or {})
+    module, args, given = agreed("reading the arguments", lambda: _given(model, args, kwargs, plan))
     first = dist.get_rank() == 0
 
     def planned() -> dict[str, Any]:
@@ -80,6 +80,13 @@ def parallelize(
         compile=compile,
         seed=from_first(seed),
     )
+
+
+def _given(
+    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, plan: Plan | None
+) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    require(plan, (Plan, NoneType), "plan", "a Plan, such as shardwise.plan makes or Plan.load reads")
+    return as_module(model), *call_arguments(args, kwargs)
 
 
 def _rank_in(device_mesh: DeviceMesh) -> int:

@@ -128,6 +128,9 @@ def shard_map(
     >>> [step.kind for move in mapped.plan_for(a, b).schedule.moves for step in move.change.collectives]
     ['all_reduce']
     """
+    if not callable(fn):
+        raise UsageError(f"{fn!r} cannot be run: give a function on whole tensors, such as torch.matmul")
+    Mesh.of(mesh)  # a mistake in it is told here, not at the first call
     return ShardMapped(fn, mesh, in_specs, out_specs, auto, debug, cluster)
 
 

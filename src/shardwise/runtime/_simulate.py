@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..dtensor import Recorded, run_step_on_all
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..graph import Ref, inputs_of
 from ..layout import Layout
 from ..placements import is_replicate
@@ -81,6 +81,8 @@ def simulate(
 
     Tangents not given are ones. The model itself is not changed.
     """
+    require(plan, Plan, "plan", "a Plan, such as shardwise.plan makes or Plan.load reads")
+    require(seed, int, "seed", "a whole number")
     given = inputs_of(plan.graph, model, args, kwargs, tangents)
     return Simulation(plan).run(plan_pieces(plan, given), seed)
 

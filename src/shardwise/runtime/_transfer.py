@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 
 from ..dtensor import layout_of, redistribute
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..layout import Layout
 from ..mesh import Mesh
 from ..placements import is_partial, parse_placement, shard
@@ -160,6 +160,8 @@ def _without_partials(layout: Layout, ndim: int) -> Layout:
 
 
 def _target(placements: Target, mesh: DeviceMesh) -> Layout:
+    require(mesh, DeviceMesh, "mesh", "a DeviceMesh")
+    require(placements, (Layout, str, Sequence), "placements", "a layout such as 'S(0), R'")
     on = Mesh.from_device_mesh(mesh)
     if isinstance(placements, Layout):
         layout = placements

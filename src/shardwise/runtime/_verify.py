@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..dtensor import Recorded
-from ..errors import UsageError
-from ..graph import inputs_of
+from ..errors import UsageError, require
+from ..graph import call_arguments, inputs_of
 from ..plan import Call, Plan, Value
 from ..progress import Progress, silent
 from ._compare import Check, compare, error_of, floor_of, tolerance
@@ -45,7 +45,10 @@ def verify(
     runs on simulated ranks inside this process, or with `backend="gloo"` on a process for each rank, to which the model
     is sent; one that cannot be sent is made there by `build`, a function that returns it, alone or first in a tuple.
     """
-    kwargs = dict(kwargs or {})
+    require(plan, Plan, "plan", "a Plan, such as shardwise.plan makes or Plan.load reads")
+    require(seed, int, "seed", "a whole number")
+    require(steps, int, "steps", "a whole number, 0 or more")
+    args, kwargs = call_arguments(args, kwargs)
     plan = with_live_graph(plan, model, args, kwargs)
     if not plan.graph.training:
         steps = 0

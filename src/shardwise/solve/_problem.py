@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..files import read_document
+from ..files import path_of, read_document
 
 FORBIDDEN = 10**18
 """Costs of this size and more forbid the choice or the pair of choices."""
@@ -137,7 +137,7 @@ class Problem:
 
 def read_problem(path: str | Path) -> Problem:
     """Read a problem from a `.json` or `.json.gz` file."""
-    return read_document(Path(path), Problem.from_json)
+    return read_document(path_of(path), Problem.from_json)
 
 
 def _lists(start: np.ndarray, flat: np.ndarray) -> list[list[int]]:

@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ._evaluate import evaluate
 from ._exchange import Exchange, View
 from ._infeasible import shortfall
@@ -46,6 +47,7 @@ def solve(
     every improvement.
     """
     begun = time.monotonic()
+    require(problem, Problem, "problem", "a Problem, such as shardwise.solve.read_problem reads")
     _check(time_limit, gap, max_iterations, workers)
     run = _Run(
         problem,
@@ -64,6 +66,10 @@ def solve(
 
 
 def _check(time_limit: float, gap: float, max_iterations: int | None, workers: int | None) -> None:
+    for name, value in (("time_limit", time_limit), ("gap", gap)):
+        require(value, (int, float), name, "a number")
+    for name, count in (("max_iterations", max_iterations), ("workers", workers)):
+        require(count, (int, NoneType), name, "a whole number")
     if not time_limit > 0:
         raise UsageError(f"time_limit is {time_limit!r}: it must be a positive number of seconds.")
     if not gap >= 0:
