@@ -64,7 +64,7 @@ MISTAKES = [
     (lambda: sw.solve(3), "problem is 3: give a Problem"),
     (lambda: read_problem(3), "path is 3: give the name of a file"),
     (lambda: sw.Mesh.parse(3), "mesh is 3: give text such as 'dp=2,tp=4'"),
-    (lambda: sw.Mesh("d", 2), "a part of the mesh is 'd': give a tuple such as"),
+    (lambda: sw.Mesh("d", 2), "names is 'd': give a tuple such as"),
     (lambda: sw.Mesh(("d",), ("2",)), "the size of mesh axis 'd' is '2': give a whole number"),
     (lambda: sw.Cluster("mine", 3, ()), "device is 3: give a Device"),
     (lambda: sw.Cluster("mine", LAPTOP.device, 3), "levels is 3: give a tuple of Levels"),

@@ -25,8 +25,8 @@ class Mesh:
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        for given, right in ((self.names, "('dp', 'tp')"), (self.shape, "(2, 4)")):
-            require(given, tuple, "a part of the mesh", f"a tuple such as {right}")
+        require(self.names, tuple, "names", "a tuple such as ('dp', 'tp')")
+        require(self.shape, tuple, "shape", "a tuple such as (2, 4)")
         if len(self.names) != len(self.shape):
             raise UsageError(f"mesh has {len(self.names)} names but {len(self.shape)} sizes")
         for name, size in zip(self.names, self.shape, strict=True):
