@@ -5,7 +5,9 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import shardwise as sw
 from shardwise.dtensor import record_collectives
@@ -197,16 +199,31 @@ def transfers():
         right.append(bool(mine) and tuple(after.shape) == tuple(tensor.shape))
     big = _placed(torch.arange(64.0 * 64).reshape(64, 64), low, [Replicate()])
     senders = {p.sender for p in transfer_parcels(big, high, [Shard(0)])}
-    from torch.distributed.tensor import Partial
-
     summed = sw.transfer(DTensor.from_local(tensor, line, [Partial()]), line, "R").to_local()
+    piece = _placed(torch.arange(64.0 * 64).reshape(64, 64), square, [Shard(0), Shard(1)])
+    with Largest() as seen:
+        sw.transfer(piece, line, [Shard(1)])
     state = sw.transfer({"w": _placed(tensor, line, [Shard(0)]), "step": 3}, square, {"w": "R, S(1)"})
     return {
         "right": right,
         "senders": sorted(senders),
         "summed": torch.equal(summed, 4 * tensor),
+        "largest": seen.elements,
         "state": [state["step"], torch.equal(state["w"].full_tensor(), tensor)],
     }
+
+
+class Largest(TorchDispatchMode):
+    """The elements of the largest tensor that is made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        made = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        sizes = (tensor.untyped_storage().nbytes() // tensor.itemsize for tensor in made)
+        self.elements = max(self.elements, *sizes, 0)
+        return result
 
 
 def _piece(tensor, mesh, placements):

@@ -98,6 +98,7 @@ def test_tensors_move_between_meshes(ranks):
         assert seen["senders"] == [0, 1]
         assert seen["summed"]
         assert seen["state"] == [3, True]
+        assert seen["largest"] == 64 * 64 // 4  # the new piece: no rank ever holds more of it in one place
 
 
 def test_a_mapped_function_takes_and_gives_dtensors(ranks):
