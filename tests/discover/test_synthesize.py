@@ -44,11 +44,26 @@ EVERY = [
 ]
 
 
+# Calls that no rule was built from: its rows are those that discovery finds.
+FRESH = {
+    torch.softmax: [((2, 9, 5, 3), {"dim": 2}), ((11, 4), {"dim": -2}), ((6, 5, 4), {"dim": 0})],
+    torch.cumsum: [((2, 9, 5, 3), {"dim": -3})],
+    torch.sum: [((3, 7, 5), {"dim": (0, -1)}), ((2, 9, 5, 3), {"dim": 1, "keepdim": True})],
+    torch.transpose: [((3, 7, 5), {"dim0": -1, "dim1": 0}), ((2, 9, 5, 3), {"dim0": 1, "dim1": 2})],
+    torch.unsqueeze: [((3, 7, 5), {"dim": -2}), ((9, 5), {"dim": 0})],
+    torch.select: [((3, 7, 5), {"dim": -2, "index": 3}), ((9, 5), {"dim": 0, "index": -1})],
+}
+
+
 @pytest.mark.parametrize("op", QUICK, ids=lambda op: op.__name__)
 def test_the_rule_of(op):
     rule = sw.synthesize(op)
     assert {str(clause) for clause in rule.clauses} == QUICK[op]
     assert rule.evidence["held_out"] >= 30
+    for shape, kwargs in FRESH[op]:
+        x = torch.rand(shape)
+        found = {(str(row), row.shards) for row in sw.discover(op, x, **kwargs).rows}
+        assert {(str(row), row.shards) for row in rule.rows(x, **kwargs)} == found
 
 
 @pytest.mark.long
@@ -160,7 +175,23 @@ def test_the_names_of_the_harness():
         dim_param="dim",
         dim_values=[1],
     )
-    assert "S(d), S(d)" in result["formatted"] or "condition: d != dim" in result["formatted"]
+    report = yaml.safe_load(result["formatted"])
+    sections = [*("operator", "signature", "analysis", "sample_inputs_tested", "unconditional_rules")]
+    sections += ["conditional_rules", "adversarial_generators"]
+    assert [name for name in report if name in sections] == sections
+    assert report["analysis"]["category"] == "cross-dim operation"
+    assert set(report["sample_inputs_tested"]) == {
+        "shapes",
+        "dtypes",
+        "world_size",
+        "generators",
+        "kwargs_swept",
+    }
+    always = [(rule["inputs"], rule["output"]) for rule in report["unconditional_rules"]]
+    for inputs, output in (["R", "R"], ["R"]), (["R", "P(sum)"], ["P(sum)"]), (["P(sum)", "R"], ["P(sum)"]):
+        assert (inputs, output) in always
+    [rule] = report["conditional_rules"]
+    assert (rule["inputs"], rule["output"], rule["condition"]) == (["S(d)", "S(d)"], ["S(d)"], "d != dim")
     assert "S(0), S(0) -> S(0)" in result["rows_by_dim"][1]
     found = discover_strategies(torch.softmax, input_ndims=[3], input_shape=(4, 6, 8), dim=1)
     assert found == [(("S(0)",), ("S(0)",)), (("S(2)",), ("S(2)",))]
