@@ -69,8 +69,9 @@ def test_every_example_works_as_printed(shardwise, command, tmp_path, monkeypatc
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     for example in EXAMPLE.findall(out):
-        status, _ = shardwise(example)
+        status, printed = shardwise(example)
         assert status == STATUS.get(command, 0), example
+        assert max(map(len, printed.splitlines())) <= 80, example
 
 
 def test_the_example_of_the_command_itself_is_that_of_plan(shardwise):
