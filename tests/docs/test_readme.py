@@ -63,6 +63,7 @@ def test_planning_verifying_and_drawing_happen_as_shown(run, tmp_path):
         status, out = run(command)
         assert status == 0
         assert is_shown(shown, out, words)
+        assert max(map(len, out.splitlines())) <= 80
     assert (tmp_path / "plan.html").exists()
 
 

@@ -106,8 +106,9 @@ class Report:
             lines.append("FAIL the same collectives, but in another order or of other sizes")
         lines += [
             "",
-            f"{_mark(self.memory_bounded)} peak memory of values on the first rank: {_bytes(self.peak)}, "
-            f"predicted {_bytes(self.predicted_peak)}",
+            f"{'':4} {'peak memory':30}   {'bytes':>15} {'bytes predicted':>15}",
+            f"{_mark(self.memory_bounded)} {'values on the first rank':30}   {_bytes(self.peak):>15} "
+            f"{_bytes(self.predicted_peak):>15}",
             "",
             "verified: sharded equals unsharded" if self.ok else "NOT verified",
         ]
@@ -115,7 +116,7 @@ class Report:
 
 
 def _bytes(size: int | None) -> str:
-    return "not measured" if size is None else f"{size:,} bytes"
+    return "not measured" if size is None else f"{size:,}"
 
 
 def _mark(ok: bool) -> str:
