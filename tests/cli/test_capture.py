@@ -34,7 +34,8 @@ def test_the_table_lists_every_node(shardwise):
         ("absent.py:build", "there is no file absent.py"),
         (f"{MODELS}:build_nothing", "has no function build_nothing"),
         (f"{MODELS}:_no_dropout_kinds", "has no function"),
-        ("{tmp}/wrong.py:build", "it must return (model, args, kwargs)"),
+        ("{tmp}/wrong.py:build", "build gives int: it must return (model, args, kwargs)"),
+        ("{tmp}/wrong.py:bare", "bare gives (builtin_function_or_method, Tensor, dict): it must return"),
         ("{tmp}/wrong.py:branch", "depends on the values of a tensor"),
     ],
 )
@@ -42,6 +43,7 @@ def test_a_mistake_is_one_line_and_status_2(shardwise, tmp_path, build, message)
     (tmp_path / "wrong.py").write_text(
         "import torch\n"
         "def build(): return 1\n"
+        "def bare(): return torch.neg, torch.rand(3), {}\n"
         "def program(x): return x if x.sum() > 0 else -x\n"
         "def branch(): return program, (torch.randn(3, requires_grad=True),), {}\n"
     )

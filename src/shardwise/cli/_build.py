@@ -24,7 +24,12 @@ def built(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     match result:
         case (model, tuple() | list() as args, dict() as kwargs) if callable(model):
             return model, tuple(args), kwargs
-    raise UsageError(f"{text} gives {type(result).__name__}: it must return (model, args, kwargs)")
+    kind = type(result).__name__
+    if isinstance(result, tuple):
+        kind = f"({', '.join(type(part).__name__ for part in result)})"
+    raise UsageError(
+        f"{text} gives {kind}: it must return (model, args, kwargs), a callable, a tuple and a dict"
+    )
 
 
 def builder(text: str) -> Callable[[], Any]:
