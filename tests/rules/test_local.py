@@ -133,6 +133,27 @@ def test_a_row_holds_by_its_local_form_and_not_without(name):
         assert not sw.check(op, plain, *args)
 
 
+@torch.library.custom_op("shardwise_tests::cropped", mutates_args=())
+def cropped(x: torch.Tensor, size: list[int]) -> torch.Tensor:
+    return x[..., : size[0], : size[1]].clone()
+
+
+@pytest.mark.parametrize(("size", "made"), [([3, 4], (2, 3, 4)), ([6, 5], (2, 6, 5))])
+def test_a_number_that_is_no_cut_size_stays(size, made):
+    x, whole = torch.rand(8, 6, 5), (8, *size)
+    pieces = Piece(x.shape, (2, 6, 5), (0, 0, 0)), Piece(whole, made, (0, 0, 0))
+    assert local_call("sizes", cropped._opoverload, (x[:2], size), {}, pieces[:1], pieces[1:]).shape == made
+
+
+def test_a_number_that_may_be_a_cut_size_or_one_that_is_not_is_refused():
+    x = torch.rand(6, 6, 5)
+    pieces = Piece(x.shape, (2, 6, 5), (0, 0, 0)), Piece((6, 6, 4), (2, 6, 4), (0, 0, 0))
+    with pytest.raises(
+        UsageError, match="dims of size 6 are cut in two ways: which one an argument means is open"
+    ):
+        local_call("sizes", cropped._opoverload, (x[:2], [6, 4]), {}, pieces[:1], pieces[1:])
+
+
 def test_an_unknown_form_is_refused():
     with pytest.raises(UsageError, match="unknown local form 'luck': use one of sizes"):
         sw.check(aten.embedding.default, "S(0), R -> P(sum) with local luck", TABLE, TOKENS)

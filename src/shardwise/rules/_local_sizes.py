@@ -43,9 +43,11 @@ def _local_arguments(here: LocalOp) -> dict[str, Any]:
         if output is not None and isinstance(value, list) and _spells(value, output.shape):
             sizes = [given if given == -1 else size for given, size in zip(value, output.local, strict=True)]
             return {name: sizes}
-    local = _cut_sizes([*here.inputs, *([output] if output else [])])
+    pieces = [*here.inputs, *([output] if output else [])]
     return {
-        name: [local.get(v, v) for v in value] if isinstance(value, list) else local.get(value, value)
+        name: [_local_size(v, pieces) for v in value]
+        if isinstance(value, list)
+        else _local_size(value, pieces)
         for name, value in arguments.items()
     }
 
@@ -67,16 +69,12 @@ def _spells(value: Sequence[int], shape: Sequence[int]) -> bool:
     )
 
 
-def _cut_sizes(pieces: Sequence[Piece]) -> dict[int, int]:
-    """Local size by global size of every sharded dim."""
-    sizes: dict[int, int] = {}
-    for piece in pieces:
-        for size, local in zip(piece.shape, piece.local, strict=True):
-            if local != size and sizes.setdefault(size, local) != local:
-                raise UsageError(
-                    f"dims of size {size} are cut in two ways: which one an argument means is open"
-                )
-    return sizes
+def _local_size(size: int, pieces: Sequence[Piece]) -> int:
+    """What the dims of this size have here; where there are none it is no size that is cut."""
+    found = {own for piece in pieces for s, own in zip(piece.shape, piece.local, strict=True) if s == size}
+    if len(found) > 1:
+        raise UsageError(f"dims of size {size} are cut in two ways: which one an argument means is open")
+    return found.pop() if found else size
 
 
 def _reshape(here: LocalOp) -> Any:
