@@ -1,5 +1,8 @@
 """What real ranks do in tests/runtime/test_ranks.py: each function runs on every rank, and returns what is to check."""
 
+import os
+import signal
+
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -302,6 +305,11 @@ def one_rank_stops(seed):
     sharded = sw.parallelize(model, "dp=2,tp=2", args, plan=planned(model, args, "dp=2,tp=2", seed))
     sharded(*args)
     sharded(args[0][: 4 if dist.get_rank() == 1 else 8], args[1])
+
+
+def one_rank_is_killed():
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def compiled(seed):

@@ -24,8 +24,8 @@ def jobs():
     return module
 
 
-def start(function, *args, timeout=240):
-    return on_ranks(function, *args, ranks=4, timeout=timeout, files={"runtime_jobs": str(JOBS)})
+def start(function, *args, ranks=4, timeout=240):
+    return on_ranks(function, *args, ranks=ranks, timeout=timeout, files={"runtime_jobs": str(JOBS)})
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +136,11 @@ def test_a_mistake_is_told_on_every_rank(ranks, mistake, message):
 def test_a_rank_that_stops_in_a_step_stops_the_others_and_says_why(jobs):
     with pytest.raises(sw.UsageError, match=r"argument 'x' is float32\[4, 10\]"):
         start(jobs.one_rank_stops, 0, timeout=120)
+
+
+def test_a_rank_that_is_killed_is_named(jobs):
+    with pytest.raises(RuntimeError, match="rank 1 ended with status -9"):
+        start(jobs.one_rank_is_killed, ranks=2)
 
 
 @pytest.mark.long

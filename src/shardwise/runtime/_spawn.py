@@ -58,11 +58,12 @@ def on_ranks(
         ]
         try:
             late = not _ended(processes, time.monotonic() + timeout)
+            statuses = [process.poll() for process in processes]
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
-        return _results(Path(folder), processes, late, timeout)
+        return _results(Path(folder), statuses, late, timeout)
 
 
 def _logs(folder: Path, ranks: int) -> Iterator[IO[bytes]]:
@@ -82,27 +83,24 @@ def _ended(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> boo
     return True
 
 
-def _results(
-    folder: Path, processes: Sequence[subprocess.Popen[bytes]], late: bool, timeout: float
-) -> list[Any]:
+def _results(folder: Path, statuses: Sequence[int | None], late: bool, timeout: float) -> list[Any]:
+    """What the ranks left behind. One without a status did not end: it was stopped because of another."""
     if late:
-        logs = [(folder / f"log{rank}").read_text(errors="replace")[-2000:] for rank in range(len(processes))]
+        logs = [(folder / f"log{rank}").read_text(errors="replace")[-2000:] for rank in range(len(statuses))]
         where = "\n".join(f"rank {rank}:\n{log}" for rank, log in enumerate(logs))
         raise TimeoutError(f"the ranks did not end within {timeout:.0f} seconds\n{where}")
     found: list[Any] = []
     problems: list[tuple[str, str]] = []
-    for rank in range(len(processes)):
+    for rank, status in enumerate(statuses):
         file = folder / f"result{rank}"
         if file.exists():
             verdict, result = pickle.loads(file.read_bytes())
             found.append(result)
             if verdict != "ok":
                 problems.append((verdict, result))
-        elif processes[rank].returncode != -9:  # else it was stopped because of another
+        elif status is not None:
             log = (folder / f"log{rank}").read_text(errors="replace")
-            problems.append(
-                ("error", f"rank {rank} ended with status {processes[rank].returncode}:\n{log[-3000:]}")
-            )
+            problems.append(("error", f"rank {rank} ended with status {status}:\n{log[-3000:]}"))
     for verdict, text in sorted(problems, reverse=True):  # a mistake of the user's explains the others
         raise UsageError(text) if verdict == "usage" else RuntimeError(text)
     return found
