@@ -1,6 +1,7 @@
 """Verification: right plans pass, in numbers, collectives and memory; wrong ones are caught, and where is said."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from shardwise.graph import capture
 from shardwise.placements import Row
 from shardwise.plan import Choice, random_plan
 from shardwise.runtime import simulate, verify
+from shardwise.runtime._real import _local_arguments
 
 
 @pytest.mark.parametrize("mesh", ["d=4", "a=2,b=2", "a=2,b=3", "d=1"])
@@ -213,6 +215,15 @@ def test_a_program_that_calls_nothing_is_planned_and_verified():
     plan = sw.plan(lambda x: x, args, mesh="d=2", cluster="laptop", training=False)
     assert ": 0 a step" in plan.summary()
     assert verify(lambda x: x, args, {}, plan).ok
+
+
+def test_a_tensor_that_is_given_twice_is_cut_as_each_argument_is_planned():
+    x = torch.arange(16.0).reshape(4, 4)
+    pins = {"args.0": "S(0)", "args.1": "S(1)"}
+    plan = sw.plan(torch.add, (x, x), mesh="d=2", cluster="laptop", training=False, compare=False, pin=pins)
+    sharded = SimpleNamespace(plan=plan, program=SimpleNamespace(rank=1))
+    (first, second), _ = _local_arguments(sharded, (x, x), {})
+    assert torch.equal(first, x[2:]) and torch.equal(second, x[:, 2:])
 
 
 def test_complex_results_are_compared_by_a_tolerance(plan_of):

@@ -172,15 +172,11 @@ def _local_arguments(
     sharded: Sharded, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with this rank's piece in the place of every tensor."""
-    named = arguments(sharded.plan.graph, args, kwargs)
-    layouts = {
-        id(named[e.name]): sharded.plan.inputs[e.name] for e in sharded.plan.graph.with_role("user_input")
-    }
-
-    def local(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or id(leaf) not in layouts:
-            return leaf
-        piece = piece_of(leaf.detach(), layouts[id(leaf)], sharded.program.rank)
-        return piece.clone().requires_grad_(leaf.requires_grad)
-
-    return pytree.tree_map(local, (args, kwargs))
+    plan = sharded.plan
+    leaves, form = pytree.tree_flatten((args, kwargs))
+    places = arguments(plan.graph, *pytree.tree_unflatten(range(len(leaves)), form))
+    for entry in plan.graph.with_role("user_input"):
+        place = places[entry.name]
+        piece = piece_of(leaves[place].detach(), plan.inputs[entry.name], sharded.program.rank)
+        leaves[place] = piece.clone().requires_grad_(leaves[place].requires_grad)
+    return pytree.tree_unflatten(leaves, form)
