@@ -256,6 +256,7 @@ def mapped():
     return {
         "apart": (whole - a @ b).abs().max().item(),
         "layout": [str(p) for p in result.placements],
+        "planned": len(function._plans),
         "gradient apart": ((b.grad - b_whole.grad).abs().max() / b_whole.grad.abs().max()).item(),
     }
 
@@ -284,6 +285,12 @@ def faults(seed):
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             tensor.zero_()
 
+    half = DeviceMesh("cpu", [0, 1])
+    if dist.get_rank() < 2:
+        found["half"] = error(lambda: sw.parallelize(model, half, args, plan=plan))
+        found["half mapped"] = error(lambda: sw.shard_map(torch.sin, half, ["S(0)"])(args[0]))
+    found["mapped"] = error(lambda: sw.shard_map(torch.sin, "dp=2,tp=2", ["S(0), R", "R, R"])(args[0]))
+    found["later"] = later(sharded, args)
     found["drawing"] = error(lambda: sw.parallelize(bare, "dp=2,tp=2", bare_args, plan=plan, init=fill))
     found["options"] = error(lambda: sw.parallelize(model, "dp=2,tp=2", args, plan=plan, memory="1GB"))
     found["init"] = error(lambda: sw.parallelize(model, "dp=2,tp=2", args, plan=plan, init="zeros"))
@@ -297,6 +304,23 @@ def faults(seed):
     found["lowering"] = error(lambda: sw.parallelize(model, "dp=2,tp=2", args, plan=plan))
     room.emit = lower
     return found
+
+
+def later(sharded, args):
+    """What is said of an error in a step that follows a handled mistake."""
+
+    def broken(*_):
+        raise RuntimeError("out of memory")
+
+    sharded._forward.forward = broken
+    try:
+        sharded(*args)
+    except RuntimeError as problem:
+        return f"{type(problem).__name__}: {problem}"
+    except sw.UsageError as mistake:
+        return f"UsageError: {mistake}"
+    finally:
+        del sharded._forward.forward
 
 
 def one_rank_stops(seed):

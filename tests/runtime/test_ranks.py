@@ -107,6 +107,7 @@ def test_a_mapped_function_takes_and_gives_dtensors(ranks):
         assert seen["apart"] < 1e-5
         assert seen["layout"] == ["S(0)", "R"]
         assert seen["gradient apart"] < 1e-5
+    assert [rank["shard_map"]["planned"] for rank in ranks] == [1, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -123,6 +124,8 @@ def test_a_mapped_function_takes_and_gives_dtensors(ranks):
         ("form", r"\(\*, \*, \*\), but was captured with \(\*, \*\)"),
         ("lowering", "lowering failed on rank 2: MemoryError: no room"),
         ("drawing", "drawing the weights failed on rank 1: ValueError: no weights today"),
+        ("mapped", "planning failed on rank 0: in_specs has 2 entries"),
+        ("later", "^RuntimeError: out of memory$"),
         ("options", "memory cannot be given beside a plan: they are for making one"),
         ("init", "init is 'zeros': give a function that fills a module, or 'empty'"),
     ],
@@ -130,6 +133,14 @@ def test_a_mapped_function_takes_and_gives_dtensors(ranks):
 def test_a_mistake_is_told_on_every_rank(ranks, mistake, message):
     for rank in ranks:
         assert re.search(message, rank["faults"][mistake]), rank["faults"][mistake]
+
+
+@pytest.mark.parametrize("mistake", ["half", "half mapped"])
+def test_a_mesh_without_all_processes_is_refused_where_the_others_do_not_come(ranks, mistake):
+    for rank in ranks[:2]:
+        assert rank["faults"][mistake] == (
+            "the mesh has 2 of the 4 processes: a model runs on all of them; give a mesh that has them all"
+        )
 
 
 @pytest.mark.long

@@ -1,15 +1,17 @@
 """Agreement between ranks: what fails on one of them is an error on all of them, and nobody waits for the dead."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 
 from ..dtensor import default_store
 from ..errors import UsageError
 
-_FAULT = "shardwise/fault"
+# Calls of sharded models are numbered alike on every rank, so that a mistake explains what fails in its own call only.
+_calls = itertools.count()
 
 Made = TypeVar("Made")
 
@@ -31,8 +33,7 @@ def agreed(stage: str, make: Callable[[], Made]) -> Made:
     if failed:
         others = "" if len(failed) == 1 else f" (and on {len(failed) - 1} more)"
         raise UsageError(f"{stage} failed on rank {failed[0]}{others}: {told[failed[0]]}") from problem
-    assert made is not None
-    return made
+    return cast(Made, made)
 
 
 def from_first(value: Any) -> Any:
@@ -43,23 +44,24 @@ def from_first(value: Any) -> Any:
 
 
 @contextmanager
-def told_to_others() -> Iterator[None]:
-    """A mistake inside is made known to the other ranks before it is raised here."""
+def told_to_others() -> Iterator[str]:
+    """A mistake inside is made known to the other ranks before it is raised here; the key is for `explained`."""
+    key = f"shardwise/fault/{next(_calls)}"
     try:
-        yield
+        yield key
     except UsageError as error:
-        default_store().set(_FAULT, f"rank {dist.get_rank()} stopped: {error}")
+        default_store().set(key, f"rank {dist.get_rank()} stopped: {error}")
         raise
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(key: str) -> Iterator[None]:
     """A collective that fails inside because another rank has stopped says so, and why that one stopped."""
     try:
         yield
     except RuntimeError as error:
-        if default_store().check([_FAULT]):
-            raise UsageError(default_store().get(_FAULT).decode()) from error
+        if default_store().check([key]):
+            raise UsageError(default_store().get(key).decode()) from error
         raise
 
 

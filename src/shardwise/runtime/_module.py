@@ -109,14 +109,14 @@ class Sharded(nn.Module):
     # -- running
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with told_to_others():
+        with told_to_others() as call:
             given = arguments(self._graph, args, kwargs)
             inputs = [self._input(value, given) for value in self._parts.inputs]
         seed = torch.tensor(self.seed + self.steps, device=self.device_mesh.device_type)
         self.steps += 1
-        with explained(), self._generator():
+        with explained(call), self._generator():
             if torch.is_grad_enabled() and self._backward is not None:
-                results = _Run.apply(self, seed, *inputs)
+                results = _Run.apply(self, call, seed, *inputs)
             else:
                 results = self._forward(*inputs, seed)[: len(self._parts.results)]
         values = dict(zip(self._parts.results, results, strict=True))
@@ -216,11 +216,11 @@ class _Run(torch.autograd.Function):
     """The program's two parts as one differentiable call."""
 
     @staticmethod
-    def forward(ctx: Any, sharded: Sharded, seed: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, sharded: Sharded, call: str, seed: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
         parts = sharded._parts
         made = sharded._forward(*inputs, seed)
         results, saved = made[: len(parts.results)], made[len(parts.results) :]
-        ctx.sharded = sharded
+        ctx.sharded, ctx.call = sharded, call
         ctx.save_for_backward(*saved, seed)
         ctx.mark_non_differentiable(
             *(
@@ -239,10 +239,10 @@ class _Run(torch.autograd.Function):
         assert sharded._backward is not None
         given = dict(zip(parts.results, grads, strict=True))
         tangents = [sharded.tangent(value, given) for value in parts.tangents]
-        with explained(), torch.no_grad():
+        with explained(ctx.call), torch.no_grad():
             made = sharded._backward(*saved, *tangents, seed)
         made_by_value: dict[Value | None, Tensor] = dict(zip(parts.gradients, made, strict=True))
-        return None, None, *(made_by_value.get(sharded._gradients.get(value)) for value in parts.inputs)
+        return None, None, None, *(made_by_value.get(sharded._gradients.get(value)) for value in parts.inputs)
 
 
 @contextmanager

@@ -49,6 +49,7 @@ def parallelize(
         raise UsageError(f"{', '.join(options)} cannot be given beside a plan: they are for making one")
     if init is not None and init != "empty" and not callable(init):
         raise UsageError(f"init is {init!r}: give a function that fills a module, or 'empty'")
+    require_all_processes(mesh)
     device_mesh = agreed("making the mesh", lambda: _device_mesh(mesh))
     module, args, given = agreed("reading the arguments", lambda: _given(model, args, kwargs, plan))
     first = dist.get_rank() == 0
@@ -89,11 +90,19 @@ def _given(
     return as_module(model), *call_arguments(args, kwargs)
 
 
+def require_all_processes(mesh: DeviceMesh | Mesh | str) -> None:
+    """Raise before the first agreement, for which processes outside the mesh might not come."""
+    if isinstance(mesh, DeviceMesh) and mesh.size() != dist.get_world_size():
+        raise UsageError(
+            f"the mesh has {mesh.size()} of the {dist.get_world_size()} processes: a model runs on all of them; "
+            "give a mesh that has them all"
+        )
+
+
 def _rank_in(device_mesh: DeviceMesh) -> int:
     """This process's place in the mesh, counted row by row."""
     coordinate = device_mesh.get_coordinate()
-    if coordinate is None:
-        raise UsageError(f"rank {dist.get_rank()} is not in the mesh {device_mesh}")
+    assert coordinate is not None
     return Mesh.of(device_mesh).rank(coordinate)
 
 

@@ -21,8 +21,9 @@ from ..graph import Graph, capture
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
 from ..plan import Plan, plan_graph
+from ._agree import agreed
 from ._live import require_no_written_arguments
-from ._parallelize import parallelize
+from ._parallelize import parallelize, require_all_processes
 from ._simulate import simulate
 
 Spec = str | Layout | Sequence[Placement] | Mapping[str, Any] | None
@@ -47,11 +48,13 @@ class ShardMapped:
         self._programs: dict[Any, Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        plan = self.plan_for(*args, **kwargs)
         if not dist.is_initialized():
-            return _simulated(plan, self.function, args, kwargs)
+            return _simulated(self.plan_for(*args, **kwargs), self.function, args, kwargs)
         key = _key(args, kwargs)
         if key not in self._programs:
+            require_all_processes(self.mesh)
+            first = dist.get_rank() == 0
+            plan = agreed("planning", lambda: self.plan_for(*args, **kwargs) if first else None)
             self._programs[key] = parallelize(
                 self.function, self.mesh, _whole(args), _whole(kwargs), plan=plan
             )
