@@ -78,11 +78,25 @@ def test_a_function_that_reaches_several_overloads_is_told_which():
             torch.mm,
             r"mm\(float32\[4, 6\], float32\[4, 6\]\) does not run: a and b must have same reduction dim",
         ),
+        (aten.mm.default, r"aten\.mm\.default\(float32\[4, 6\], float32\[4, 6\]\) does not run: a and b"),
     ],
 )
 def test_a_call_that_is_none_is_one_sentence(op, message):
     with pytest.raises(UsageError, match=message):
         sw.rows(op, meta(4, 6), meta(4, 6))
+
+
+def test_a_call_that_a_rule_cannot_be_about_is_one_sentence():
+    with pytest.raises(UsageError, match=r"aten\.view\.default\(float32\[4, 6\], \[5, 5\]\) does not run: "):
+        sw.rows(aten.view.default, meta(4, 6), [5, 5])
+    softmax = Rule(
+        "aten._softmax.default", (Clause.parse("S(d) -> S(d) when d != dim"),), front="torch.softmax"
+    )
+    assert texts(softmax.rows(meta(4, 6), 1)) == ["S(0) -> S(0)"]
+    with pytest.raises(UsageError, match=r"torch\.softmax\(float32\[4, 6\], 1\.5\) does not run: "):
+        softmax.rows(meta(4, 6), 1.5)
+    with pytest.raises(UsageError, match=r"aten\.mm\.default\(.*\) does not run: a and b"):
+        Rule("aten.mm.default", (Clause.parse("S(0), R -> S(0)"),)).rows(meta(4, 6), meta(4, 6))
 
 
 def test_what_is_not_known_is_said_in_one_sentence():

@@ -5,14 +5,15 @@ absent. Dims that arguments name are counted from 0.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from ..errors import UsageError
+from ..errors import UsageError, first_line
 from ._expression import Scope, Shape
 
 
@@ -132,8 +133,18 @@ def output_shapes(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str,
     """Shapes of the call's outputs, from a run on meta tensors."""
     wants_out = isinstance(op, torch._ops.OpOverload)
     given = {k: on_meta(v) for k, v in kwargs.items() if k != "out" or wants_out}
-    result = op(*(on_meta(a) for a in args), **given)
+    with must_run(str(op), args, kwargs):
+        result = op(*(on_meta(a) for a in args), **given)
     return [tuple(o.shape) if isinstance(o, Tensor) else None for o in flat_outputs(result)]
+
+
+@contextmanager
+def must_run(name: str, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Tell in one sentence that a call of an operator does not run."""
+    try:
+        yield
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise UsageError(f"{name}{call_text(args, kwargs)} does not run: {first_line(error)}") from error
 
 
 def on_meta(value: Any) -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from ..errors import UsageError, first_line
+from ..errors import UsageError
 from ..placements import Row
-from ._bind import call_text, named_arguments, on_meta, output_shapes
+from ._bind import must_run, named_arguments, on_meta, output_shapes
 from ._book import Book, tensors_in
 from ._expression import Shape
 from ._recorder import BOOKKEEPING, Recorder
@@ -141,11 +141,8 @@ def _dispatched(op: Callable[..., Any] | str, args: Any, kwargs: Any) -> tuple[s
         raise UsageError(f"unknown op {op!r}: use a name such as torch.mm or aten.mm.default")
     args, kwargs = [on_meta(a) for a in args], {k: on_meta(v) for k, v in kwargs.items()}
     recorder = Recorder()
-    try:
-        with torch.no_grad(), recorder:
-            function(*args, **kwargs)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise UsageError(f"{_name(op)}{call_text(args, kwargs)} does not run: {first_line(error)}") from error
+    with must_run(_name(op), args, kwargs), torch.no_grad(), recorder:
+        function(*args, **kwargs)
     calls = [c for c in recorder.calls if str(c[0]) not in BOOKKEEPING]
     given = [id(t) for t in tensors_in((*args, *kwargs.values()))]
     reached = [id(t) for t in tensors_in((*calls[0][1], *calls[0][2].values()))] if len(calls) == 1 else []

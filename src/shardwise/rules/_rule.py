@@ -11,7 +11,7 @@ import yaml
 
 from ..errors import UsageError, require
 from ..placements import Row
-from ._bind import Reading, bind, named_arguments, on_meta
+from ._bind import Reading, bind, must_run, named_arguments, on_meta
 from ._clause import Clause
 from ._expression import WORDS, Shape
 from ._recorder import Recorder
@@ -72,7 +72,7 @@ class Rule:
         for part in (self.front or "").split(".")[1:]:
             front = getattr(front, part)
         recorder = Recorder()
-        with recorder:
+        with must_run(str(self.front), args, kwargs), recorder:
             front(*(on_meta(a) for a in args), **{k: on_meta(v) for k, v in kwargs.items()})
         for func, reached, keywords, _ in recorder.calls:
             if str(func) == self.op:
