@@ -58,6 +58,9 @@ def test_wrong_files_are_one_sentence(tmp_path):
     (tmp_path / "bad.json").write_text('{"mesh": 1}\nnot json\n')
     with pytest.raises(UsageError, match=r"line 2 of .* is not JSON"):
         list(read_cases(tmp_path / "bad.json"))
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(UsageError, match=r"list\.json holds 1, which is no case"):
+        list(read_cases(tmp_path / "list.json"))
     with pytest.raises(UsageError, match="the case has no 'args'"):
         program_of({"mesh": "a=2"})
     with pytest.raises(UsageError, match="unknown level 'eager'"):

@@ -32,6 +32,13 @@ _IDENTITIES: dict[str, OpKind] = {"constraint": "elementwise", "barrier": "barri
 
 def read_cases(path: str | Path) -> Iterator[dict[str, Any]]:
     """The cases of a file: one JSON document, or one a line, either of them gzipped or not."""
+    for case in _documents(path):
+        if not isinstance(case, dict):
+            raise UsageError(f"{path} holds {case!r}, which is no case: a case is an object with a 'mesh'")
+        yield case
+
+
+def _documents(path: str | Path) -> Iterator[Any]:
     text = read_text(path_of(path))
     try:
         document = json.loads(text)
