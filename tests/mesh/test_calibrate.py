@@ -58,6 +58,15 @@ def test_a_device_is_found_again_from_its_own_prices():
     assert max(fit.worst for fit in made.fits) < 0.05
 
 
+def test_a_kind_of_which_no_sample_takes_longer_than_a_launch_keeps_its_share():
+    device = Cluster.preset("h200").device
+    document = samples_of(device)
+    for sample in document["samples"]:
+        if sample["kind"] == "reduction":
+            sample["seconds"] = device.launch
+    assert fit(document).cluster.device.share("reduction") == device.share("reduction")
+
+
 def test_the_link_between_several_gpus_is_measured():
     link = Link(bandwidth=1e11, latency=2e-6)
     copies = [

@@ -132,6 +132,8 @@ def _fitted(device: Device, samples: Sequence[Sample]) -> Device:
     for kind in sorted({s.kind for s in samples} - {"launch", "link"}):
         found = [s for s in samples if s.kind == kind]
         beyond = [max(s.seconds - launch, 0.0) for s in found]
+        if not any(beyond):
+            continue  # too small to tell: the share stays as it was
         moved = [s.bytes / device.memory_bandwidth for s in found]
         if kind in ARITHMETIC:
             done = [s.flops / device.rate(s.dtype) for s in found]
