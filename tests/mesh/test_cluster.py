@@ -9,6 +9,7 @@ from shardwise import Cluster, Mesh, UsageError
 from shardwise.mesh import COLLECTIVES, Device, Level, Link
 
 LINK = Link(bandwidth=1e9, latency=1e-6, launch=5e-6)
+RATES = {"float32": 1e12}
 LINKS = [LINK, Link(1e9, 1e-6, 5e-6, all_reduce="tree"), Link(1e9, 1e-6, 5e-6, topology="ring")]
 
 
@@ -117,6 +118,11 @@ def test_presets_state_rates_and_memory(name):
         (lambda: Link(1, topology="mesh"), "use one of switch, ring"),
         (lambda: LINK.time("broadcast", 1, 2), "unknown collective 'broadcast'"),
         (lambda: Device("d", {}, 1, 1), "no rate for float32"),
+        (lambda: Device("d", RATES, 1, 1, {"matmul": 1.0}), "no efficiency of memory"),
+        (lambda: Device("d", RATES, 1, 0), "'d' has memory_bandwidth 0: it must be positive"),
+        (lambda: Device("d", {"float32": 0}, 1, 1), "flops of float32 0"),
+        (lambda: Device("d", RATES, 1, 1, {"memory": 0}), "efficiency of memory 0"),
+        (lambda: Device("d", RATES, 1, 1, exposed={"attention": 0}), "exposed of attention 0"),
         (lambda: Cluster("c", Cluster.preset("tpu").device, (Level(LINK, 8),)), "the last alone has no size"),
         (
             lambda: Cluster(

@@ -159,6 +159,16 @@ class Device:
     def __post_init__(self) -> None:
         if "float32" not in self.flops:
             raise UsageError(f"device {self.name!r} states no rate for float32: other dtypes fall back on it")
+        if "memory" not in self.efficiency:
+            raise UsageError(
+                f"device {self.name!r} states no efficiency of memory: other kinds of kernels fall back on it"
+            )
+        stated = {"memory": self.memory, "memory_bandwidth": self.memory_bandwidth, "elements": self.elements}
+        for table in ("flops", "efficiency", "exposed"):
+            stated |= {f"{table} of {key}": rate for key, rate in getattr(self, table).items()}
+        for what, rate in stated.items():
+            if rate is not None and not rate > 0:
+                raise UsageError(f"device {self.name!r} has {what} {rate}: it must be positive")
 
     def __hash__(self) -> int:
         tables = (self.flops, self.efficiency, self.startup, self.exposed)
