@@ -238,6 +238,27 @@ def test_55_draws_are_right_and_differ_between_shards_but_not_between_replicas()
     assert abs(torch.corrcoef(torch.stack([share[:, 0], share[:, 1]]))[0, 1]) < 0.06
 
 
+def test_a_mapped_function_is_differentiated_in_one_process_too():
+    def function(a, options, scale=1.0):
+        product = a @ options["b"]
+        return product * scale, product.detach().argmax(1)
+
+    torch.manual_seed(0)
+    a = torch.randn(4, 6)
+    b, twin = (
+        torch.randn(6, 8, generator=torch.Generator().manual_seed(1)).requires_grad_() for _ in range(2)
+    )
+    mapped = sw.shard_map(function, "d=2", ["S(1)", "S(0)"], ["R", "R"])
+    result, places = mapped(a, {"b": b}, scale=3.0)
+    result.square().sum().backward()
+    expected, expected_places = function(a, {"b": twin}, scale=3.0)
+    expected.square().sum().backward()
+    assert torch.allclose(b.grad, twin.grad, rtol=1e-5)
+    assert torch.equal(places, expected_places) and not places.requires_grad
+    with torch.no_grad():
+        assert not mapped(a, {"b": b}, scale=3.0)[0].requires_grad
+
+
 def test_an_argument_and_a_result_of_one_name_have_each_their_own_layout():
     def double(output):
         return output * 2

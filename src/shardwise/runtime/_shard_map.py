@@ -17,7 +17,7 @@ from torch.distributed.tensor.placement_types import Placement
 from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
-from ..graph import Graph, capture
+from ..graph import Graph, arguments, capture
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
 from ..plan import Plan, plan_graph
@@ -140,14 +140,40 @@ def shard_map(
 def _simulated(
     plan: Plan, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    ran = simulate(plan, function, args, kwargs)
-    constants = [output.constant for output in plan.graph.outputs if output.role == "user_output"]
-    leaves = [
-        constant if pieces is None else pieces.whole()
-        for constant, pieces in zip(constants, ran.outputs.values(), strict=True)
-    ]
+    leaves, form = pytree.tree_flatten((args, kwargs))
+    made = iter(_Simulated.apply(plan, function, form, *leaves))
+    outputs = [output for output in plan.graph.outputs if output.role == "user_output"]
+    results = [output.constant if output.value is None else next(made) for output in outputs]
     assert plan.graph.live is not None
-    return pytree.tree_unflatten(leaves, plan.graph.live.out_spec)
+    return pytree.tree_unflatten(results, plan.graph.live.out_spec)
+
+
+class _Simulated(torch.autograd.Function):
+    """A simulated call that can be differentiated: its backward is the plan's, run anew with the gradients given."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, plan: Plan, function: Callable[..., Any], form: pytree.TreeSpec, *leaves: Any
+    ) -> tuple[Tensor, ...]:
+        ctx.plan, ctx.function, ctx.form, ctx.leaves = plan, function, form, leaves
+        ran = simulate(plan, function, *pytree.tree_unflatten(leaves, form))
+        made = {name: pieces.whole() for name, pieces in ran.outputs.items() if pieces is not None}
+        ctx.names = list(made)
+        trained = {entry.target for entry in plan.graph.with_role("tangent")}
+        ctx.mark_non_differentiable(*(tensor for name, tensor in made.items() if name not in trained))
+        return tuple(made.values())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        graph, leaves = ctx.plan.graph, ctx.leaves
+        tangents = dict(zip(ctx.names, grads, strict=True))
+        ran = simulate(ctx.plan, ctx.function, *pytree.tree_unflatten(leaves, ctx.form), tangents=tangents)
+        places = arguments(graph, *pytree.tree_unflatten(range(len(leaves)), ctx.form))
+        found: list[Tensor | None] = [None] * len(leaves)
+        for entry in graph.with_role("user_input"):
+            if (pieces := ran.gradients.get(entry.target)) is not None:
+                found[places[entry.name]] = pieces.whole()
+        return None, None, None, *found
 
 
 def _whole(tree: Any) -> Any:
