@@ -1,6 +1,7 @@
 """A plan explains itself, survives JSON, keeps to memory and pins, and says why there is none."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from torch.distributed.tensor import Replicate, Shard
 import shardwise as sw
 from shardwise.graph import capture
 from shardwise.layout import Layout
-from shardwise.plan import Call, Planner, plan_graph
+from shardwise.placements import Row
+from shardwise.plan import Call, Choice, Copy, Explainer, Planner, plan_graph
+from shardwise.plan._items import CopyItem
 from shardwise.plan._make import GAP, bytes_of
 from shardwise.plan._pins import Pins
 from shardwise.plan._summary import time_text
@@ -116,6 +119,27 @@ def test_what_is_explained_is_what_was_chosen(best):
     [chosen] = [entry for entry in considered if entry.chosen]
     assert chosen.rows == str(best.choices["mm"])
     assert chosen.seconds <= considered[0].seconds * (1 + 1e-6)  # no single change makes it cheaper
+
+
+@pytest.mark.parametrize("kind", ["input", "output", "copy", "call"])
+def test_a_choice_that_is_not_known_any_more_is_named(best, kind):
+    odd = Layout.parse("P(max), R", best.mesh)
+    name = best.graph.inputs[0].name
+    if kind == "input":
+        changed = replace(best, inputs={**best.inputs, name: odd})
+    elif kind == "output":
+        changed = replace(best, outputs=(odd, *best.outputs[1:]))
+    elif kind == "copy":
+        items = Explainer(best).items
+        copied = next(item for item in items.all if isinstance(item, CopyItem))
+        changed = replace(best, copies=(Copy(copied.ref, odd, copied.users),))
+    else:
+        rows = (Row.parse("P(max) -> P(max)"), Row.parse("R -> R"))
+        changed = replace(best, choices={**best.choices, "relu": Choice(best.mesh, rows, "book")})
+    with pytest.raises(
+        sw.UsageError, match=r"the plan's choice for .* is none of those known now: .*P\(max\)"
+    ):
+        changed.explain("relu")
 
 
 def test_debug_prints_what_was_considered_for_every_node(capsys):

@@ -9,15 +9,16 @@ import numpy as np
 
 from ..errors import UsageError
 from ..graph import Node, Ref
+from ..layout import Layout
 from ._choices import Layouts
-from ._items import UNIT, CopyItem, Items
+from ._items import UNIT, CopyItem, Item, Items
 from ._pins import Pins
 from ._prices import Optimizer
 from ._rows import Offers
 from ._summary import describe_move, time_text
 
 if TYPE_CHECKING:
-    from ._plan import Plan
+    from ._plan import Choice, Plan
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,8 @@ class Explainer:
         if isinstance(item, CopyItem):
             for copy in plan.copies:
                 if copy.ref == item.ref and copy.users == item.users:
-                    into = item.layouts[item.kept :].tolist()
-                    return item.kept + into.index(self.layouts.of(copy.layout))
-            return item.layouts[: item.kept].tolist().index(self.layouts.of(plan.layout(item.ref)))
+                    return item.kept + self._place_of(copy.layout, item.layouts[item.kept :], item)
+            return self._place_of(plan.layout(item.ref), item.layouts[: item.kept], item)
         if item.kind == "call":
             choices = self.items.choices[item.name]
             wanted = plan.choices[item.name]
@@ -100,12 +100,13 @@ class Explainer:
             for column, number in zip((*choices.inputs, *choices.outputs), (*inputs, *outputs), strict=True):
                 if column is not None:
                     match &= column == number
-            if not match.any():
-                raise UsageError(f"the plan's choice for {item.name} is none of those known now: {wanted}")
-            return int(np.argmax(match))
+            return _first(match, item, wanted)
         layout = plan.inputs[item.name] if item.kind == "input" else plan.outputs[int(item.name)]
         assert layout is not None
-        return self.items.options_of(item).tolist().index(self.layouts.of(layout))
+        return self._place_of(layout, self.items.options_of(item), item)
+
+    def _place_of(self, layout: Layout, options: np.ndarray, item: Item) -> int:
+        return _first(options == self.layouts.of(layout), item, layout)
 
     def considered(self, name: str) -> list[Considered]:
         place = self.items.places.get(("call", name))
@@ -176,6 +177,14 @@ class Explainer:
             yield f"  runner-up  {best.rows}: {sign}{time_text(abs(more))}"
         source = self.plan.choices[node.name].source
         yield f"  rows       {source}; {len(found)} choices, {len(others) + 1} of which fit what is around"
+
+
+def _first(match: np.ndarray, item: Item, wanted: "Choice | Layout") -> int:
+    """The first choice for an item that is the plan's."""
+    if not match.any():
+        name = f"{item.kind} {item.name}" if item.kind == "output" else item.name
+        raise UsageError(f"the plan's choice for {name} is none of those known now: {wanted}")
+    return int(np.argmax(match))
 
 
 def diff(plan: "Plan", other: "Plan", most: int = 20) -> str:
