@@ -275,6 +275,8 @@ def test_calls_without_tensors_have_one_combination():
             "has 1 inputs but the call has 2 tensors",
         ),
         ((MM, MESH, ["R, R"], SQUARE), {}, "1 inputs but 2 shapes"),
+        ((MM, MESH, ["S(2), R", "R, R"], SQUARE), {}, r"dim 2"),
+        ((MM, MESH, [Layout.parse("R", "x=2"), "R, R"], SQUARE), {}, "on mesh x=2"),
         ((rows("S(0) -> S(0)", "R -> R, R"), MESH, ["R, R"], SQUARE[:1]), {}, "number of outputs"),
         (
             (MM, MESH, ["R, R", "R, R"], SQUARE),

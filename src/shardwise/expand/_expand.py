@@ -136,6 +136,10 @@ class _Call:
         self.output_shapes = [None if s is None else tuple(s) for s in outputs or ()]
         if len(self.layouts) != len(self.shapes):
             raise UsageError(f"{len(self.layouts)} inputs but {len(self.shapes)} shapes were given")
+        for layout, shape in zip(self.layouts, self.shapes, strict=True):
+            if layout.mesh != self.mesh:
+                raise UsageError(f"an input is laid out on mesh {layout.mesh}, the call on {self.mesh}")
+            layout.require_fits(shape)
         self.prices = price or Prices()
         self.itemsizes = [dtype.itemsize for dtype in dtypes] if dtypes else [4] * len(self.layouts)
         self.fixed = fixed

@@ -181,7 +181,7 @@ class Layout:
 
     def divides(self, shape: Sequence[int]) -> bool:
         """True if every cut of every dim leaves equal pieces."""
-        self._require(shape)
+        self.require_fits(shape)
         return all(self.divides_dim(dim, shape[dim]) for dim in self.sharded_dims)
 
     def divides_dim(self, dim: int, size: int) -> bool:
@@ -190,7 +190,7 @@ class Layout:
 
     def leaves_none_empty(self, shape: Sequence[int]) -> bool:
         """True if every rank holds at least one element of every sharded dim."""
-        self._require(shape)
+        self.require_fits(shape)
         return all(self.fills_dim(dim, shape[dim]) for dim in self.sharded_dims)
 
     def fills_dim(self, dim: int, size: int) -> bool:
@@ -211,7 +211,7 @@ class Layout:
 
     def local_shape(self, shape: Sequence[int], rank: int = 0) -> tuple[int, ...]:
         """The shape of what `rank` holds. Rank 0's is the largest of all, in every dim."""
-        self._require(shape)
+        self.require_fits(shape)
         local = list(shape)
         coordinate = self.mesh.coordinate(rank)
         for axis in self.order or ():
@@ -225,7 +225,7 @@ class Layout:
 
         With a strided shard the piece is not one range: `positions` tells all.
         """
-        self._require(shape)
+        self.require_fits(shape)
         held = [self.runs(dim, size, rank) for dim, size in enumerate(shape)]
         return tuple(runs[0][0] if runs else size for runs, size in zip(held, shape, strict=True))
 
@@ -235,7 +235,7 @@ class Layout:
         """What each rank holds. Of the many ways to split a partial this takes the one that replicate to
         partial takes: all of the value on the first rank of the axis for sum and product, copies otherwise.
         """
-        self._require(tensor.shape)
+        self.require_fits(tensor.shape)
         return [self._piece(tensor, rank) for rank in range(self.mesh.ranks)]
 
     def join(self, pieces: Sequence[Tensor]) -> Tensor:
@@ -276,7 +276,8 @@ class Layout:
     def _cuts(self, dim: int) -> tuple[tuple[int | None, int], ...]:
         return tuple((_factor(self.placements[a]), self.mesh.shape[a]) for a in self.axes(dim))
 
-    def _require(self, shape: Sequence[int]) -> None:
+    def require_fits(self, shape: Sequence[int]) -> None:
+        """Refuse a tensor that lacks a dim which is sharded."""
         for dim in self.sharded_dims:
             if dim >= len(shape):
                 raise UsageError(

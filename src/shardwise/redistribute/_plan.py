@@ -204,4 +204,4 @@ def _require(source: Layout, target: Layout, shape: Sequence[int]) -> None:
             f"a change of layout stays on one mesh"
         )
     for layout in (source, target):
-        layout.local_shape(shape)
+        layout.require_fits(shape)

@@ -12,6 +12,7 @@ from itertools import product
 import numpy as np
 from torch.distributed.tensor.placement_types import Placement
 
+from ..errors import UsageError
 from ..layout import Layout, mixes_partials, piece_sizes
 from ..mesh import COLLECTIVES, Cluster, Mesh
 from ..placements import parse_placement, partial, shard
@@ -60,6 +61,15 @@ class Space:
     # -- layouts
 
     def find(self, layout: Layout) -> int:
+        """The index of a layout of this mesh."""
+        index = self._index(layout)
+        if index < 0:
+            raise UsageError(
+                f"layout '{layout}' is none of a tensor with {self.ndim} dims on mesh {self.mesh}"
+            )
+        return index
+
+    def _index(self, layout: Layout) -> int:
         """The index of a layout of this mesh; -1 if it is none of these."""
         shape = self.mesh.shape
         codes = tuple(
@@ -83,7 +93,7 @@ class Space:
         for choice in product(*(range(len(placements)) for placements in choices)):
             chosen = tuple(placements[code] for placements, code in zip(choices, choice, strict=True))
             if not mixes_partials(chosen):
-                indices[choice] = self.find(Layout(self.mesh, chosen))
+                indices[choice] = self._index(Layout(self.mesh, chosen))
         return indices
 
     # -- prices
