@@ -79,6 +79,16 @@ def test_an_axis_that_leaves_its_island_uses_all_outer_links_of_its_members():
     assert faster.link(Mesh.parse("d=16"), "d").bandwidth == 50
 
 
+def test_groups_that_do_not_divide_an_island_leave_it():
+    """Of ranks 0-5, 6-11, 12-17 and 18-23 on islands of 8, the second has two in the first island."""
+    cluster = Cluster("c", Cluster.preset("laptop").device, (Level(Link(100.0), 8), Level(Link(10.0))))
+    assert cluster.link(Mesh.parse("dp=4,tp=6"), "tp").bandwidth == 20
+    assert cluster.link(Mesh.parse("dp=2,cp=3,tp=2"), "cp").bandwidth == 10
+    assert cluster.link(Mesh.parse("tp=6"), "tp") == cluster.levels[0].link  # all in one island
+    assert cluster.link(Mesh.parse("cp=3,tp=2"), "cp") == cluster.levels[0].link
+    assert cluster.link(Mesh.parse("dp=3,tp=4"), "tp") == cluster.levels[0].link
+
+
 def test_an_axis_may_have_a_link_of_its_own():
     cluster = Cluster.preset("h100").with_axes(tp=LINK)
     assert cluster.link(Mesh.parse("dp=2,tp=4"), "tp") == LINK

@@ -236,20 +236,23 @@ class Cluster:
         index = mesh.index(axis) if isinstance(axis, str) else axis
         if mesh.names[index] in self.axes:
             return self.axes[mesh.names[index]]
-        return self._reach(math.prod(mesh.shape[index + 1 :]), mesh.shape[index])
+        return self._reach(math.prod(mesh.shape[index + 1 :]), mesh.shape[index], mesh.ranks)
 
-    def _reach(self, stride: int, ranks: int) -> Link:
-        """The link of a group of `ranks` that lie `stride` apart.
+    def _reach(self, stride: int, ranks: int, devices: int) -> Link:
+        """The slowest link of the groups of `ranks` that lie `stride` apart, among so many devices.
 
-        A group that leaves its island sends through the outer links of all its members there at once, and
-        is never faster than the island's own link.
+        Groups fill blocks of `stride * ranks` devices one after the other. Unless all devices are in one island,
+        blocks that do not divide it leave some group in two. A group that leaves its island sends through the outer
+        links of all its members there at once, and is never faster than the island's own link.
         """
+        block = stride * ranks
         for depth, level in enumerate(self.levels):
-            if level.size is None or stride * ranks <= level.size:
+            if level.size is None or devices <= level.size or level.size % block == 0:
                 link = level.link
                 inner = self.levels[depth - 1] if depth else None
                 if inner is not None and inner.size is not None and stride < inner.size:
-                    together = link.bandwidth * (inner.size // stride)
+                    fewest = max(math.gcd(inner.size, block) // stride, 1)  # members in one island
+                    together = link.bandwidth * fewest
                     link = replace(link, bandwidth=min(together, inner.link.bandwidth))
                 return link
         raise AssertionError("the last level has no limit")
