@@ -226,6 +226,17 @@ def test_a_tensor_that_is_given_twice_is_cut_as_each_argument_is_planned():
     assert torch.equal(first, x[2:]) and torch.equal(second, x[:, 2:])
 
 
+@pytest.mark.parametrize("stride", [(6, 3, 1), (1, 2, 1)])
+def test_what_reads_memory_by_strides_is_planned_as_it_can_be_run(stride, plan_of):
+    def windows(x):
+        return torch.as_strided(x, (8, 2, 2), stride) * 2
+
+    args = (torch.randn(8, 6),)
+    graph = capture(windows, args, training=False)
+    reports = [verify(windows, args, {}, plan_of(graph, "d=2", seed)) for seed in range(6)]
+    assert all(report.ok for report in reports)
+
+
 def test_complex_results_are_compared_by_a_tolerance(plan_of):
     def gram(x):
         return x.to(torch.complex64) @ x.T.to(torch.complex64)

@@ -98,13 +98,12 @@ class LocalCall:
         """The call's outputs on this rank, given its pieces of the inputs."""
         node = self.call.node
         args, kwargs = self.arguments(tensors)
+        if node.op == "aten.as_strided.default":
+            args = (_restrided(args[0], self._graph.tensor(node.inputs[0]).stride), *args[1:])
         if self.is_random and not (self.lowering.traced and not follows_positions(node.overload)):
             assert seed is not None
             number = self.lowering.numbers[node.name]
             made = draw(node.overload, args, kwargs, seed, number, self._drawn[0], self._runs)
-        elif node.op == "aten.as_strided.default":
-            args = (_restrided(args[0], self._graph.tensor(node.inputs[0]).stride), *args[1:])
-            made = node.overload(*args, **kwargs)
         elif self.form is None:
             made = self.op(*args, **kwargs)
         else:
