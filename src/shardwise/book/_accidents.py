@@ -4,7 +4,8 @@ A few sizes and arguments cannot tell `start == 0 and end == 20` from a rule, wh
 a clause out costs rows that hold for some calls; keeping a wrong one costs right numbers. So conditions on an integer
 that counts something, conditions on a fraction, partials that change their kind under a condition, and what holds for
 even shards under conditions that have nothing to do with averages are left out. So is a result that is said to be the
-same for partials of one kind, but not of sums: it depends on values, and these were not met.
+same for partials of one kind, but not of sums: it depends on values, and these were not met. Nor is a choice (of a
+reduction) more or less than another, or a sum due to how many dims, two or more, there are.
 """
 
 import re
@@ -17,6 +18,7 @@ from ..rules import Clause, Rule, overload
 _CHOICES = {"reduction", "interpolation_mode", "padding_mode", "mode", "ord", "p"}
 
 _COMPARED = re.compile(r"(\w+) (==|!=|<|>|<=|>=) (-?[\w.]+|'\w*')")
+_MANY_DIMS = re.compile(r"ndim\(\d\) == [2-9]")
 _OF_AVERAGES = re.compile(
     r"d (not )?in \w+|d != \w+|d (<|>=|==) ndim\(\d\)-(\d|len\(\w+\))|reduction == 1|\w+ is None|(not )?keepdim"
 )
@@ -49,6 +51,11 @@ def _with_sums(clause: Clause) -> tuple[Any, Any]:
 def _is_accident(clause: Clause, counts: set[str], names: set[str]) -> bool:
     compared = [match for text in clause.when if (match := _COMPARED.fullmatch(text)) and match[1] in names]
     if any(match[1] in counts or "." in match[3].removesuffix(".0") for match in compared):
+        return True
+    if any(match[1] in _CHOICES and match[2] not in ("==", "!=") for match in compared):
+        return True
+    partial = any(term.kind == "P" for term in clause.outputs)
+    if partial and any(_MANY_DIMS.fullmatch(text) for text in clause.when):
         return True
     inputs = {term.inside for term in clause.inputs if term.kind == "P"}
     outputs = {term.inside for term in clause.outputs if term.kind == "P"}

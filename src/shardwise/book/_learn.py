@@ -19,7 +19,7 @@ from ._entry import by_hand_as_given, entry_of, found_for, studied, studied_with
 from ._variant import confirmed, confirmed_as_given
 
 # CPU seconds of one study and of one call met alone, and how much longer it may take when others use the machine, too.
-_STUDY, _CALL, _PATIENCE = 20, 6, 30
+_STUDY, _CALL, _PATIENCE = 30, 6, 30
 
 # Calls met one by one.
 _CAREFUL = 4

@@ -141,7 +141,8 @@ def _rule_blocks(op: str, reports: list[dict[str, Any]]) -> "Iterator[Block]":
 def _held(document: dict[str, Any]) -> str:
     evidence = document["evidence"]
     return (
-        f"Built from {evidence['calls_built_from']} calls, held against {evidence['calls_held_out']} others; "
+        f"Built from {evidence['calls_built_from']} calls, held against {evidence['calls_held_out']} others and "
+        f"{evidence['calls_made_to_refute']} made to refute it; "
         f"{evidence['experiments']} experiments, {evidence['cpu_seconds']} CPU seconds."
     )
 

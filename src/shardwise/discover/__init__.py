@@ -1,6 +1,7 @@
 """How a call may be sharded, found by running it on pieces and comparing with the whole."""
 
 from ._call import Call
+from ._challenge import challenges, contradicted
 from ._discover import Policy, check, discover
 from ._emit_strategy import emit_strategy
 from ._emit_tests import emit_tests
@@ -34,8 +35,10 @@ __all__ = [
     "Unjudgeable",
     "Verdict",
     "adversarial",
+    "challenges",
     "check",
     "confirms",
+    "contradicted",
     "discover",
     "discover_isolated",
     "emit_strategy",

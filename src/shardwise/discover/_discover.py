@@ -22,6 +22,7 @@ from ..rules import require_form
 from ._call import Call
 from ._candidates import combinations, partials_of, placements_of
 from ._dispatch import Dispatched, dispatched
+from ._experiment import CLAIMED
 from ._found import Found, Verdict, refutation
 from ._judge import Expected
 from ._laboratory import RANKS, Laboratory, Unjudgeable, refuse_strange
@@ -170,6 +171,26 @@ def check(
         best = best if best is not None and best.counterexample is not None else verdict
     assert best is not None
     return best
+
+
+@_undisturbed
+def refuted(call: Call, rows: Sequence[Row]) -> list[Row]:
+    """Those of some rows claimed of a call that an experiment contradicts, for shards of which they are claimed. None
+    are where the call cannot be judged."""
+    try:
+        refuse_strange(call)
+        laboratory = Laboratory(call, (call.name,))
+    except Unjudgeable:
+        return []
+    wrong = []
+    for row in rows:
+        outputs = _output_options(laboratory, Policy(), row.inputs)
+        outputs[: len(row.outputs)] = [None if p is None else [p] for p in row.outputs]
+        trial = _run(laboratory, Trial(row.inputs, outputs, row.local, range(len(row.outputs))))
+        claims = [claim for by_placement in trial.claims for claim in (by_placement or {}).values()]
+        if any(case in claim.failed for claim in claims for case in CLAIMED[row.shards]):
+            wrong.append(row)
+    return wrong
 
 
 def _laboratory(call: Call, front: Dispatched, policy: Policy) -> Laboratory:

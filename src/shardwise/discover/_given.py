@@ -9,10 +9,8 @@ from collections.abc import Sequence
 
 from ..placements import Row
 from ._call import Call
-from ._experiment import Experiment, LocalRunFailed
+from ._experiment import CLAIMED, Experiment, LocalRunFailed
 from ._sizes import example_sizes
-
-_BEYOND = {"any": (), "nonempty": ("empty",), "even": ("uneven", "empty")}
 
 
 def held_as_given(call: Call, rows: Sequence[Row], ranks: int, way: str = "uneven") -> dict[Row, bool]:
@@ -26,7 +24,7 @@ def held_as_given(call: Call, rows: Sequence[Row], ranks: int, way: str = "uneve
         case = experiment.input_case(row.inputs)
         for i, placement in enumerate(outputs):
             case = case if placement is None else experiment.row_case(case, i, placement)
-        if case in _BEYOND[row.shards]:
+        if case not in CLAIMED[row.shards]:
             continue
         try:
             local = experiment.run(row.inputs, row.local, outputs)

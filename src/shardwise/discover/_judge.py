@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 
 from ..placements import is_partial, is_replicate, join, shard_sizes
-from ._values import is_float8
 
 # Relative tolerance, and absolute tolerance as a fraction of the largest value, by width of the float.
 _TOLERANCES = {
@@ -27,8 +26,8 @@ _TOLERANCES = {
 
 
 def array(tensor: Tensor) -> np.ndarray:
-    if tensor.dtype in (torch.bfloat16, torch.float16) or is_float8(tensor.dtype):
-        tensor = tensor.double()
+    if tensor.itemsize < 4 and tensor.is_floating_point():
+        tensor = tensor.double()  # numpy has none of these floats but one
     try:
         return tensor.numpy()
     except RuntimeError:  # lazy conjugates and negations, and tensors that require grad
@@ -43,32 +42,25 @@ class Expected:
         self.array = array(tensor)
         self.shape = self.array.shape
         self.exact = not (tensor.is_floating_point() or tensor.is_complex())
-        self.degenerate = self._is_degenerate()
         self.mask: np.ndarray | None = None
         self.special = not finite_inputs
         self.has_values = True  # memory as it was found has a shape only
         if not self.exact:
-            finite = np.isfinite(self.array)
-            if finite_inputs and not finite.all():
-                self.mask = finite  # from finite inputs, 1 / 0 is where exact arithmetic has no answer
+            size = np.abs(self.array)
+            finite = np.isfinite(size)
+            if not finite.all():
+                size = np.where(finite, size, 0)
+                if finite_inputs:
+                    self.mask = finite  # from finite inputs, 1 / 0 is where exact arithmetic has no answer
             self.relative, fraction = _TOLERANCES.get(self.dtype, (5e-2, 2e-2))
-            size = np.abs(np.where(finite, self.array, 0))
             self.fraction = fraction
             self.tolerance = self.relative * size + fraction * size.max(initial=0)
+        self.degenerate = _is_degenerate(self.array if self.mask is None else self.array[self.mask])
 
     def tighten(self, relative: float) -> None:
         """Allow this relative error and no more."""
         self.relative, self.fraction = relative, 0.0
         self.tolerance = self.relative * np.abs(self.array)
-
-    def _is_degenerate(self) -> bool:
-        """Values that agree with too much to be evidence: none, all alike, a single zero or NaN."""
-        if self.array.size == 0:
-            return True
-        first = self.array.flat[0]
-        if self.array.size == 1:
-            return bool(first == 0 or first != first)
-        return bool((self.array == first).all() or (self.array != self.array).all())
 
     def equals(self, other: np.ndarray, magnitude: float = 0.0) -> bool:
         """True if `other` is this output, up to rounding of values as large as `magnitude`."""
@@ -131,6 +123,16 @@ class Expected:
             ):
                 return False
         return True
+
+
+def _is_degenerate(values: np.ndarray) -> bool:
+    """True for values that agree with too much to be evidence: none, all alike, a single zero or NaN."""
+    if values.size == 0:
+        return True
+    first = values.flat[0]
+    if values.size == 1:
+        return bool(first == 0 or first != first)
+    return bool((values == first).all() or (values != values).all())
 
 
 def _magnitude(pieces: Sequence[np.ndarray]) -> float:

@@ -19,7 +19,7 @@ from ._found import Counterexample
 from ._judge import Expected
 from ._partials import WAYS
 from ._sizes import Resizer, Sized, example_sizes, size_leaves
-from ._values import HIGH, LOW, Generator, generators, is_float8, normal
+from ._values import HIGH, LOW, Generator, drawn, generators, is_float8, normal
 
 RANKS = (2, 3, 4)
 
@@ -94,8 +94,8 @@ class Laboratory:
         inputs = []
         for i, (example, shape) in enumerate(zip(self.call.tensors, sized.shapes, strict=True)):
             maker = normal if special is not None and special != i else make
-            drawn = torch.float32 if is_float8(example.dtype) else example.dtype
-            value = maker(shape, drawn, example.device, i).to(example.dtype)
+            dtype = torch.float32 if is_float8(example.dtype) else example.dtype
+            value = drawn(maker, tuple(shape), dtype, example.device, i).to(example.dtype)
             inputs.append(self._in_range(value, i, sized))
         return inputs
 
@@ -135,7 +135,7 @@ class Laboratory:
         example = example_sizes(self.call)
         for generator in [*usual, *fitting]:
             try:
-                self.call.run(self.inputs(example, generator))
+                self.call.run([t.clone() for t in self.inputs(example, generator)])
             except Exception:
                 continue
             return generator
@@ -290,7 +290,7 @@ def _indexes_by_position(call: Call) -> bool:
 def _is_consistent(call: Call, inputs: Sequence[Tensor]) -> bool:
     """False where a kernel treats infinities and NaN one way in full vectors and another in what is left over:
     then they tell where an element lies, not how the operator shards. A strided copy takes the other way."""
-    apart = [t.repeat_interleave(2, -1)[..., ::2] if t.ndim else t for t in inputs]
+    apart = [t.repeat_interleave(2, -1)[..., ::2] if t.ndim else t.clone() for t in inputs]
     try:
         runs = [call.run([t.clone() for t in inputs]), call.run(apart)]
     except Exception:

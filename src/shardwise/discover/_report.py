@@ -37,6 +37,7 @@ def report(study: Study) -> dict[str, Any]:
         "evidence": {
             "calls_built_from": study.built_from,
             "calls_held_out": study.held_against,
+            "calls_made_to_refute": study.challenged,
             "calls_that_disagree": len(study.disagreed),
             "calls_skipped": study.sweep.skipped,
             "experiments": sum(j.found.experiments for j in study.judged),

@@ -1,4 +1,5 @@
-"""The study of one operator: sweep, discover every call, synthesize a rule, hold it against calls it has not seen."""
+"""The study of one operator: sweep, discover every call, synthesize a rule, hold it against calls it has not seen,
+and challenge it with calls made to refute it."""
 
 import math
 import time
@@ -12,6 +13,7 @@ from torch import Tensor
 from ..errors import UsageError
 from ..rules import DIM_ARGUMENTS, Reading, Rule
 from ._call import Call
+from ._challenge import challenges, contradicted
 from ._discover import discover
 from ._dispatch import reaches_dispatch
 from ._found import Found
@@ -25,20 +27,24 @@ HOLD = 40
 ROUNDS = 5
 # Calls without effect which a rule must not contradict.
 IDLE = 6
+# Calls made to refute a rule.
+CHALLENGES = 60
 
 Example = tuple[list[Any], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a study may cost: calls to build from and to hold against, and experiments after which no further call
-    is judged (not seconds, so that a study ends alike on every machine). A rule held against fewer than `least` calls
-    is not issued."""
+    """What a study may cost: calls to build from, to hold against and to challenge the rule with, and experiments after
+    which no further call is judged (not seconds, so that a study ends alike on every machine). A rule held against
+    fewer than `least` calls is not issued; `partly`, the sound part of one that does not say all is."""
 
     build: int = BUILD
     hold: int = HOLD
     experiments: float = math.inf
     least: int = 0
+    challenges: int = CHALLENGES
+    partly: bool = False
 
 
 USUAL = Budget(least=1)
@@ -63,6 +69,7 @@ class Study:
     sweep: Sweep
     built_from: int = 0
     held_against: int = 0
+    challenged: int = 0
     disagreed: list[Call] = field(default_factory=list)
     refused: dict[str, str] = field(
         default_factory=dict
@@ -174,7 +181,8 @@ def study_calls(
     idle = [j for call in _telling(swept.idle.get(overload, [])) if (j := judged_call(call))]
     building = judge(min(budget.build, max(len(pool) // 2, 1)))
     held: list[Judged] = []
-    for _ in range(ROUNDS):
+    candidate: Rule | None = None
+    for turn in range(ROUNDS):
         building = [j for j in building if j not in idle]
         if not building:
             break
@@ -188,15 +196,34 @@ def study_calls(
         study.built_from, study.held_against = len(building), len(held)
         study.disagreed = [j.call for j in (*wrong, *unsound)]
         if not study.disagreed:
+            tried = list(challenges(swept.calls[overload], budget.challenges, turn))
+            study.disagreed = [call for call in tried if contradicted(candidate, call)]
+            study.challenged += len(tried)
+            # What holds for a call that was made to refute a rule may be an accident: the rule need not say it.
+            idle.extend(j for call in study.disagreed[:12] if (j := judged_call(call)))
+        if not study.disagreed:
             if len(held) >= budget.least:
                 study.rule = _as_far_as_seen(candidate, [*building, *held])
             break
         building += wrong[:12]
         held = [j for j in held if j not in building]
+    if study.rule is None and candidate is not None and budget.partly:
+        part = _sound_part(candidate, [*judged, *idle])
+        tried = list(challenges(swept.calls[overload], budget.challenges, ROUNDS))
+        refuted = {clause for call in tried for clause in contradicted(part, call)}
+        study.challenged += len(tried)
+        study.rule = replace(part, clauses=tuple(c for c in part.clauses if c not in refuted))
     study.seconds = time.process_time() - started
     if study.rule is not None:
         study.rule = _with_evidence(study)
     return study
+
+
+def _sound_part(rule: Rule, judged: Sequence[Judged]) -> Rule:
+    """The clauses that yield nothing but what was found."""
+    observed = [_observe(j, rule.reading) for j in judged]
+    alone = [replace(rule, clauses=(clause,)) for clause in rule.clauses]
+    return replace(rule, clauses=tuple(r.clauses[0] for r in alone if all(is_sound(r, o) for o in observed)))
 
 
 def _accidents(judged: Sequence[Judged]) -> list[Judged]:
@@ -323,6 +350,7 @@ def _with_evidence(study: Study) -> Rule:
         "torch": torch.__version__.split("+")[0],
         "calls": study.built_from,
         "held_out": study.held_against,
+        "challenged": study.challenged,
         "experiments": sum(j.found.experiments for j in study.judged),
         "generators": generators,
     }

@@ -67,34 +67,40 @@ class Trial:
         self.experiments = 0
         self.judged = 0
         self.raised_at_once = False
+        # For each output that has claims, those that are alive.
+        self._live = [(i, list(c.items())) for i, c in enumerate(self.claims) if c is not None]
 
     @property
     def alive(self) -> bool:
-        return all(c is None or any(claim.alive for claim in c.values()) for c in self.claims)
+        return all(claims for _, claims in self._live)
 
     def meet(self, experiment: Experiment) -> None:
         """Run one experiment and drop what it refutes."""
         if not experiment.fits(self.inputs):
             return
         case = experiment.input_case(self.inputs)
-        if all(c is None or all(case in k.failed for k in c.values() if k.alive) for c in self.claims):
+        if all(case in claim.failed for _, claims in self._live for _, claim in claims):
             return
         self.experiments += 1
-        self.judged += sum(claim.alive for claims in self.claims for claim in (claims or {}).values())
-        if self.local is not None:
+        self.judged += sum(len(claims) for _, claims in self._live)
+        if self.local is None:
+            self._meet_as_it_is(experiment, case)
+        else:
             self._meet_in_local_form(experiment, case)
-            return
+        for _, claims in self._live:
+            if not all(claim.alive for _, claim in claims):
+                claims[:] = [(placement, claim) for placement, claim in claims if claim.alive]
+
+    def _meet_as_it_is(self, experiment: Experiment, case: Case) -> None:
         try:
             local = experiment.run(self.inputs)
         except LocalRunFailed as failure:
             self.raised_at_once = self.raised_at_once or self.experiments == 1
             self._fail_all(experiment, case, str(failure))
             return
-        for i, claims in enumerate(self.claims):
-            if claims is not None:
-                for placement, claim in claims.items():
-                    if claim.alive:
-                        self._judge(experiment, case, i, placement, claim, local[i])
+        for i, claims in self._live:
+            for placement, claim in claims:
+                self._judge(experiment, case, i, placement, claim, local[i])
 
     def _meet_in_local_form(self, experiment: Experiment, case: Case) -> None:
         """What a local form does may depend on how the outputs are placed, so each placement of the first output
@@ -127,7 +133,8 @@ class Trial:
         if row_case in claim.failed:
             return
         expected = experiment.outputs[output]
-        if expected.agrees(local, placement, experiment.may_cancel(self.inputs, placement)):
+        cancels = experiment.special_input is not None and experiment.may_cancel(self.inputs, placement)
+        if expected.agrees(local, placement, cancels):
             claim.passed[row_case] += 1
             if not expected.degenerate:
                 claim.evidence[experiment.generator] += 1

@@ -6,6 +6,7 @@ and it is used beside the others. Values are small enough that products and expo
 """
 
 import fnmatch
+import functools
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,6 +58,12 @@ def generators(names: tuple[str, ...]) -> list[Generator]:
     """Generators for an operator known by any of these names."""
     fitting = [g for g in _GENERATORS if any(_matches(g.pattern, name) for name in names)]
     return [g for g in fitting if g.only] or fitting
+
+
+@functools.lru_cache(maxsize=4096)
+def drawn(make: Make, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, index: int) -> Tensor:
+    """The values of a generator for input number `index`, drawn once: they are not to be written to."""
+    return make(shape, dtype, device, index)
 
 
 def _matches(pattern: str, name: str) -> bool:

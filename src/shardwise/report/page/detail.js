@@ -65,8 +65,9 @@ function evidence(entry) {
   if (rule?.hand)
     made.push(el("p", {}, "The rule of this operator is written by hand and held against experiments by the tests."));
   else if (rule) {
-    const { calls, held_out: others, experiments } = rule.evidence;
+    const { calls, held_out: others, challenged, experiments } = rule.evidence;
     const known = [calls ? `built from ${countText(calls, "call")}` : "", others ? `held against ${others} others` : "",
+      challenged ? `${challenged} made to refute it` : "",
       experiments ? countText(experiments, "experiment") : ""].filter(Boolean).join(", ");
     made.push(el("p", {}, `What the book knows about ${opText(entry.op)}${known ? `: ${known}` : ""}.`),
       table(["clause", "because"], rule.clauses.map(([clause, reason]) => ({ cells: [el("code", {}, clause), reason] }))));
