@@ -114,7 +114,7 @@ def test_split_factors_are_read_as_an_order():
 def test_a_split_factor_that_is_no_order_stays():
     layout = Layout(MESH, (_StridedShard(0, split_factor=3), Shard(1)))
     assert layout.placements[0] == _StridedShard(0, split_factor=3)
-    first = layout.split(torch.arange(12).reshape(12, 1))[0]
+    first = layout.piece(torch.arange(12).reshape(12, 1), rank=0)
     assert first.flatten().tolist() == [0, 1, 4, 5, 8, 9]
 
 

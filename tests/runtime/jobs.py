@@ -232,7 +232,7 @@ class Largest(TorchDispatchMode):
 def _piece(tensor, mesh, placements):
     layout = sw.layout.Layout(sw.Mesh.from_device_mesh(mesh), tuple(placements))
     ranks = mesh.mesh.flatten().tolist()
-    return layout.split(tensor)[ranks.index(dist.get_rank())]
+    return layout.piece(tensor, ranks.index(dist.get_rank()))
 
 
 def _placed(tensor, mesh, placements):

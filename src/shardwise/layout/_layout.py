@@ -232,11 +232,23 @@ class Layout:
     # -- pieces
 
     def split(self, tensor: Tensor) -> list[Tensor]:
-        """What each rank holds. Of the many ways to split a partial this takes the one that replicate to
+        """What each rank holds."""
+        return [self.piece(tensor, rank) for rank in range(self.mesh.ranks)]
+
+    def piece(self, tensor: Tensor, rank: int) -> Tensor:
+        """What one rank holds. Of the many ways to split a partial this takes the one that replicate to
         partial takes: all of the value on the first rank of the axis for sum and product, copies otherwise.
         """
         self.require_fits(tensor.shape)
-        return [self._piece(tensor, rank) for rank in range(self.mesh.ranks)]
+        for dim in self.sharded_dims:
+            runs = self.runs(dim, tensor.shape[dim], rank) or [(0, 0)]
+            parts = [tensor.narrow(dim, start, stop - start) for start, stop in runs]
+            tensor = parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+        coordinate = self.mesh.coordinate(rank)
+        for axis, placement in enumerate(self.placements):
+            if is_partial(placement) and coordinate[axis] > 0 and placement.reduce_op in IDENTITY:
+                return torch.full_like(tensor, IDENTITY[placement.reduce_op])
+        return tensor
 
     def join(self, pieces: Sequence[Tensor]) -> Tensor:
         """The tensor whose pieces these are, partials reduced: `layout.join(layout.split(x))` is x."""
@@ -261,17 +273,6 @@ class Layout:
                 ]
                 joined[coordinate] = join([grid[c] for c in line], self.placements[axis])
         return joined
-
-    def _piece(self, tensor: Tensor, rank: int) -> Tensor:
-        for dim in self.sharded_dims:
-            runs = self.runs(dim, tensor.shape[dim], rank) or [(0, 0)]
-            parts = [tensor.narrow(dim, start, stop - start) for start, stop in runs]
-            tensor = parts[0] if len(parts) == 1 else torch.cat(parts, dim)
-        coordinate = self.mesh.coordinate(rank)
-        for axis, placement in enumerate(self.placements):
-            if is_partial(placement) and coordinate[axis] > 0 and placement.reduce_op in IDENTITY:
-                return torch.full_like(tensor, IDENTITY[placement.reduce_op])
-        return tensor
 
     def _cuts(self, dim: int) -> tuple[tuple[int | None, int], ...]:
         return tuple((_factor(self.placements[a]), self.mesh.shape[a]) for a in self.axes(dim))

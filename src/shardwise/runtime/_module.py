@@ -261,7 +261,7 @@ def as_dtensor(local: Tensor, layout: Layout, device_mesh: DeviceMesh, shape: Se
 
 def piece_of(tensor: Tensor, layout: Layout, rank: int) -> Tensor:
     """What the rank holds of a tensor, with memory of its own where that is less than the tensor."""
-    piece = layout.split(tensor)[rank]
+    piece = layout.piece(tensor, rank)
     return piece if piece.shape == tensor.shape else piece.clone(memory_format=torch.contiguous_format)
 
 
