@@ -47,7 +47,7 @@ def on_ranks(
             ) from None
         job.write_bytes(pickle.dumps((sys.path, dict(files or {}), timeout, parcel)))
         environment = os.environ | {
-            "GLOO_SOCKET_IFNAME": "lo",
+            "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
