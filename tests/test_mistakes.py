@@ -26,7 +26,15 @@ def planned(**options):
 MISTAKES = [
     # operators
     (lambda: sw.discover("torch.mm", X), "'torch.mm' is not an operator: give a function such as torch.mm"),
+    (lambda: sw.discover(torch.neg, X, policy=3), "policy is 3: give a Policy"),
+    (lambda: sw.Policy(partials=3), "partials is 3: give a tuple such as"),
+    (lambda: sw.Policy(ranks=3), "ranks is 3: give a tuple of some of"),
+    (lambda: sw.check(torch.neg, 3, X), "row is 3: give text such as 'S"),
     (lambda: sw.check(3, ROW, X), "3 is not an operator"),
+    (lambda: sw.synthesize(3), "3 is not an operator"),
+    (lambda: sw.synthesize(torch.neg, X), "an example is no call: give its arguments as a list and a dict"),
+    (lambda: sw.synthesize(torch.neg, [X]), "an example is no call: give its arguments as a list and a dict"),
+    (lambda: sw.synthesize(torch.softmax, sweep=3), "sweep is 3: give a dict such as"),
     (lambda: sw.adversarial(torch.neg), "pattern is of type .*: give a name with"),
     (lambda: sw.rule(3), "the book has no operator '3'"),
     (lambda: sw.rows(3, X), "unknown op 3"),

@@ -136,7 +136,7 @@ def test_values_to_try_are_tried_beside_those_of_the_examples_and_no_others():
             {"dmi": [0]},
             "torch.softmax has no argument 'dmi' whose values could be tried: it has dim, half_to_float",
         ),
-        ({"dim": 0}, r"the values to try for dim are 0: give a list, such as \[0, 1, -1\]"),
+        ({"dim": 0}, r"what to try for 'dim' is 0: give a list such as \[0, 1, -1\]"),
     ],
 )
 def test_values_of_nothing_are_refused(values, sentence):

@@ -10,13 +10,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import numpy as np
 import torch
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..placements import PARTIALS, Row, is_partial, is_replicate, is_shard, placement_text
 from ..rules import require_form
 from ._call import Call
@@ -42,6 +43,8 @@ class Policy:
     empty: bool = True
 
     def __post_init__(self) -> None:
+        require(self.partials, (tuple, list), "partials", "a tuple such as ('sum', 'max')")
+        require(self.ranks, (tuple, list), "ranks", f"a tuple of some of {RANKS}")
         for reduction in self.partials:
             if reduction not in PARTIALS:
                 raise UsageError(f"unknown reduction {reduction!r}: use some of {', '.join(PARTIALS)}")
@@ -78,7 +81,7 @@ def discover(op: Callable[..., Any], /, *args: Any, policy: Policy | None = None
     >>> [str(row) for row in found.rows]
     ['S(0) -> S(0)', 'S(2) -> S(2)']
     """
-    policy = policy or Policy()
+    policy = _policy(policy)
     started = time.process_time()
     call = _bind(op, args, kwargs)
     overloads: tuple[str, ...] = ()
@@ -144,8 +147,8 @@ def check(
     >>> bool(check(torch.ops.aten.embedding.default, "S(0), R -> P(sum) with local lookup", table, tokens))
     True
     """
-    policy = policy or Policy()
-    row = Row.parse(row) if isinstance(row, str) else row
+    policy = _policy(policy)
+    row = row if isinstance(row, Row) else Row.parse(row)
     call = _bind(op, args, kwargs)
     _check_inputs(row, call)
     try:
@@ -197,12 +200,21 @@ def _laboratory(call: Call, front: Dispatched, policy: Policy) -> Laboratory:
     return Laboratory(front.judged, (call.name, front.judged.name), policy.ranks, policy.empty)
 
 
+def _policy(policy: Policy | None) -> Policy:
+    require(policy, (Policy, NoneType), "policy", "a Policy, such as Policy(partials=('sum',))")
+    return policy or Policy()
+
+
 def _bind(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
+    require_operator(op)
+    return Call.of(op, args, kwargs)
+
+
+def require_operator(op: Any) -> None:
     if not callable(op):
         raise UsageError(
             f"{op!r} is not an operator: give a function such as torch.mm, then the call's arguments"
         )
-    return Call.of(op, args, kwargs)
 
 
 def _try(front: Dispatched, laboratory: Laboratory, inputs: tuple[Placement, ...], policy: Policy) -> Trial:

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..rules import DIM_ARGUMENTS, Reading, Rule
 from ._call import Call
 from ._challenge import challenges, contradicted
-from ._discover import discover
+from ._discover import discover, require_operator
 from ._dispatch import reaches_dispatch
 from ._found import Found
 from ._ops import op_name
@@ -105,20 +105,31 @@ def studies(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Study]:
     """One study per overload that the operator reaches, those with a rule first, that of most calls before others."""
-    for name, given in (values or {}).items():
-        if not isinstance(given, list | tuple):
-            raise UsageError(f"the values to try for {name} are {given!r}: give a list, such as [0, 1, -1]")
+    require_operator(op)
+    for example in examples:
+        _require_call(example)
+    values = {} if values is None else values
+    require(values, Mapping, "sweep", "a dict such as {'dim': [0, 1, -1]}")
+    for name, given in values.items():
+        require(given, (list, tuple), f"what to try for {name!r}", "a list such as [0, 1, -1]")
     swept = sweep(op, list(examples), values)
     if not swept.calls:
         raise UsageError(
             f"no calls of {op_name(op)} are known: give examples of them, each a list of arguments and a dict of "
             "keyword arguments, or --shape 4,6,8"
         )
-    _require_arguments(op, swept, values or {})
+    _require_arguments(op, swept, values)
     # Calls that reach several overloads are judged whole; they are studied only where there are no others.
     single = [name for name, calls in swept.calls.items() if reaches_dispatch(calls[0].op)]
     found = [study_calls(op_name(op), name, swept, progress) for name in single or swept.calls]
     return sorted(found, key=lambda s: (s.rule is None, -len(swept.calls[s.overload]), s.overload))
+
+
+def _require_call(example: Any) -> None:
+    match example:
+        case [list() | tuple(), dict()]:
+            return
+    raise UsageError("an example is no call: give its arguments as a list and a dict, such as ([x, 0], {})")
 
 
 def _require_arguments(op: Callable[..., Any], swept: Sweep, values: Iterable[str]) -> None:
