@@ -63,8 +63,14 @@ _PARTLY = "for some calls more holds than it says: no short list of clauses yiel
 _UNEQUAL = re.compile(r"(\w+) != (?!None)")
 
 
-def studied(name: str, calls: Sequence[OverloadCall], find: Callable[..., Found] | None = None) -> Entry:
-    """The entry of an operator, from calls of it or of its original; `find` is what discovers one call."""
+def studied(
+    name: str,
+    calls: Sequence[OverloadCall],
+    find: Callable[..., Found] | None = None,
+    challenged: bool = True,
+) -> Entry:
+    """The entry of an operator, from calls of it or of its original; `find` is what discovers one call. Some kernels
+    do not survive calls that are made to refute a rule: it may be left unchallenged."""
     find = find or found_for
     op, calls = overload(name), calls_of(name, calls)
     examples = [(list(c.args), dict(c.kwargs)) for c in of_one_kind(calls)]
@@ -73,11 +79,14 @@ def studied(name: str, calls: Sequence[OverloadCall], find: Callable[..., Found]
     if is_by_hand(name):
         return by_hand(name, calls, book_rows)
     if "._foreach_" in name:
-        return entry_of(_study(name, of_all_alike(op, examples), Budget(), find), calls, find)
-    study = _study(name, _swept(name, op, examples, _ENOUGH), _budget(op), find)
+        return entry_of(_study(name, of_all_alike(op, examples), Budget(challenges=0), find), calls, find)
+    few, many = _budget(op), Budget(partly=True)
+    if not challenged:
+        few, many = replace(few, challenges=0), Budget(challenges=0)
+    study = _study(name, _swept(name, op, examples, _ENOUGH), few, find)
     if study.disagreed and study.rule is None:
         # A rule that most calls agree with: the exceptions are worth more calls.
-        study = _study(name, _swept(name, op, examples, ENOUGH), Budget(partly=True), find)
+        study = _study(name, _swept(name, op, examples, ENOUGH), many, find)
     return entry_of(study, calls, find)
 
 

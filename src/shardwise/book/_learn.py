@@ -1,7 +1,7 @@
 """Learning about one operator, in a process of its own and with a limit on its CPU time.
 
-A kernel that crashes or hangs costs that process, and is met again more carefully: without the sweep, whose strange
-shapes crash some kernels, and one process for each call.
+A kernel that crashes or hangs costs that process, and is met again more carefully: without calls that are made to refute
+its rule, then without the sweep, whose strange shapes crash some kernels, and one process for each call.
 """
 
 import resource
@@ -12,7 +12,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from ..discover import Call, Crash, Found, Policy, Sweep, run_isolated, study_calls
+from ..discover import Budget, Call, Crash, Found, Policy, Sweep, run_isolated, study_calls
 from ..dtensor import OverloadCall
 from ..rules import Entry, book_rows, is_by_hand
 from ._entry import by_hand_as_given, entry_of, found_for, studied, studied_with_sums
@@ -28,6 +28,8 @@ _CAREFUL = 4
 def learn(name: str, calls: Sequence[OverloadCall]) -> Entry:
     """The entry of an operator from calls of it, or of the operator of which it is a variant."""
     result = _limited(partial(studied, name, calls), _STUDY)
+    if isinstance(result, Crash) and not is_by_hand(name):
+        result = _limited(partial(studied, name, calls, challenged=False), _STUDY)
     if not isinstance(result, Crash):
         return _with_fewer_partials(result, calls) if result.verdict == "rows only" else result
     if is_by_hand(name):
@@ -90,7 +92,8 @@ def _studied_again(name: str, calls: Sequence[OverloadCall], founds: Sequence[Fo
     known = {str(call): found for call, found in zip(calls, founds, strict=True)}
     swept = Sweep({name: [Call.of(c.op, c.args, c.kwargs) for c in calls]})
     find = partial(_known, known)
-    return entry_of(study_calls(name, name, swept, find=find), calls, find)
+    study = study_calls(name, name, swept, budget=Budget(least=1, challenges=0), find=find)
+    return entry_of(study, calls, find)
 
 
 def _known(known: dict[str, Found], op: OpOverload, *args: Any, **kwargs: Any) -> Found:
