@@ -3,7 +3,7 @@
 Each is a function from a call to rows, held to the same experiments as every other rule (`tests/rules/test_hand.py`).
 """
 
-from . import (
+from . import (  # noqa: F401  (they register the rules)
     _attention,
     _convolution,
     _copies,
@@ -19,10 +19,5 @@ from . import (
 )
 from ._call import HandCall
 from ._register import hand, hand_rows, hand_written, is_by_hand
-
-_RULES = (
-    *(_attention, _convolution, _copies, _factories, _fourier, _lookup),
-    *(_losses, _norms, _random, _scatter, _views, _windows),
-)
 
 __all__ = ["HandCall", "hand", "hand_rows", "hand_written", "is_by_hand"]
