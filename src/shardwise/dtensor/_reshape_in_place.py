@@ -19,15 +19,13 @@ _OTHER_NAME = {"aten.transpose_.default": "int"}
 _served: list[OpOverload] = []
 
 
-def serve(op: OpOverload) -> bool:
-    """Have DTensor run the operator so; False if no operator returns what this one does in place, or DTensor has a
-    way of its own."""
+def serve(op: OpOverload) -> None:
+    """Have DTensor run the operator so, unless no operator returns what this one does in place, or DTensor has a way of
+    its own. Rows do not help those: DTensor would leave the shape as it was."""
     functional = _functional(op)
-    if functional is None or op in DTensor._op_dispatcher._custom_op_handlers:
-        return False
-    DTensor._op_dispatcher._custom_op_handlers[op] = _handler(functional)
-    _served.append(op)
-    return True
+    if functional is not None and op not in DTensor._op_dispatcher._custom_op_handlers:
+        DTensor._op_dispatcher._custom_op_handlers[op] = _handler(functional)
+        _served.append(op)
 
 
 def serve_no_more() -> None:
