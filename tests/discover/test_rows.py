@@ -335,6 +335,8 @@ def test_products_are_a_policy():
         (lambda: sw.discover(torch.mm, X, X), "torch.mm raises on the whole input"),
         (lambda: sw.discover(torch.mm, X), "torch.mm raises on the whole input"),
         (lambda: sw.discover("torch.mm", X), "is not an operator"),
+        (lambda: sw.discover(torch.neg, X.to("meta")), "experiments need values"),
+        (lambda: sw.check(torch.neg, "S(0) -> S(0)", X.to("meta")), "experiments need values"),
         (lambda: sw.check(torch.mm, "S(0) -> S(0)", X, rand(6, 8)), "has 1 inputs, but torch.mm was given 2"),
         (lambda: sw.check(torch.mm, "S(2), R -> R", X, rand(6, 8)), "shards dim 2 of input 0"),
         (lambda: sw.check(torch.mm, "S(0), R -> S(5)", X, rand(6, 8)), "shards dim 5 of output 0"),

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement, Replicate
+from torch.utils import _pytree as pytree
 
 from ..errors import UsageError, require
 from ..placements import PARTIALS, Row, is_partial, is_replicate, is_shard, placement_text
@@ -207,7 +209,16 @@ def _policy(policy: Policy | None) -> Policy:
 
 def _bind(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
     require_operator(op)
-    return Call.of(op, args, kwargs)
+    return Call.of(op, *pytree.tree_map(_on_cpu, (list(args), kwargs)))
+
+
+def _on_cpu(value: Any) -> Any:
+    """Experiments run on the CPU, whatever device the example is on."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.is_meta:
+        raise UsageError("experiments need values, but the example has tensors of the meta device")
+    return value.cpu()
 
 
 def require_operator(op: Any) -> None:
