@@ -253,6 +253,10 @@ def test_a_crash_costs_one_call_of_one_operator(monkeypatch):
     assert {w.op for w in found.wrong} == {"aten.any.dim"}
 
 
+def test_dims_are_counted_from_the_end_as_well():
+    assert any(w.op == "aten.cumsum.default" and ", -" in w.call for w in audit("aten.cumsum.default").wrong)
+
+
 def test_an_unknown_pattern_is_a_mistake():
     with pytest.raises(UsageError, match="no operator matches"):
         audit("aten.no_such_operator")

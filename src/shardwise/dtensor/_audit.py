@@ -33,7 +33,7 @@ from ..discover import (
 from ..errors import UsageError, require
 from ..placements import Row, Shards, fewest_shards, is_partial, is_replicate, is_shard, placement_text
 from ..progress import Progress, silent
-from ._calls import OverloadCall, telling_calls
+from ._calls import OverloadCall, telling_calls, with_negative_dims
 from ._findings import Audit, Missing, Unsupported, Wrong
 from ._read import Answer, Unanswered, answers, ask, registration
 from ._reproduce import Raised, Reproduction, reproduce
@@ -86,7 +86,8 @@ def audit(
         require(count, int, name, "a whole number, at least 1")
         if count < 1:
             raise UsageError(f"{name} is {count}: give at least 1")
-    calls = list(telling_calls(pattern, samples, partial(progress, "collecting calls")).values())
+    telling = telling_calls(pattern, samples, partial(progress, "collecting calls"))
+    calls = [with_negative_dims(of_op) for of_op in telling.values()]
     if not calls:
         raise UsageError(f"no OpInfo sample reaches an operator that matches {pattern!r}: nothing to audit")
     found: list[list[CallFindings]] = [[]] * len(calls)

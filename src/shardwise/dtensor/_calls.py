@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..discover import opinfos, samples
 from ..errors import UsageError
-from ..rules import call_text
+from ..rules import DIM_ARGUMENTS, call_text
 
 # Samples of one OpInfo that are run, and elements in a tensor beyond which a call is left out.
 _SAMPLES = 60
@@ -128,6 +128,33 @@ def most_telling(calls: Iterable[OverloadCall], limit: int) -> list[OverloadCall
         seen |= best[1]
         waiting.remove(best)
     return chosen
+
+
+def with_negative_dims(calls: list[OverloadCall]) -> list[OverloadCall]:
+    """The calls of an overload, and one more if none of them counts a dim from the end: the first that names dims, with
+    the same dims counted so. Rules that forget this are common."""
+    named = [(call, dims) for call in calls if (dims := _dims(call))]
+    if not named or any(d < 0 for _, dims in named for value in dims.values() for d in _listed(value)):
+        return calls
+    call, dims = named[0]
+    ndim = call.tensors[0].ndim
+    turned = {i: [d - ndim for d in v] if isinstance(v, list) else v - ndim for i, v in dims.items()}
+    args = tuple(turned.get(i, value) for i, value in enumerate(call.args))
+    return [*calls, OverloadCall(call.op, args, call.kwargs, call.source)]
+
+
+def _dims(call: OverloadCall) -> dict[int, Any]:
+    """The positional arguments of a call that name dims, by place."""
+    names = [a.name for a in call.op._schema.arguments]
+    return {
+        i: value
+        for i, (name, value) in enumerate(zip(names, call.args, strict=False))
+        if name in DIM_ARGUMENTS and _listed(value) and all(type(d) is int for d in _listed(value))
+    }
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def features(call: OverloadCall) -> set[Any]:
