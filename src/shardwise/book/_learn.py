@@ -1,7 +1,7 @@
 """Learning about one operator, in a process of its own and with a limit on its CPU time.
 
-A kernel that crashes or hangs costs that process, and is met again more carefully: without calls that are made to refute
-its rule, then without the sweep, whose strange shapes crash some kernels, and one process for each call.
+A kernel that crashes or hangs costs that process, and is met again more carefully: without calls that are made to
+refute its rule, then without the sweep, whose strange shapes crash some kernels, and one process for each call.
 """
 
 import resource

@@ -52,6 +52,12 @@ def view(call: HandCall) -> Iterator[Row]:
     yield from pass_through(call, "self", ALL, local="sizes")
 
 
+@hand("aten.as_strided.default", "aten.as_strided_copy.default")
+def as_strided(call: HandCall) -> Iterator[Row]:
+    """Strides may lead anywhere, across pieces as well: where they do not, that is an accident of their values."""
+    yield from pass_through(call, "self", ALL)
+
+
 @hand("aten.expand.default", "aten.expand_copy.default")
 def expand(call: HandCall) -> Iterator[Row]:
     before, after = call.shape("self"), call.output
