@@ -1,4 +1,5 @@
 import functools
+import sys
 
 import pytest
 import torch
@@ -531,3 +532,12 @@ def test_the_table_fits_a_terminal():
 
     table = capture(Long(), (torch.randn(3, 6),)).table().splitlines()
     assert max(map(len, table)) <= 80
+
+
+def test_what_a_program_prints_to_stderr_is_shown(capsys):
+    def telling(x):
+        print("told", file=sys.stderr)
+        return x + 1
+
+    capture(telling, (torch.randn(3),), training=False)
+    assert "told" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Capture runs on fake CPU tensors for programs that will run elsewhere: what would make the graph a CPU's is off."""
 
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -68,16 +69,18 @@ _LESS = (torch.Tensor.__lt__, torch.Tensor.lt, torch.lt)
 def _quiet() -> Iterator[None]:
     """Without what torch writes about an error before it raises it, and without a warning that is mistaken.
 
-    Recurrent modules hold their weights a second time, in a list; seeing it change is no news.
+    Torch prints the graph so far straight to stderr, where the program may print as well: that is shown unless there is
+    an error. Recurrent modules hold their weights a second time, in a list; seeing it change is no news.
     """
     loggers = [log for name, log in logging.root.manager.loggerDict.items() if name.split(".")[0] == "torch"]
     handlers = [handler for log in loggers for handler in getattr(log, "handlers", ())]
     for handler in handlers:
         handler.addFilter(_nothing)
     try:
-        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+        with warnings.catch_warnings(), redirect_stderr(StringIO()) as told:
             warnings.filterwarnings("ignore", r"The tensor attributes? self\.[\w.]*_flat_weights")
             yield
+        sys.stderr.write(told.getvalue())
     finally:
         for handler in handlers:
             handler.removeFilter(_nothing)
