@@ -208,6 +208,19 @@ def test_a_book_that_cannot_be_installed_whole_is_not_installed(monkeypatch):
     assert len(calls) == 6 and not registered()
 
 
+def test_a_fault_in_a_rule_shows(mesh, monkeypatch):
+    """What DTensor would do by itself, here moving an input, does not hide it."""
+    import shardwise.dtensor._install as room
+
+    def broken(*arguments):
+        raise KeyError("a fault")
+
+    sw.install()
+    monkeypatch.setattr(room, "book_rows", broken)
+    with pytest.raises(Exception, match="a fault"):
+        torch.mm(spread(mesh, torch.randn(8, 4), Shard(0)), spread(mesh, torch.randn(4, 8), Shard(0)))
+
+
 def test_a_second_rule_for_an_operator_is_an_error_that_names_both():
     rule = Rule("aten.mm.default", (Clause.parse("S(0), R -> S(0)"),))
     sw.install()

@@ -16,10 +16,15 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
 
 from ..discover import is_composite
+from ..errors import UsageError
 from ..redistribute import Prices
 from ._hooks import RuleInfo, expanding
 from ._propagate import cluster_of
 from ._redistribute import is_plain, layout_of_spec
+
+# How propagation says that it has no way to run a call: torch by these (NotImplementedError is one), our rows where the
+# call is none. Whatever else is raised is a fault of ours, and shows.
+_NO_WAY = (RuntimeError, UsageError)
 
 
 @contextmanager
@@ -74,15 +79,15 @@ class _Extensions:
                 raise  # DTensor runs what it is made of instead
             try:
                 return self.ours.propagate_op_sharding_non_cached(schema)
-            except Exception:
+            except _NO_WAY:
                 raise error from None
         price = _price(schema, theirs)
         if not price:
             return theirs
         try:
             ours = self.ours.propagate_op_sharding_non_cached(schema)
-        except Exception:
-            return theirs  # our rows do not say how to run this call
+        except _NO_WAY:
+            return theirs
         ours_price = _price(schema, ours)
         return ours if ours_price is not None and ours_price < price else theirs
 
