@@ -51,7 +51,8 @@ def test_pieces_join_to_the_tensor(layout, shape):
         assert all(a <= b for a, b in zip(piece.shape, layout.local_shape(shape), strict=True))
     sizes = [[piece.shape[dim] for piece in pieces] for dim in range(3)]
     assert layout.divides(shape) == all(len(set(s)) == 1 for s in sizes) or not all(shape)
-    assert layout.leaves_none_empty(shape) == all(min(sizes[dim]) > 0 for dim in layout.sharded_dims)
+    for dim in layout.sharded_dims:
+        assert layout.fills_dim(dim, shape[dim]) == (min(sizes[dim]) > 0)
 
 
 @given(layouts(), st.lists(st.integers(1, 9), min_size=3, max_size=3))
@@ -126,7 +127,7 @@ def test_sizes_of_the_cases():
     assert [Layout.parse("S(0)", "d=4").local_shape((9,), r)[0] for r in range(4)] == [3, 3, 3, 0]
     assert [Layout.parse("S(0), S(0)", "a=2,b=2").local_shape((9,), r)[0] for r in range(4)] == [3, 2, 2, 2]
     assert Layout.parse("S(0)", "d=4").divides((40,))
-    assert not Layout.parse("S(0)", "d=4").leaves_none_empty((2,))
+    assert not Layout.parse("S(0)", "d=4").fills_dim(0, 2)
 
 
 @pytest.mark.parametrize(

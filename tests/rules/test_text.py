@@ -138,7 +138,6 @@ def test_factors_of_a_rule():
     assert rule.by_name["j"].blocked
     assert rule.by_name["k"].kind == "reduction"
     assert rule.row_of("k") == Row.parse("S(1), S(0) -> P(max)")
-    assert rule.carried_by("k") == ["input 0", "input 1"]
 
 
 @pytest.mark.parametrize(

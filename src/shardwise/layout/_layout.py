@@ -188,11 +188,6 @@ class Layout:
         """True if every cut of a dim of this size leaves equal pieces."""
         return cuts_evenly(self._cuts(dim), size)
 
-    def leaves_none_empty(self, shape: Sequence[int]) -> bool:
-        """True if every rank holds at least one element of every sharded dim."""
-        self.require_fits(shape)
-        return all(self.fills_dim(dim, shape[dim]) for dim in self.sharded_dims)
-
     def fills_dim(self, dim: int, size: int) -> bool:
         """True if every rank holds some of a dim of this size."""
         return smallest_piece(self._cuts(dim), size) > 0

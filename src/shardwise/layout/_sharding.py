@@ -206,17 +206,6 @@ class Sharding:
         """The same axes, with every dim closed."""
         return replace(self, dims=tuple(replace(dim, open=False) for dim in self.dims))
 
-    def require_divides(self, shape: Sequence[int]) -> None:
-        """Raise unless every dim of `shape` splits into equal pieces."""
-        self.require_rank(shape)
-        for dim, size in enumerate(shape):
-            if size % self.shards(dim):
-                axes = ", ".join(axis.text(self.mesh) for axis in self.dims[dim].axes)
-                raise UsageError(
-                    f"dim {dim} of size {size} does not split evenly over {axes} "
-                    f"({self.shards(dim)} pieces): use axes whose product divides {size}"
-                )
-
     def require_rank(self, shape: Sequence[int]) -> None:
         if len(shape) != self.rank:
             raise UsageError(

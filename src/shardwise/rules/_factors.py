@@ -167,10 +167,6 @@ class FactorRule:
                 return shard(dim, above if above > 1 else None)
         return None
 
-    def carried_by(self, name: str) -> list[str]:
-        """The tensors that carry a factor, in words: `input 0`, `output 0`."""
-        return [place for place, tensor in self._places() if _carries(tensor, name)]
-
     def verify(self, inputs: Sequence[Shape], outputs: Sequence[Shape | None]) -> "FactorRule":
         """The rule itself, if it is one for tensors of these shapes; otherwise an error that says why not.
 
