@@ -65,28 +65,6 @@ def held(layout: Layout, shape: Sequence[int], place: int) -> Box:
     return tuple(tuple(layout.runs(dim, size, place)) for dim, size in enumerate(shape))
 
 
-def sent_elements(found: Sequence[Parcel]) -> int:
-    return sum(parcel.numel for parcel in found if parcel.sender != parcel.receiver)
-
-
-def least_elements(
-    shape: Sequence[int],
-    source: Layout,
-    source_ranks: Sequence[int],
-    target: Layout,
-    target_ranks: Sequence[int],
-) -> int:
-    """How many elements must be sent at least: those that a rank needs and does not hold."""
-    own = {rank: held(source, shape, place) for place, rank in enumerate(source_ranks)}
-    total = 0
-    for place, rank in enumerate(target_ranks):
-        needed = held(target, shape, place)
-        total += math.prod(length(runs) for runs in needed)
-        if rank in own:
-            total -= math.prod(length(common(a, b)) for a, b in zip(needed, own[rank], strict=True))
-    return total
-
-
 def _both(some: Sequence[Run], others: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(sorted(common(some, others)))
 
