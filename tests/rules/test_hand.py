@@ -97,7 +97,7 @@ CALLS: dict[str, list[tuple[object, ...]]] = {
         (i(5, 6, 4), [-1]),
     ],
     "aten._unsafe_view.default": [(r(8, 6, 4), [8, 24])],
-    "aten.as_strided.default": [(r(8, 6), [7, 4], [3, 2]), (r(12), [4, 4], [2, 1], 1)],
+    "aten.as_strided.default": [(r(8, 6), [7, 4], [3, 2]), (r(12), [4, 4], [2, 1])],
     "aten.expand.default": [(r(1, 6), [9, 6]), (r(6, 1), [5, 6, 9]), (r(1, 4, 6), [5, -1, -1])],
     "aten.repeat.default": [(r(1, 6), [9, 1]), (r(6, 4), [5, 1, 2])],
     "aten.slice_backward.default": [(r(8, 4, 5), [8, 6, 5], 1, 1, 5, 1), (r(8, 3), [8, 6], -1, 0, 6, 2)],

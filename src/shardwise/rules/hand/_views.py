@@ -54,8 +54,10 @@ def view(call: HandCall) -> Iterator[Row]:
 
 @hand("aten.as_strided.default", "aten.as_strided_copy.default")
 def as_strided(call: HandCall) -> Iterator[Row]:
-    """Strides may lead anywhere, across pieces as well: where they do not, that is an accident of their values."""
-    yield from pass_through(call, "self", ALL)
+    """Strides may lead anywhere, across pieces as well: where they do not, that is an accident of their values. An
+    offset is into the memory that a tensor lies in, which a piece may share with others."""
+    if call["storage_offset"] is None:
+        yield from pass_through(call, "self", ALL)
 
 
 @hand("aten.expand.default", "aten.expand_copy.default")
