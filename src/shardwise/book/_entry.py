@@ -1,7 +1,7 @@
 """The entry of one operator: a study of its calls, or experiments that hold a hand-written rule to account."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -208,14 +208,23 @@ def entry_of(study: Study, calls: Sequence[OverloadCall], find: Callable[..., Fo
         return Entry(name, verdict, reason)
     if not any(j.found.rows for j in study.judged):
         return Entry(name, "no valid rows", "every row but the replicated one was refuted", evidence=evidence)
-    cases = [
-        Case.of(named_arguments(call.op, call.args, call.kwargs), found.rows)
-        for call in calls[:_CASES]
-        if (found := find(call.op, *call.args, **call.kwargs)).verdict in ("rows", "no valid rows")
-    ]
     return Entry(
-        name, "rows only", "no short list of clauses yields its rows", cases=tuple(cases), evidence=evidence
+        name,
+        "rows only",
+        "no short list of clauses yields its rows",
+        cases=tuple(_cases(calls[:_CASES], find)),
+        evidence=evidence,
     )
+
+
+def _cases(calls: Sequence[OverloadCall], find: Callable[..., Found]) -> Iterator[Case]:
+    """The rows of some calls. Where others depend on the values, hundreds of rows hold for one that does not (the
+    gradient of a count is zero) and serve nobody."""
+    found = [(call, find(call.op, *call.args, **call.kwargs)) for call in calls]
+    judged = [(call, f) for call, f in found if f.verdict in ("rows", "no valid rows")]
+    telling = [(call, f) for call, f in judged if not f.ignores_values]
+    for call, f in telling or judged:
+        yield Case.of(named_arguments(call.op, call.args, call.kwargs), f.rows)
 
 
 def _is_tried(study: Study) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, require
-from ..rules import DIM_ARGUMENTS, Reading, Rule
+from ..rules import DIM_ARGUMENTS, Clause, Reading, Rule
 from ._call import Call
 from ._challenge import challenges, contradicted
 from ._discover import discover, require_operator
@@ -27,8 +27,9 @@ HOLD = 40
 ROUNDS = 5
 # Calls without effect which a rule must not contradict.
 IDLE = 6
-# Calls made to refute a rule.
+# Calls made to refute a rule, and calls that disagree with it from which the next one learns.
 CHALLENGES = 60
+LEARNED = 12
 
 Example = tuple[list[Any], dict[str, Any]]
 
@@ -154,80 +155,101 @@ def study_calls(
 ) -> Study:
     """The study of one overload from the calls of a sweep; `find` is `discover`, or the same in other processes."""
     started = time.process_time()
-    pool = _spread(swept.calls[overload])
-    judged: list[Judged] = []
-    study = Study(op, overload, None, judged, swept)
-    experiments = 0
+    study = Study(op, overload, None, [], swept)
+    _Inquiry(study, budget, find, progress).run()
+    study.seconds = time.process_time() - started
+    if study.rule is not None:
+        study.rule = _with_evidence(study)
+    return study
 
-    def judged_call(call: Call) -> Judged | None:
-        nonlocal experiments
-        args, kwargs = call.arguments(call.tensors)
-        found = find(call.op, *args, **kwargs)
-        experiments += found.experiments
-        if found.verdict not in ("rows", "no valid rows"):
-            study.refused.setdefault(found.verdict, found.reason)
-            return None
-        # Of the thousands of refuted trials nothing is asked any more; keeping them would cost much memory.
-        kept = {row.inputs: found.trials[row.inputs] for row in found.rows if row.inputs in found.trials}
-        return Judged(call, replace(found, trials=kept), _output_shapes(call), _keeps_values(call))
 
-    def judge(count: int) -> list[Judged]:
-        fresh: list[Judged] = []
-        while pool and len(fresh) < count and experiments < budget.experiments:
-            new = judged_call(pool.pop(0))
-            if new is None:
-                continue
-            fresh.append(new)
-            if progress is not None:
-                progress(len(judged) + len(fresh), budget.build + budget.hold)
+class _Inquiry:
+    """A study under way: the calls that wait, and those that turned out idle."""
+
+    def __init__(
+        self,
+        study: Study,
+        budget: Budget,
+        find: Callable[..., Found],
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.study = study
+        self.budget = budget
+        self.find = find
+        self.progress = progress
+        self.calls = study.sweep.calls[study.overload]
+        self.waiting = _spread(self.calls)
+        self.experiments = 0
+        self.idle: list[Judged] = []
+        self._judge_idle(_telling(study.sweep.idle.get(study.overload, [])))
+
+    def run(self) -> None:
+        study, budget = self.study, self.budget
+        building = self._judge(min(budget.build, max(len(self.waiting) // 2, 1)))
+        held: list[Judged] = []
+        candidate: Rule | None = None
+        for turn in range(ROUNDS):
+            building = [j for j in building if j not in self.idle]
+            candidate = _fit(study.overload, building, self.idle) if building else None
+            if candidate is None:
+                return
+            held += self._judge(max(0, budget.hold - len(held)))
+            held = [j for j in held if j not in self.idle]
+            wrong = [j for j in held if not agrees(candidate, _observe(j, candidate.reading))]
+            unsound = [j for j in self.idle if not is_sound(candidate, _observe(j, candidate.reading))]
+            study.built_from, study.held_against = len(building), len(held)
+            study.disagreed = [j.call for j in (*wrong, *unsound)]
+            if not study.disagreed:
+                study.disagreed = [call for call, _ in self._challenge(candidate, turn)]
+                # What holds for a call that was made to refute a rule may be an accident: the rule need not say it.
+                self._judge_idle(study.disagreed[:LEARNED])
+            if not study.disagreed:
+                if len(held) >= budget.least:
+                    study.rule = _as_far_as_seen(candidate, [*building, *held])
+                return
+            building += wrong[:LEARNED]
+            held = [j for j in held if j not in building]
+        if budget.partly and candidate is not None:
+            part = _sound_part(candidate, [*study.judged, *self.idle])
+            refuted = {clause for _, clauses in self._challenge(part, ROUNDS) for clause in clauses}
+            study.rule = replace(part, clauses=tuple(c for c in part.clauses if c not in refuted))
+
+    def _judge(self, count: int) -> list[Judged]:
+        """The next calls that can be judged, up to `count`; those among them that are idle are kept apart."""
+        judged, fresh = self.study.judged, list[Judged]()
+        while self.waiting and len(fresh) < count and self.experiments < self.budget.experiments:
+            if (new := self._judged(self.waiting.pop(0))) is not None:
+                fresh.append(new)
+                if self.progress is not None:
+                    self.progress(len(judged) + len(fresh), self.budget.build + self.budget.hold)
         judged.extend(fresh)
         # Of a call that refuses most values (a mask with more places than there are values to put there) too little
         # is known.
         most = max((j.found.generators for j in judged), default=0)
         judged[:] = [j for j in judged if j.found.generators >= 0.75 * most]
-        idle.extend(_accidents(judged))
-        judged[:] = [j for j in judged if j not in idle]
+        self.idle.extend(_accidents(judged))
+        judged[:] = [j for j in judged if j not in self.idle]
         return [j for j in fresh if j in judged]
 
-    idle = [j for call in _telling(swept.idle.get(overload, [])) if (j := judged_call(call))]
-    building = judge(min(budget.build, max(len(pool) // 2, 1)))
-    held: list[Judged] = []
-    candidate: Rule | None = None
-    for turn in range(ROUNDS):
-        building = [j for j in building if j not in idle]
-        if not building:
-            break
-        candidate = _fit(overload, building, idle)
-        if candidate is None:
-            break
-        held += judge(max(0, budget.hold - len(held)))
-        held = [j for j in held if j not in idle]
-        wrong = [j for j in held if not agrees(candidate, _observe(j, candidate.reading))]
-        unsound = [j for j in idle if not is_sound(candidate, _observe(j, candidate.reading))]
-        study.built_from, study.held_against = len(building), len(held)
-        study.disagreed = [j.call for j in (*wrong, *unsound)]
-        if not study.disagreed:
-            tried = list(challenges(swept.calls[overload], budget.challenges, turn))
-            study.disagreed = [call for call in tried if contradicted(candidate, call)]
-            study.challenged += len(tried)
-            # What holds for a call that was made to refute a rule may be an accident: the rule need not say it.
-            idle.extend(j for call in study.disagreed[:12] if (j := judged_call(call)))
-        if not study.disagreed:
-            if len(held) >= budget.least:
-                study.rule = _as_far_as_seen(candidate, [*building, *held])
-            break
-        building += wrong[:12]
-        held = [j for j in held if j not in building]
-    if study.rule is None and candidate is not None and budget.partly:
-        part = _sound_part(candidate, [*judged, *idle])
-        tried = list(challenges(swept.calls[overload], budget.challenges, ROUNDS))
-        refuted = {clause for call in tried for clause in contradicted(part, call)}
-        study.challenged += len(tried)
-        study.rule = replace(part, clauses=tuple(c for c in part.clauses if c not in refuted))
-    study.seconds = time.process_time() - started
-    if study.rule is not None:
-        study.rule = _with_evidence(study)
-    return study
+    def _judge_idle(self, calls: Sequence[Call]) -> None:
+        self.idle.extend(j for call in calls if (j := self._judged(call)) is not None)
+
+    def _judged(self, call: Call) -> Judged | None:
+        args, kwargs = call.arguments(call.tensors)
+        found = self.find(call.op, *args, **kwargs)
+        self.experiments += found.experiments
+        if found.verdict not in ("rows", "no valid rows"):
+            self.study.refused.setdefault(found.verdict, found.reason)
+            return None
+        # Of the thousands of refuted trials nothing is asked any more; keeping them would cost much memory.
+        kept = {row.inputs: found.trials[row.inputs] for row in found.rows if row.inputs in found.trials}
+        return Judged(call, replace(found, trials=kept), _output_shapes(call), _keeps_values(call))
+
+    def _challenge(self, rule: Rule, seed: int) -> list[tuple[Call, list[Clause]]]:
+        """Calls made to refute the rule that do, with the clauses that they refute."""
+        tried = list(challenges(self.calls, self.budget.challenges, seed))
+        self.study.challenged += len(tried)
+        return [(call, clauses) for call in tried if (clauses := contradicted(rule, call))]
 
 
 def _sound_part(rule: Rule, judged: Sequence[Judged]) -> Rule:
