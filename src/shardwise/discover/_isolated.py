@@ -75,7 +75,8 @@ def _send(sending: Any, function: Callable[..., Any], telling: bool) -> None:
         sending.send(("told", (stage, done, total)))
 
     with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)  # kernels print warnings about the strange values they are given
+        for stream in (1, 2):  # kernels print warnings about the strange values they are given, on either
+            os.dup2(nowhere.fileno(), stream)
     faulthandler.disable()  # a crash is an answer here
     torch.set_num_threads(1)  # a forked child that asks OpenMP for its parent's threads waits forever
     try:
