@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 
 from ..discover import Budget, Call, Crash, Found, Policy, Sweep, run_isolated, study_calls
 from ..dtensor import OverloadCall
+from ..errors import UsageError
 from ..rules import Entry, book_rows, is_by_hand
 from ._entry import by_hand_as_given, entry_of, found_for, studied, studied_with_sums
 from ._variant import confirmed, confirmed_as_given
@@ -66,7 +67,8 @@ def _ended(crash: Crash, seconds: int) -> str:
     """What became of a process that ended before it gave an answer."""
     if crash in ("SIGXCPU", "timeout"):
         return f"experiments on it take more than {seconds} seconds"
-    return f"a native kernel ended the process with {crash}"
+    ended = crash.startswith("SIG") or crash.startswith("exit status")
+    return f"a native kernel ended the process with {crash}" if ended else f"studying it failed: {crash}"
 
 
 def learn_variant(name: str, original: Entry, calls: Sequence[OverloadCall]) -> Entry:
@@ -85,7 +87,10 @@ def _limited(function: Callable[[], Any], seconds: int) -> Any:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         return function()
 
-    return run_isolated(run, seconds * _PATIENCE)
+    try:
+        return run_isolated(run, seconds * _PATIENCE)
+    except UsageError as error:
+        return Crash(str(error))
 
 
 def _studied_again(name: str, calls: Sequence[OverloadCall], founds: Sequence[Found]) -> Entry:

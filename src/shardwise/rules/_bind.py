@@ -130,11 +130,14 @@ def bind(
 
 
 def output_shapes(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Shape | None]:
-    """Shapes of the call's outputs, from a run on meta tensors."""
+    """Shapes of the call's outputs, from a run on meta tensors; where the operator has no such kernel, on copies."""
     wants_out = isinstance(op, torch._ops.OpOverload)
-    given = {k: on_meta(v) for k, v in kwargs.items() if k != "out" or wants_out}
+    given = {k: v for k, v in kwargs.items() if k != "out" or wants_out}
     with must_run(str(op), args, kwargs):
-        result = op(*(on_meta(a) for a in args), **given)
+        try:
+            result = op(*map(on_meta, args), **{k: on_meta(v) for k, v in given.items()})
+        except NotImplementedError:
+            result = op(*map(_copied, args), **{k: _copied(v) for k, v in given.items()})
     return [tuple(o.shape) if isinstance(o, Tensor) else None for o in flat_outputs(result)]
 
 
@@ -154,6 +157,13 @@ def on_meta(value: Any) -> Any:
     if is_tensor(value):
         return torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
     return [on_meta(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _copied(value: Any) -> Any:
+    """Tensors as copies of them, alone or in lists; other values as they are."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return [_copied(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def flat_outputs(result: Any) -> list[Any]:
