@@ -42,18 +42,17 @@ class Rule:
         return overload(self.op)
 
     @cached_property
-    def _about(self) -> torch._ops.OpOverload:
-        """The overload, once it is known to have all arguments that the clauses speak of: a condition on one that it
-        does not have would never hold, and say nothing."""
-        op = overload(self.op)
-        arguments = [argument.name for argument in op._schema.arguments]
+    def _speaks_of_arguments(self) -> bool:
+        """True, or an error: a condition on an argument that the operator does not have would never hold, and say
+        nothing."""
+        arguments = [argument.name for argument in overload(self.op)._schema.arguments]
         for clause in self.clauses:
             for name in sorted(clause.names - WORDS - set(arguments)):
                 raise UsageError(
                     f"clause '{clause}' of {self.op} speaks of {name!r}: the operator's arguments are "
                     f"{', '.join(arguments)}"
                 )
-        return op
+        return True
 
     def rows(self, *args: Any, **kwargs: Any) -> list[Row]:
         """The rows for a call of the operator, or of the function (`front`) that it was found through; tensors may be
@@ -83,7 +82,8 @@ class Rule:
         self, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Shape | None] | None = None
     ) -> list[Row]:
         """`rows`, for a caller who knows the shapes of the outputs."""
-        bound = bind(self._about, args, kwargs, self.reading, outputs)
+        assert self._speaks_of_arguments
+        bound = bind(overload(self.op), args, kwargs, self.reading, outputs)
         found: dict[Row, None] = {}
         for clause in self.clauses:
             found |= dict.fromkeys(clause.rows(bound.scope, bound.groups, bound.output_groups))
