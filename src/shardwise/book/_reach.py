@@ -7,6 +7,7 @@ overload.
 
 import importlib.util
 import io
+import itertools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -27,8 +28,8 @@ from ..graph import Graph, Ref, capture
 from ..progress import Progress, silent
 from ..rules import BOOKKEEPING, Recorder, overload
 
-# Samples of one source that are run, calls of an overload that are kept of one source, and elements of a tensor.
-_SAMPLES = 60
+# Samples of one source that are made and run, calls of an overload that are kept of one source, elements of a tensor.
+_MADE, _SAMPLES = 300, 60
 _KEPT = 24
 _ELEMENTS = 20_000
 _TIMEOUT = 120.0
@@ -84,18 +85,23 @@ def reach(models: Path | None = None, pattern: str = "*", progress: Progress = s
 def _of_opinfo(info: Any, sample: Callable[[Any], Iterator[Any]]) -> bytes:
     warnings.simplefilter("ignore")  # samples try what is deprecated, too
     try:
-        chosen = [s for s, _ in zip(sample(info), range(_SAMPLES), strict=False)]
+        made = list(itertools.islice(sample(info), _MADE))
     except Exception as error:  # a few OpInfos need libraries or devices that are not here
         return _packed([], {}, f"its samples cannot be made: {error}")
     calls: list[OverloadCall] = []
     fronts: Counter[str] = Counter()
-    for function, args, kwargs in chosen:
+    # Samples often begin with empty tensors, of which little can be said.
+    for function, args, kwargs in sorted(made, key=_is_empty)[:_SAMPLES]:
         calls += overload_calls(function, args, kwargs, info.formatted_name)
         # Where no gradient is asked for some functions call other operators, and what writes to its arguments runs.
         calls += overload_calls(function, args, kwargs, info.formatted_name, backward=False)
         fronts.update(_forward(function, args, kwargs))
     name = op_name(info.op)
     return _packed(calls, {name: dict(fronts)} if name.startswith("torch.") else {})
+
+
+def _is_empty(sample: tuple[Any, list[Any], dict[str, Any]]) -> bool:
+    return any(isinstance(leaf, Tensor) and not leaf.numel() for leaf in pytree.tree_leaves(sample[1:]))
 
 
 def _forward(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> list[str]:

@@ -187,12 +187,13 @@ class _Inquiry:
         study, budget = self.study, self.budget
         building = self._judge(min(budget.build, max(len(self.waiting) // 2, 1)))
         held: list[Judged] = []
-        candidate: Rule | None = None
+        last: Rule | None = None
         for turn in range(ROUNDS):
             building = [j for j in building if j not in self.idle]
             candidate = _fit(study.overload, building, self.idle) if building else None
             if candidate is None:
-                return
+                break
+            last = candidate
             held += self._judge(max(0, budget.hold - len(held)))
             held = [j for j in held if j not in self.idle]
             wrong = [j for j in held if not agrees(candidate, _observe(j, candidate.reading))]
@@ -209,8 +210,8 @@ class _Inquiry:
                 return
             building += wrong[:LEARNED]
             held = [j for j in held if j not in building]
-        if budget.partly and candidate is not None:
-            part = _sound_part(candidate, [*study.judged, *self.idle])
+        if budget.partly and last is not None:
+            part = _sound_part(last, [*study.judged, *self.idle])
             refuted = {clause for _, clauses in self._challenge(part, ROUNDS) for clause in clauses}
             study.rule = replace(part, clauses=tuple(c for c in part.clauses if c not in refuted))
 
