@@ -61,7 +61,7 @@ class Experiment:
         copies = [t.clone() for t in inputs]
         results = [*self.call.run(copies), *(copies[i] for i in mutated)]
         finite = special_input is None
-        self.outputs = [Expected(r, finite) if isinstance(r, Tensor) else r for r in results]
+        self.outputs = [Expected(r, finite, inputs) if isinstance(r, Tensor) else r for r in results]
         self.dtypes = [r.dtype if isinstance(r, Tensor) else None for r in results]
 
     def __repr__(self) -> str:

@@ -37,7 +37,8 @@ def array(tensor: Tensor) -> np.ndarray:
 class Expected:
     """One output of the whole call, ready to be compared with many local ones."""
 
-    def __init__(self, tensor: Tensor, finite_inputs: bool) -> None:
+    def __init__(self, tensor: Tensor, finite_inputs: bool, inputs: Sequence[Tensor] = ()) -> None:
+        """`inputs` are those of the call: a result is no more exact than they are."""
         self.dtype = tensor.dtype
         self.array = array(tensor)
         self.shape = self.array.shape
@@ -52,7 +53,8 @@ class Expected:
                 size = np.where(finite, size, 0)
                 if finite_inputs:
                     self.mask = finite  # from finite inputs, 1 / 0 is where exact arithmetic has no answer
-            self.relative, fraction = _TOLERANCES.get(self.dtype, (5e-2, 2e-2))
+            dtypes = {self.dtype, *(t.dtype for t in inputs if t.is_floating_point() or t.is_complex())}
+            self.relative, fraction = max(_TOLERANCES.get(dtype, (5e-2, 2e-2)) for dtype in dtypes)
             self.fraction = fraction
             self.tolerance = self.relative * size + fraction * size.max(initial=0)
         self.degenerate = _is_degenerate(self.array if self.mask is None else self.array[self.mask])
