@@ -45,7 +45,7 @@ from shardwise.dtensor import telling_calls
 RANKS = 2
 LIMIT = 120
 # Arguments that list the sizes of a result.
-SIZES = ("size", "sizes", "input_sizes", "input_size", "self_size")
+SIZES = ("size", "sizes", "input_sizes", "input_size", "self_size", "output_size")
 NO_STRATEGY = "does not have a sharding strategy registered"
 Instance = tuple[int, str]
 

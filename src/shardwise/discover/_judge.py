@@ -49,7 +49,7 @@ class Expected:
         if not self.exact:
             size = np.abs(self.array)
             finite = np.isfinite(size)
-            if not finite.all():
+            if not _every(finite):
                 size = np.where(finite, size, 0)
                 if finite_inputs:
                     self.mask = finite  # from finite inputs, 1 / 0 is where exact arithmetic has no answer
@@ -77,7 +77,7 @@ class Expected:
             return bool(np.isclose(other, self.array, self.relative, allowed, equal_nan=True).all())
         tolerance = self.tolerance if not magnitude else self.tolerance + self.fraction * magnitude
         close = np.abs(other - self.array) <= tolerance
-        return bool(close.all() if self.mask is None else close[self.mask].all())
+        return _every(close if self.mask is None else close[self.mask])
 
     def agrees(self, pieces: Sequence[np.ndarray], placement: Placement, may_cancel: bool = False) -> bool:
         """True if these local outputs, placed so, are this output; `may_cancel` excuses a sum that is no number
@@ -134,7 +134,12 @@ def _is_degenerate(values: np.ndarray) -> bool:
     first = values.flat[0]
     if values.size == 1:
         return bool(first == 0 or first != first)
-    return bool((values == first).all() or (values != values).all())
+    return _every(values == first) or _every(values != values)
+
+
+def _every(mask: np.ndarray) -> bool:
+    """`mask.all()`, which takes four times as long."""
+    return np.count_nonzero(mask) == mask.size
 
 
 def _magnitude(pieces: Sequence[np.ndarray]) -> float:

@@ -47,6 +47,8 @@ class Pieces:
             pieces = self._product()
         else:
             pieces = self._extreme(-1 if reduction == "max" else 1)
+        if self.dtype == torch.float64 and self.array.ndim:
+            return [torch.from_numpy(piece) for piece in pieces]  # the usual case, in half the time
         return list(torch.from_numpy(pieces).to(self.dtype).unbind(0))
 
     @cached_property
