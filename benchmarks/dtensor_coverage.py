@@ -8,7 +8,8 @@ Counted before and after `shardwise.install()`, in one run:
 - names that fail only in backward for want of a strategy: the forward of all samples runs, a backward does not;
 - of the valid rows with nothing but shards and replicas on the left, found by experiment for up to two calls of
   every overload that the samples reach, the share that DTensor executes without communication. `out` variants are
-  their originals once more, and calls with empty results show nothing: both are left out.
+  their originals once more, and calls with empty results, or whose results happen not to depend on any value, show
+  nothing: these are left out.
 
 Every run is on two simulated ranks, and its numbers are held against the unsharded operator; runs whose numbers
 differ are listed and count neither as run nor as silent. Random operators are run but not compared.
@@ -18,7 +19,7 @@ import argparse
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -135,12 +136,10 @@ def count_name(info: Any, limit: int) -> Name:
 def count_rows(calls: list, known: list[Instance] | None) -> Rows:
     result = Rows(str(calls[0].op))
     dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
-    for index, call in enumerate(calls):
-        rows = None if known is None else [row for i, row in known if i == index]
-        for row in shard_only_rows(call, rows):
-            result.valid.append((index, str(row)))
-            if runs_silently(result, call, row):
-                result.silent.append((index, str(row)))
+    result.valid = valid_rows(calls) if known is None else known
+    for index, row in result.valid:
+        if runs_silently(result, calls[index], sw.Row.parse(row)):
+            result.silent.append((index, row))
     return result
 
 
@@ -231,20 +230,28 @@ def tells(call: Any) -> bool:
     return not any(argument.is_out for argument in call.op._schema.arguments)
 
 
-def shard_only_rows(call: Any, known: list[str] | None) -> Iterator[sw.Row]:
-    if known is not None:
-        yield from (sw.Row.parse(text) for text in known)
-        return
+def valid_rows(calls: list) -> list[Instance]:
+    """The valid rows of an overload's calls with shards and no partials on the left. Where one call depends on its
+    values, another that does not (a gradient that is zero) has nearly all rows, by accident: it is left out."""
+    found = [(index, discovered(call)) for index, call in enumerate(calls)]
+    telling = any(f is not None and not f.ignores_values for _, f in found)
+    return [
+        (index, str(row))
+        for index, f in found
+        if f is not None and not (telling and f.ignores_values)
+        for row in f.rows
+        if any(p.is_shard() for p in row.inputs) and not any(p.is_partial() for p in row.inputs)
+    ]
+
+
+def discovered(call: Any) -> Any:
+    """What is found for a call; None where it cannot be judged or its results are empty."""
     try:
         found = sw.discover(call.op, *call.args, **call.kwargs)
     except sw.UsageError:
-        return
+        return None
     results = pytree.tree_leaves(call.op(*copied(call.args), **copied(call.kwargs)))
-    if not any(isinstance(t, Tensor) and t.numel() for t in results):
-        return
-    for row in found.rows:
-        if any(p.is_shard() for p in row.inputs) and not any(p.is_partial() for p in row.inputs):
-            yield row
+    return found if any(isinstance(t, Tensor) and t.numel() for t in results) else None
 
 
 def runs_silently(result: Rows, call: Any, row: sw.Row) -> bool:
