@@ -28,7 +28,7 @@ ROUNDS = 5
 # Calls without effect which a rule must not contradict.
 IDLE = 6
 # Calls made to refute a rule, and calls that disagree with it from which the next one learns.
-CHALLENGES = 60
+CHALLENGES = 30
 LEARNED = 12
 
 Example = tuple[list[Any], dict[str, Any]]

@@ -12,6 +12,7 @@ from . import (  # noqa: F401  (they register the rules)
     _lookup,
     _losses,
     _norms,
+    _pointwise,
     _random,
     _scatter,
     _views,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ...placements import Row, shard
 from .._expression import Shape
-from ._call import ALL, HandCall, R, pass_through, sharded_dims
+from ._call import ALL, LINEAR, HandCall, R, pass_through, sharded_dims
 from ._register import hand
 
 
@@ -96,6 +96,17 @@ def select_backward(call: HandCall) -> Iterator[Row]:
     yield from _into_zeros(call, "grad_output", [(d, d + (d >= dim)) for d in call.dims("grad_output")])
     if call.output[dim] > 1:
         yield call.row({}, shard(dim), local="lookup")
+
+
+@hand("aten.unfold_backward.default")
+def unfold_backward(call: HandCall) -> Iterator[Row]:
+    """The last dim of the gradient holds the windows' elements; what overlaps is added up."""
+    if call["dim"] < 0:
+        return  # the kernel does not count dims from the end
+    for d in call.dims("grad_in"):
+        if d < len(call.output) and d != call["dim"]:
+            yield call.row({"grad_in": shard(d)}, shard(d), local="sizes")
+    yield from pass_through(call, "grad_in", LINEAR)
 
 
 def _into_zeros(call: HandCall, name: str, dims: Sequence[tuple[int, int]]) -> Iterator[Row]:
