@@ -207,7 +207,11 @@ CALLS: dict[str, list[tuple[object, ...]]] = {
     "aten._fft_r2c.default": [(r(4, 6, 9), [2], 0, True)],
     "aten.replication_pad2d.default": [(r(4, 6, 5, 7), [1, 2, 0, 1])],
     "aten.reflection_pad1d.default": [(r(4, 6, 5), [1, 2])],
-    "aten.slice_scatter.default": [(r(8, 6, 5), r(8, 2, 5), 1, 1, 3, 1), (r(9, 6), r(9, 3), -1, 0, 6, 2)],
+    "aten.slice_scatter.default": [
+        (r(8, 6, 5), r(8, 2, 5), 1, 1, 3, 1),
+        (r(9, 6), r(9, 3), -1, 0, 6, 2),
+        (r(8, 6), r(8, 6), 1),
+    ],
     "aten.binary_cross_entropy.default": [
         (r(8, 6), r(8, 6).flip(0), None, 0),
         (r(8, 6), r(8, 6).flip(0), r(6), 2),

@@ -66,7 +66,7 @@ def fill(call: HandCall) -> Iterator[Row]:
 def slice_scatter(call: HandCall) -> Iterator[Row]:
     dim = call.dim()
     for d in call.dims("self"):
-        if d != dim:
+        if d != dim or call.shape("src")[dim] == call.shape("self")[dim]:
             yield call.row({"self": shard(d), "src": shard(d)}, shard(d))
     for p in call.partials("self", ALL):
         yield call.row({"self": p, "src": p}, p)
