@@ -207,11 +207,7 @@ CALLS: dict[str, list[tuple[object, ...]]] = {
     "aten._fft_r2c.default": [(r(4, 6, 9), [2], 0, True)],
     "aten.replication_pad2d.default": [(r(4, 6, 5, 7), [1, 2, 0, 1])],
     "aten.reflection_pad1d.default": [(r(4, 6, 5), [1, 2])],
-    "aten.slice_scatter.default": [
-        (r(8, 6, 5), r(8, 2, 5), 1, 1, 3, 1),
-        (r(9, 6), r(9, 3), -1, 0, 6, 2),
-        (r(8, 6), r(8, 6), 1),
-    ],
+    "aten.slice_scatter.default": [(r(8, 6, 5), r(8, 2, 5), 1, 1, 3, 1), (r(9, 6), r(9, 3), -1, 0, 6, 2)],
     "aten.binary_cross_entropy.default": [
         (r(8, 6), r(8, 6).flip(0), None, 0),
         (r(8, 6), r(8, 6).flip(0), r(6), 2),
@@ -313,6 +309,13 @@ def rows_of(op: str, args: tuple[object, ...]) -> list[Row]:
     rows = hand_rows(op, args, {}, [None if o is None else tuple(o.shape) for o in results])
     assert rows is not None
     return rows
+
+
+def test_a_slice_that_is_all_of_a_dim_is_put_in_place_piece_by_piece():
+    args = (r(8, 6), r(8, 6), 1)
+    row = Row.parse("S(1), S(1) -> S(1)")
+    assert row in rows_of("aten.slice_scatter.default", args)
+    assert sw.check(overload("aten.slice_scatter.default"), row, *args)
 
 
 def described(value: object) -> str:
