@@ -148,7 +148,9 @@ def _held(document: dict[str, Any]) -> str:
 
 
 def _without_rule(document: dict[str, Any]) -> str:
-    held, wrong = document["evidence"]["calls_held_out"], document["evidence"]["calls_that_disagree"]
+    evidence = document["evidence"]
+    held = evidence["calls_held_out"] + evidence["calls_made_to_refute"]
+    wrong = evidence["calls_that_disagree"]
     why = f": {wrong} of {held} further calls disagree" if held else f" of {len(document['rows'])} calls"
     return f"No short list of clauses yields the rows{why}; --json and --yaml have the rows of each call."
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..placements import Row
+from ..placements import Row, is_float8
 from ._call import Call
 from ._experiment import Experiment
 from ._found import Counterexample
 from ._judge import Expected
 from ._partials import WAYS
 from ._sizes import Resizer, Sized, example_sizes, size_leaves
-from ._values import HIGH, LOW, Generator, drawn, generators, is_float8, normal
+from ._values import HIGH, LOW, Generator, drawn, generators, normal
 
 RANKS = (2, 3, 4)
 

@@ -94,7 +94,7 @@ def synthesize(
     if study.rule is None:
         raise UsageError(
             f"no short list of clauses yields the rows of {study.overload}: {len(study.disagreed)} of "
-            f"{study.held_against} further calls disagree; discover gives the rows of each call"
+            f"{study.held_against + study.challenged} further calls disagree; discover gives the rows of each call"
         )
     return study.rule
 

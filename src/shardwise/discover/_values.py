@@ -75,11 +75,6 @@ def _random(name: str, shape: tuple[int, ...], input_idx: int) -> torch.Generato
     return torch.Generator().manual_seed(seed)
 
 
-def is_float8(dtype: torch.dtype) -> bool:
-    """True for the floats of 8 bits, which torch converts and multiplies, and nothing else."""
-    return dtype.is_floating_point and dtype.itemsize == 1
-
-
 def _is_real(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 

@@ -4,7 +4,7 @@ PyTorch's own placement classes are the values; this room adds their text form, 
 and joining of tensors exactly as DTensor does it.
 """
 
-from ._dtypes import partials_of
+from ._dtypes import is_float8, partials_of
 from ._pieces import join, shard_sizes, split
 from ._row import SHARDS, Row, Shards, fewest_shards, split_terms
 from ._text import (
@@ -26,6 +26,7 @@ __all__ = [
     "Row",
     "Shards",
     "fewest_shards",
+    "is_float8",
     "is_partial",
     "is_replicate",
     "is_shard",
