@@ -143,7 +143,7 @@ def _on_one_device(graph: Any, cluster: str) -> Any:
     from shardwise import Cluster, Mesh, Plan, Row
     from shardwise.layout import Layout
     from shardwise.placements import parse_placement
-    from shardwise.plan import Choice
+    from shardwise.planning import Choice
 
     mesh, whole = Mesh.parse("d=1"), parse_placement("R")
     layout = Layout(mesh, (whole,))

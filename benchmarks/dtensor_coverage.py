@@ -40,8 +40,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils import _pytree as pytree
 
 import shardwise as sw
-from shardwise.discover import Crash, opinfos, run_isolated, samples
-from shardwise.dtensor import telling_calls
+from shardwise.calls import opinfos, samples, telling_calls
+from shardwise.experiments import Crash, run_isolated
 
 RANKS = 2
 LIMIT = 120

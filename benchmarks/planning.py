@@ -68,7 +68,7 @@ def _plan_one(task: dict) -> None:
 
     from shardwise.graph import capture
     from shardwise.mesh import Cluster, Mesh
-    from shardwise.plan import Planner
+    from shardwise.planning import Planner
 
     mesh = Mesh.parse(task["mesh"])
     build = {"8b": models.llama_8b, "70b": models.llama_70b}[task["model"]]

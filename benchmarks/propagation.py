@@ -19,7 +19,7 @@ from random import Random
 
 from record import Record, Sheet, takes_json
 
-from shardwise.propagate import Program, level_of, mismatches, program_of, propagate, read_cases
+from shardwise.propagation import Program, level_of, mismatches, program_of, propagate, read_cases
 
 
 def match(path: Path, table: Sheet) -> bool:

@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import shardwise as sw
 from shardwise.dtensor import record_collectives
-from shardwise.runtime import on_ranks
+from shardwise.verification import on_ranks
 
 RANKS = 4
 

@@ -4,7 +4,7 @@
 
 For `mm` on meshes of one to four axes, over all placements of the two inputs or a sample of them: the price
 that each search finds, which must be the same, and the time that each takes. PyTorch's is
-`_dijkstra_expand_single_dim_strategy_to_mesh`; ours is `shardwise.expand.cheapest`, given PyTorch's prices of
+`_dijkstra_expand_single_dim_strategy_to_mesh`; ours is `shardwise.expansion.cheapest`, given PyTorch's prices of
 single steps and only the steps PyTorch knows. Nothing that depends on the inputs is kept between our cases:
 what is kept is the graph of layouts of a mesh, which its first case builds (`first`).
 """
@@ -34,11 +34,11 @@ from torch.distributed.tensor._ops.single_dim_strategy import (
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardwise import Cluster, Mesh, Row
-from shardwise.expand import cheapest
+from shardwise.expansion import cheapest
 from shardwise.layout import Layout
 from shardwise.mesh import Link
 from shardwise.placements import AnyShard, is_partial, is_shard
-from shardwise.redistribute import KINDS, Prices, Space
+from shardwise.redistribution import KINDS, Prices, Space
 
 SHAPE = (1024, 1024)
 PLACEMENTS = (Replicate(), Shard(0), Shard(1), Partial("sum"))

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from record import Record, Sheet, takes_json
 
-from shardwise.solve import Problem, evaluate, read_problem, reduce, solve
+from shardwise.solver import Problem, evaluate, read_problem, reduce, solve
 
 
 def main() -> None:

@@ -26,8 +26,9 @@ from pathlib import Path
 import torch
 from record import Record, Sheet, takes_json
 
-from shardwise import UsageError
-from shardwise.discover import Study, resolve_op, studies
+from shardwise.calls import resolve_op
+from shardwise.errors import UsageError
+from shardwise.synthesis import Study, studies
 
 LISTED = (
     "torch.linalg.cross",

@@ -145,7 +145,7 @@ assert factors | linear == mm
 
 # The library reads the same language, and its book holds the rule of mm with the experiments behind it.
 
-from shardwise.rules import rule_for  # noqa: E402
+from shardwise.propagation import rule_for  # noqa: E402
 
 assert {text(row) for row in factors} == {
     str(row) for row in rule_for("m k, k n -> m n", [(4, 6), (6, 8)]).rows() if not row.is_replicated
@@ -190,7 +190,7 @@ for first, second in choices:
     made = run(torch.mm, [split2(x, layout) for x, layout in zip((a, b), layouts, strict=True)])
     assert torch.allclose(join2(made, (first[1], second[1])), a @ b)
 
-from shardwise.expand import expand  # noqa: E402
+from shardwise.expansion import expand  # noqa: E402
 
 known = [sw.Row.parse(text(row)) for row in mm]
 assert len(expand(known, "dp=2,tp=2", ["R, R", "R, R"], [(4, 8), (8, 12)])) == len(choices)
@@ -283,7 +283,7 @@ cheapest = best[0][chosen[0]]
 # Real models are no chains and memory is short: that takes a real solver. On this problem it must agree to
 # the nanosecond.
 
-from shardwise.solve import FORBIDDEN, Problem  # noqa: E402
+from shardwise.solver import FORBIDDEN, Problem  # noqa: E402
 
 
 def units(seconds: float) -> int:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from shardwise import Rule
-from shardwise.dtensor import OverloadCall, audit_call, register
+from shardwise.auditing import audit_call
+from shardwise.calls import OverloadCall
+from shardwise.dtensor import register
 
 
 @torch.library.custom_op("library::rms", mutates_args=())

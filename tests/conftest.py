@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed._local_tensor import LocalTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from shardwise.discover import _values
+from shardwise.experiments import _values
 
 torch.set_num_threads(1)
 

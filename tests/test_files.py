@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise import UsageError
+from shardwise.errors import UsageError
 from shardwise.files import read_json, require_writable, write_text
 
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import shardwise as sw
-from shardwise.propagate import Program
-from shardwise.solve import read_problem
+from shardwise.propagation import Program
+from shardwise.solver import read_problem
 
 X = torch.rand(2, 4)
 MODEL = nn.Linear(4, 4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import shardwise as sw
-from shardwise.discover import Crash, run_isolated
+from shardwise.experiments import Crash, run_isolated
 from shardwise.mesh import _measure
 from shardwise.report import document
 

@@ -1,17 +1,20 @@
 """Shardwise: how operators may be sharded, found by running them, and whole models sharded by it."""
 
-from .discover import Found, Policy, Verdict, adversarial, check, discover, synthesize
-from .dtensor import audit, install, uninstall
+from .auditing import audit
+from .dtensor import install, uninstall
 from .errors import UsageError
+from .experiments import Found, Policy, Verdict, adversarial, check, discover
 from .graph import Graph, capture
 from .layout import Sharding
 from .mesh import Cluster, Mesh
 from .placements import Row
-from .plan import Plan, plan
-from .propagate import propagate
+from .planning import Plan, plan
+from .propagation import propagate
 from .rules import Rule, rows, rule
-from .runtime import Report, parallelize, shard_map, simulate, transfer, verify
-from .solve import solve
+from .running import parallelize, shard_map, simulate, transfer
+from .solver import solve
+from .synthesis import synthesize
+from .verification import Report, verify
 
 __all__ = [
     "Cluster",

@@ -7,7 +7,7 @@ import torch
 
 from shardwise.book import build, learn
 from shardwise.book._reach import reach
-from shardwise.dtensor import OverloadCall
+from shardwise.calls import OverloadCall
 from shardwise.rules import VERDICTS, Book
 
 aten = torch.ops.aten

@@ -5,12 +5,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from shardwise import UsageError
-from shardwise.cli import (
-    _solve,  # noqa: F401 (adds the command to the app)
-    app,
-)
-from shardwise.solve import Problem, evaluate, read_problem
+from shardwise.cli import app
+from shardwise.errors import UsageError
+from shardwise.solver import Problem, evaluate, read_problem
 
 
 @pytest.fixture
@@ -66,7 +63,7 @@ def test_infeasible_says_what_is_lacking_and_writes_nothing(problem_file, tmp_pa
 def test_nothing_is_written_when_the_check_fails(problem_file, tmp_path, monkeypatch):
     import importlib
 
-    room = importlib.import_module("shardwise.solve")
+    room = importlib.import_module("shardwise.solver")
     real = room.evaluate
     monkeypatch.setattr(room, "evaluate", lambda problem, choices: real(problem, [0] * len(choices)))
     out = tmp_path / "solution.json"

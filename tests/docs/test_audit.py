@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 
-from shardwise.dtensor import execute
+from shardwise.auditing import execute
 
 PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
 SCRIPTS = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", PAGE.read_text(), re.DOTALL)

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from shardwise import Mesh
 from shardwise.dtensor import layout_of, record_collectives, use_search
 from shardwise.layout import Layout
-from shardwise.redistribute import plan
+from shardwise.redistribution import plan
 
 MESH = Mesh.parse("dp=2,tp=2")
 LAYOUTS = [

@@ -17,7 +17,7 @@ from torch.distributed.tensor._ops.single_dim_strategy import (
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise import Row
-from shardwise.expand import fill
+from shardwise.expansion import fill
 from shardwise.placements import AnyShard
 
 META = TensorMeta(torch.Size((8, 8)), (8, 1), torch.float32)

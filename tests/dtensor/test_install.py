@@ -11,9 +11,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import shardwise as sw
-from shardwise import UsageError
 from shardwise.dtensor import _wrong, record_collectives, register, registered, unregister
 from shardwise.dtensor._wrong import wrong_operators
+from shardwise.errors import UsageError
 from shardwise.rules import Clause, Rule
 
 aten = torch.ops.aten

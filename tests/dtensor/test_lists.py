@@ -10,7 +10,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from shardwise import Mesh
 from shardwise.dtensor import Recorded, run_step_on_all
 from shardwise.layout import Layout
-from shardwise.redistribute import plan
+from shardwise.redistribution import plan
 
 
 def random_layout(rng, mesh, ndim):

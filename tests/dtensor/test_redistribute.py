@@ -8,10 +8,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from shardwise import Mesh, UsageError
+from shardwise import Mesh
 from shardwise.dtensor import layout_of, record_collectives, redistribute, use_search
+from shardwise.errors import UsageError
 from shardwise.layout import Layout
-from shardwise.redistribute import plan
+from shardwise.redistribution import plan
 
 MESHES = ["d=4", "a=2,b=2", "a=2,b=3", "a=2,b=2,c=2", "a=4,b=2"]
 

@@ -7,8 +7,9 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from shardwise import Row, UsageError
+from shardwise import Row
 from shardwise.dtensor import record_collectives, register, registered, unregister, use_search
+from shardwise.errors import UsageError
 from shardwise.rules import Rule
 
 aten = torch.ops.aten

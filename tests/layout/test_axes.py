@@ -5,7 +5,8 @@ from itertools import product
 
 import pytest
 
-from shardwise import Mesh, UsageError
+from shardwise import Mesh
+from shardwise.errors import UsageError
 from shardwise.layout import AxisRef, append_axis, is_prefix, is_strict_prefix
 
 SIZE = 12

@@ -6,7 +6,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from shardwise import Mesh, UsageError
+from shardwise import Mesh
+from shardwise.errors import UsageError
 from shardwise.layout import Layout
 from shardwise.placements import is_partial
 

@@ -1,6 +1,7 @@
 import pytest
 
-from shardwise import Sharding, UsageError
+from shardwise import Sharding
+from shardwise.errors import UsageError
 from shardwise.layout import picture
 
 

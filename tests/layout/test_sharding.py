@@ -6,7 +6,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from shardwise import Mesh, Sharding, UsageError
+from shardwise import Mesh, Sharding
+from shardwise.errors import UsageError
 from shardwise.layout import AxisRef, Layout
 
 MESH = Mesh.parse("a=4,b=6,c=2")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwise import Cluster, UsageError
+from shardwise import Cluster
+from shardwise.errors import UsageError
 from shardwise.mesh import Link, fit_file
 from shardwise.mesh._calibrate import fit, predicted
 from shardwise.mesh._measure import FORMAT, Sample, cases

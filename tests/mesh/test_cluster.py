@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise import Cluster, Mesh, UsageError
+from shardwise import Cluster, Mesh
+from shardwise.errors import UsageError
 from shardwise.mesh import COLLECTIVES, Device, Level, Link
 
 LINK = Link(bandwidth=1e9, latency=1e-6, launch=5e-6)

@@ -1,6 +1,7 @@
 import pytest
 
-from shardwise import Mesh, UsageError
+from shardwise import Mesh
+from shardwise.errors import UsageError
 
 
 def test_text_round_trips():

@@ -4,7 +4,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from shardwise import UsageError
+from shardwise.errors import UsageError
 from shardwise.placements import join, shard_sizes, split
 
 

@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from shardwise import Row, UsageError
+from shardwise import Row
+from shardwise.errors import UsageError
 from shardwise.placements import PARTIALS, SHARDS, AnyShard, parse_placement, placement_text
 
 PLACEMENTS = st.one_of(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise.plan import Move
+from shardwise.planning import Move
 from shardwise.report import document, plan_page
 
 

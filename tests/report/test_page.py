@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.plan import bytes_text, time_text
+from shardwise.planning import bytes_text, time_text
 from shardwise.report import document, plan_page
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardwise.dtensor import Audit, Wrong
+from shardwise.auditing import Audit, Wrong
 from shardwise.report import Heading, Script, Table, audit_markdown, audit_page, plan_page, prose_page
 
 BLOCKS = [

@@ -1,8 +1,9 @@
 import pytest
 from torch import Tensor
 
-from shardwise.discover import Call, held_as_given
-from shardwise.rules import hand_rows, overload
+from shardwise.calls import Call, overload
+from shardwise.experiments import held_as_given
+from shardwise.rules import hand_rows
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import shardwise as sw
-from shardwise import Row, UsageError
-from shardwise.discover import opinfos, samples
-from shardwise.dtensor import overload_calls
+from shardwise import Row
+from shardwise.calls import opinfos, overload_calls, samples
+from shardwise.errors import UsageError
 from shardwise.placements import SHARDS
 from shardwise.rules import (
     VERDICTS,

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from shardwise import Rule, UsageError
+from shardwise import Rule
+from shardwise.errors import UsageError
 from shardwise.rules import Clause
 
 TEXTS = [

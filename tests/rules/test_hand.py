@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 import shardwise as sw
-from shardwise.discover import Call, example_sizes
-from shardwise.discover._experiment import Experiment
-from shardwise.discover._partials import WAYS
+from shardwise.calls import Call, example_sizes, overload
+from shardwise.experiments._experiment import Experiment
+from shardwise.experiments._partials import WAYS
 from shardwise.graph import attention
 from shardwise.placements import SHARDS, Row, is_partial, is_replicate, split
-from shardwise.rules import hand_rows, hand_written, overload
+from shardwise.rules import hand_rows, hand_written
 
 
 def r(*shape: int) -> Tensor:

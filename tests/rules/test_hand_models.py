@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from shardwise.calls import overload
 from shardwise.graph import capture
 from shardwise.graph._run import inputs_of
-from shardwise.rules import hand_written, overload
+from shardwise.rules import hand_written
 
 MODELS = ["bert", "cnn", "gpt2", "llama", "lstm", "mixtral", "mlp", "recommender", "t5", "unet", "vit"]
 

@@ -12,7 +12,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from ..rules import Clause, Rule, overload
+from ..calls import overload
+from ..rules import Clause, Rule
 
 # Integers that choose what an operator does, and do not count anything.
 _CHOICES = {"reduction", "interpolation_mode", "padding_mode", "mode", "ord", "p"}

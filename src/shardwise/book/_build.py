@@ -13,8 +13,9 @@ from pathlib import Path
 
 import torch
 
+from ..calls import overload
 from ..progress import Progress, silent
-from ..rules import VERDICTS, Entry, overload, require_no_others, variants_of, write
+from ..rules import VERDICTS, Entry, require_no_others, variants_of, write
 from ._learn import learn, learn_variant
 from ._reach import Reached, reach
 from ._state import State

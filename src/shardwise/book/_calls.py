@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..discover import Call, Sweep
-from ..dtensor import OverloadCall
-from ..rules import named_arguments, overload
+from ..calls import Call, OverloadCall, named_arguments, overload
+from ..synthesis import Sweep
 
 
 def calls_of(name: str, calls: Sequence[OverloadCall]) -> Sequence[OverloadCall]:

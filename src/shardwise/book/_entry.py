@@ -10,35 +10,12 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from ..discover import (
-    ENOUGH,
-    Budget,
-    Call,
-    Found,
-    Policy,
-    Study,
-    Sweep,
-    check,
-    discover,
-    held_as_given,
-    study_calls,
-    sweep,
-)
-from ..dtensor import OverloadCall
+from ..calls import DIM_ARGUMENTS, Call, OverloadCall, named_arguments, overload
 from ..errors import UsageError, first_line
+from ..experiments import Found, Policy, check, discover, held_as_given
 from ..placements import Row
-from ..rules import (
-    DIM_ARGUMENTS,
-    UNIMPORTANT,
-    Case,
-    Entry,
-    book_rows,
-    constants,
-    is_by_hand,
-    named_arguments,
-    overload,
-    plain,
-)
+from ..rules import UNIMPORTANT, Case, Entry, book_rows, constants, is_by_hand, plain
+from ..synthesis import ENOUGH, Budget, Study, Sweep, study_calls, sweep
 from ._accidents import without_accidents
 from ._calls import calls_of, of_all_alike, of_one_kind
 

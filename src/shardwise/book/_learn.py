@@ -12,10 +12,11 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from ..discover import Budget, Call, Crash, Found, Policy, Sweep, run_isolated, study_calls
-from ..dtensor import OverloadCall
+from ..calls import Call, OverloadCall
 from ..errors import UsageError
+from ..experiments import Crash, Found, Policy, run_isolated
 from ..rules import Entry, book_rows, is_by_hand
+from ..synthesis import Budget, Sweep, study_calls
 from ._entry import by_hand_as_given, entry_of, found_for, studied, studied_with_sums
 from ._variant import confirmed, confirmed_as_given
 

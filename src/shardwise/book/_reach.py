@@ -21,12 +21,23 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..discover import Crash, foreach_opinfos, foreach_samples, op_name, opinfos, run_isolated, samples
-from ..dtensor import OverloadCall, most_telling, overload_calls
+from ..calls import (
+    BOOKKEEPING,
+    OverloadCall,
+    Recorder,
+    foreach_opinfos,
+    foreach_samples,
+    most_telling,
+    op_name,
+    opinfos,
+    overload,
+    overload_calls,
+    samples,
+)
 from ..errors import UsageError
+from ..experiments import Crash, run_isolated
 from ..graph import Graph, Ref, capture
 from ..progress import Progress, silent
-from ..rules import BOOKKEEPING, Recorder, overload
 
 # Samples of one source that are made and run, calls of an overload that are kept of one source, elements of a tensor.
 _MADE, _SAMPLES = 300, 60

@@ -6,10 +6,11 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from ..discover import Call, Found, Policy, confirms
-from ..dtensor import OverloadCall
+from ..calls import Call, OverloadCall, named_arguments
+from ..experiments import Found, Policy
 from ..placements import Row
-from ..rules import Entry, Rule, derived, is_covered, named_arguments, variant_by_hand
+from ..rules import Entry, Rule, derived, is_covered, variant_by_hand
+from ..synthesis import confirms
 from ._calls import calls_of, of_one_kind
 from ._entry import by_hand, by_hand_as_given, found_for, partials_tried
 

@@ -33,7 +33,7 @@ def audit_command(
 
     Example: shardwise audit --op linalg.vector_norm
     """
-    from ..dtensor import audit
+    from ..auditing import audit
     from ..report import audit_markdown, audit_page
 
     require_writable(html, markdown)

@@ -26,7 +26,7 @@ def called(
     """The call that the options describe; an OpInfo sample where they give no shapes."""
     import torch
 
-    from ..discover import resolve_op, telling_sample
+    from ..calls import resolve_op, telling_sample
 
     torch.set_num_threads(1)
     function = resolve_op(op)

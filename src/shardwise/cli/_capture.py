@@ -29,7 +29,7 @@ def capture(
     Example: shardwise capture examples/models.py:build_mlp --out mlp.json
     """
     require_writable(out)
-    from .. import capture as run
+    from ..graph import capture as run
 
     with Bars(quiet=as_json) as progress:
         progress("making the model")

@@ -17,7 +17,7 @@ from ._sweep import Sweeps, sweep_op
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..discover import Found
+    from ..experiments import Found
     from ..report import Block
 
 Partials = Annotated[bool, typer.Option("--product", help="Consider P(product) too.")]
@@ -64,9 +64,9 @@ def discover_command(
         raise UsageError(
             "--yaml, --emit-strategy and --emit-tests need --sweep: a rule comes from many calls"
         )
-    from ..discover import Policy, discover_isolated
+    from ..calls import call_text
+    from ..experiments import Policy, discover_isolated
     from ..report import prose_page
-    from ..rules import call_text
 
     function, args, kwargs = called(op, shape, arg, kw)
     partials = ("sum", "avg", "max", "min", "product") if product else ("sum", "avg", "max", "min")
@@ -125,7 +125,7 @@ def check_command(
 
     Example: shardwise check torch.abs "P(sum) -> P(sum)" --shape 4,6
     """
-    from ..discover import Crash, Policy, check, run_isolated
+    from ..experiments import Crash, Policy, check, run_isolated
 
     function, args, kwargs = called(op, shape, arg, kw)
 

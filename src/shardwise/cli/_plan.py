@@ -56,7 +56,7 @@ def plan(
         raise UsageError("give either --mesh, such as dp=8,tp=8, or --devices, such as 64")
     require_writable(out)
     from ..mesh import Cluster, Mesh
-    from ..plan import Plan, plan_graph
+    from ..planning import Plan, plan_graph
 
     meshes = [Mesh.parse(mesh)] if mesh is not None else [Mesh.parse(text) for text in _meshes(devices)]
     options: dict[str, Any] = {
@@ -129,7 +129,7 @@ def _meshes(devices: int | None) -> list[str]:
 
 
 def _print_ranking(ranked: list[tuple[str, Any]]) -> None:
-    from ..plan import bytes_text, time_text
+    from ..planning import bytes_text, time_text
 
     good = [(text, found) for text, found in ranked if not isinstance(found, str)]
     for text, found in sorted(good, key=lambda pair: pair[1].cost.seconds):

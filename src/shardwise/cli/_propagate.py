@@ -9,7 +9,7 @@ from ..errors import UsageError
 from ._app import Json, app, print_json
 
 if TYPE_CHECKING:
-    from ..propagate import Propagation
+    from ..propagation import Propagation
 
 
 @app.command()
@@ -33,8 +33,8 @@ def propagate(
 
     Example: shardwise propagate examples/propagate/mlp.json --trace
     """
-    from ..propagate import level_of, mismatches, program_of, read_cases
-    from ..propagate import propagate as run
+    from ..propagation import level_of, mismatches, program_of, read_cases
+    from ..propagation import propagate as run
 
     documents = []
     for document in read_cases(file):

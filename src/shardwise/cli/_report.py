@@ -27,7 +27,7 @@ def report(
 
     Example: shardwise report p.json --out p.html
     """
-    from ..plan import Plan
+    from ..planning import Plan
     from ..report import document, plan_page
 
     plan = Plan.load(path)

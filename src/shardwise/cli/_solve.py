@@ -13,7 +13,7 @@ from ._app import Json, app, print_json
 from ._progress import Bars
 
 if TYPE_CHECKING:
-    from ..solve import Progress, Solution
+    from ..solver import Progress, Solution
 
 
 @app.command()
@@ -47,8 +47,8 @@ def solve(
     if not time_limit > 0:
         raise UsageError(f"--time-limit is {time_limit}: it must be a positive number of seconds.")
     require_writable(out)
-    from ..solve import evaluate, read_problem
-    from ..solve import solve as search
+    from ..solver import evaluate, read_problem
+    from ..solver import solve as search
 
     with Bars(quiet=as_json) as progress:
         progress("reading")

@@ -42,7 +42,10 @@ def sweep_op(
     """Sweep, synthesize, report and emit, in a child process that may crash."""
     import torch
 
-    from ..discover import Crash, report, resolve_op, run_isolated, studies, yaml_report
+    from ..calls import resolve_op
+    from ..emission import report, yaml_report
+    from ..experiments import Crash, run_isolated
+    from ..synthesis import studies
 
     torch.set_num_threads(1)
     values = dict(_swept(text) for text in sweep if text)
@@ -56,7 +59,7 @@ def sweep_op(
         rules = [s.rule for s in found if s.rule is not None]
         texts = {"yaml": yaml_report(found), "reports": [report(s) for s in found]}
         if strategy is not None and rules:
-            from ..discover import emit_strategy, emit_tests
+            from ..emission import emit_strategy, emit_tests
 
             calls = [
                 (j.call.op, *j.call.arguments(j.call.tensors)) for s in found if s.rule for j in s.judged

@@ -45,9 +45,10 @@ def verify(
     """
     import torch
 
-    from .. import Mesh, Plan, capture
-    from .. import verify as run
-    from ..plan import plan_graph, random_plan
+    from ..graph import capture
+    from ..mesh import Mesh
+    from ..planning import Plan, plan_graph, random_plan
+    from ..verification import verify as run
 
     if plan is not None and random:
         raise UsageError("--random makes plans of its own: leave out --plan, or --random")

@@ -15,9 +15,9 @@ from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
 
-from ..discover import is_composite
+from ..calls import is_composite
 from ..errors import UsageError
-from ..redistribute import Prices
+from ..redistribution import Prices
 from ._hooks import RuleInfo, expanding
 from ._propagate import cluster_of
 from ._redistribute import is_plain, layout_of_spec

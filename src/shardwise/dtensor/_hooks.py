@@ -27,7 +27,7 @@ from ..errors import UsageError
 from ..layout import mixes_partials
 from ..mesh import Cluster
 from ..placements import Row
-from ..redistribute import Prices
+from ..redistribution import Prices
 from ._propagate import cluster_of, input_specs, metas, rows_of_torch, strategy_from_rows
 from ._redistribute import is_plain, layout_of_spec, run_plan
 

@@ -12,9 +12,10 @@ import torch
 from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor, Replicate
 
+from ..calls import overload
 from ..errors import UsageError
 from ..placements import Row, is_shard
-from ..rules import Book, book, book_rows, overload
+from ..rules import Book, book, book_rows
 from ._read import registration
 from ._register import count_tensors, extend, register, unregister
 from ._reshape_in_place import serve, serve_no_more

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..placements import join, partial
-from ..redistribute import Step
+from ..redistribution import Step
 from . import _steps as steps
 from ._record import Recorded
 

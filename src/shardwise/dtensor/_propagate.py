@@ -1,7 +1,7 @@
 """DTensor's question, answered by our search: given a call's operands, which placements to run it with.
 
 PyTorch asks by an `OpSchema` whose tensors are strategies with one spec each, and wants an `OpStrategy` back.
-In between stands `shardwise.expand.cheapest` with the rows of a registered rule or of PyTorch's own single-dim
+In between stands `shardwise.expansion.cheapest` with the rows of a registered rule or of PyTorch's own single-dim
 strategy. What DTensor will not do on its own bounds the search: it never moves keyword arguments, nor tensors
 that the operator writes to, and results that are written must come out as the written tensor is placed.
 """
@@ -19,10 +19,10 @@ from torch.distributed.tensor._ops.single_dim_strategy import (
 from torch.distributed.tensor._ops.utils import is_tensor_shardable
 from torch.distributed.tensor.placement_types import Placement
 
-from ..expand import Combination, NoCombination, cheapest
+from ..expansion import Combination, NoCombination, cheapest
 from ..mesh import Cluster, Mesh
 from ..placements import Row, is_partial, is_shard
-from ..redistribute import Prices
+from ..redistribution import Prices
 from ._redistribute import is_plain, is_plain_placement, layout_of_spec
 
 

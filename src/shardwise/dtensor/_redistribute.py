@@ -12,7 +12,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from ..errors import UsageError
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
-from ..redistribute import Plan, Prices
+from ..redistribution import Plan, Prices
 from ._steps import run_step
 
 _KNOWN = (Replicate, Shard, _StridedShard, Partial)

@@ -22,9 +22,9 @@ from torch.distributed.tensor._ops.single_dim_strategy import (
 )
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
+from ..calls import overload
 from ..errors import UsageError
 from ..placements import AnyShard, Row
-from ..rules import overload
 from ._extend import extending
 from ._hooks import RuleInfo, expanding
 

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..layout import IDENTITY, Layout, Run, common, length
 from ..mesh import Mesh
 from ..placements import is_partial, is_shard
-from ..redistribute import Step
+from ..redistribution import Step
 
 
 def run_step(local: Tensor, step: Step, device_mesh: DeviceMesh, shape: Sequence[int]) -> Tensor:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from . import _attention  # noqa: F401  (registers the operators)
 from ._graph import TensorInfo
 
 # Views that the schema does not show as such, because torch lets them copy or forbids writing through them.

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import torch
 
+from ..calls import overload
 from ..errors import UsageError
 from ..files import path_of
-from ..rules import overload
 
 Phase = Literal["forward", "backward"]
 InputRole = Literal["parameter", "buffer", "user_input", "tangent", "constant"]

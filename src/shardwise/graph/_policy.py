@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
+from ..calls import overload
 from ._batch_norm import batch_norm, batch_norm_by_statistics, batch_norm_without_statistics
-from ._graph import overload
 
 # By torch's own decomposition, or by one of ours: what becomes possible.
 TAKEN_APART: Mapping[str, tuple[Callable[..., Any] | None, str]] = {

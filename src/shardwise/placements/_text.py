@@ -25,7 +25,7 @@ class AnyShard(Placement):
     """A shard of a dim whose kind is left open: plain or strided, with any split factor.
 
     It stands in rows only, for operators that do not care which positions a rank holds as long as all
-    tensors of the row agree; `shardwise.expand` puts the kinds that the inputs have in its place.
+    tensors of the row agree; `shardwise.expansion` puts the kinds that the inputs have in its place.
     """
 
     def __init__(self, dim: int) -> None:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from ..dtensor import Audit, Missing, Wrong
+from ..auditing import Audit, Missing, Wrong
 from ._prose import Block, Heading, Script, Table, prose_markdown, prose_page
 
 Finding = TypeVar("Finding", Wrong, Missing)

@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..graph import Input, Node, TensorInfo
 from ..layout import Layout
 from ..placements import is_partial
-from ..plan import Call, Considered, Explainer, Move, Plan, Value, pattern
+from ..planning import Call, Considered, Explainer, Move, Plan, Value, pattern
 from ..progress import Progress, silent
 from ..rules import book, is_by_hand
 from ._tree import tree

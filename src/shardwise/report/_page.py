@@ -4,7 +4,7 @@ import json
 from html import escape
 from importlib.resources import files
 
-from ..plan import Plan
+from ..planning import Plan
 from ..progress import Progress, silent
 from ._document import document
 

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 import yaml
 
+from ..calls import Shape, is_tensor, named_arguments, overload
 from ..errors import UsageError
 from ..placements import Row, is_partial, is_replicate, partials_of
-from ._bind import is_tensor, named_arguments
 from ._cases import Case, is_covered
-from ._expression import Shape
-from ._rule import Rule, overload
+from ._rule import Rule
 from ._variants import derived
 
 VERDICTS = (

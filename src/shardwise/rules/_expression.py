@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..calls import Shape
 from ..errors import UsageError
-
-Shape = tuple[int, ...]
 
 _NODES = (
     *(ast.Expression, ast.Name, ast.Load, ast.Constant, ast.Call, ast.Subscript, ast.Tuple, ast.List),

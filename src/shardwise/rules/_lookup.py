@@ -10,15 +10,13 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
+from ..calls import BOOKKEEPING, Recorder, Shape, must_run, named_arguments, on_meta, output_shapes, overload
 from ..errors import UsageError
 from ..placements import Row
-from ._bind import must_run, named_arguments, on_meta, output_shapes
 from ._book import Book, tensors_in
-from ._expression import Shape
-from ._recorder import BOOKKEEPING, Recorder
-from ._rule import Rule, overload
+from ._rule import Rule
 from ._variants import is_in_place, rows_in_place
-from .hand import hand_rows, is_by_hand
+from .hand._register import hand_rows, is_by_hand
 
 SHIPPED = Path(__file__).parent / "book"
 

@@ -1,6 +1,5 @@
 """`Rule`: everything known about one operator. Given a call it yields rows; it reads and prints as YAML."""
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -9,12 +8,12 @@ from typing import Any
 import torch
 import yaml
 
+from ..calls import Recorder, Shape, must_run, named_arguments, on_meta, overload
 from ..errors import UsageError, require
 from ..placements import Row
-from ._bind import Reading, bind, must_run, named_arguments, on_meta
+from ._bind import Reading, bind
 from ._clause import Clause
-from ._expression import WORDS, Shape
-from ._recorder import Recorder
+from ._expression import WORDS
 
 
 @dataclass(frozen=True)
@@ -131,21 +130,3 @@ class Rule:
 
     def __str__(self) -> str:
         return "\n".join([self.op, *(f"  {clause}" for clause in self.clauses)])
-
-
-# What torch registers when it is first used.
-_REGISTERED_LATE = {"torch_nn": "torch.nn.modules.linear_cross_entropy"}
-
-
-def overload(name: str) -> torch._ops.OpOverload:
-    """The registered overload `aten.mm.default`."""
-    namespace, _, rest = name.partition(".")
-    packet, _, which = rest.partition(".")
-    if namespace in _REGISTERED_LATE:
-        importlib.import_module(_REGISTERED_LATE[namespace])
-    try:
-        return getattr(getattr(getattr(torch.ops, namespace), packet), which or "default")
-    except AttributeError:
-        raise UsageError(
-            f"no operator is registered as {name!r} in this process: import the module that registers it"
-        ) from None

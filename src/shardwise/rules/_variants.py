@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from ..calls import overload
 from ..placements import Row
 from ._clause import Clause
-from ._rule import Rule, overload
+from ._rule import Rule
 
 
 def variants_of(op: OpOverload) -> list[OpOverload]:

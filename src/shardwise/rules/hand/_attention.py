@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from torch.distributed.tensor.placement_types import Placement
 
 from ...placements import Row, Shards, partial, shard
-from ._call import LINEAR, HandCall, R, aligned
-from ._register import hand
+from ..hand._call import LINEAR, HandCall, R, aligned
+from ..hand._register import hand
 
 _SUM = partial("sum")
 _BATCH, _HEAD, _QUERY, _KEY = range(4)

@@ -5,9 +5,8 @@ from typing import Any
 
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
+from ...calls import Shape, is_tensor, named_arguments
 from ...placements import Row, Shards, partials_of
-from .._bind import is_tensor, named_arguments
-from .._expression import Shape
 
 R = Replicate()
 

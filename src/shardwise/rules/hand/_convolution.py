@@ -6,8 +6,8 @@ from math import gcd
 from torch.distributed.tensor.placement_types import Placement
 
 from ...placements import Row, partial, shard
-from ._call import LINEAR, HandCall, R
-from ._register import hand
+from ..hand._call import LINEAR, HandCall, R
+from ..hand._register import hand
 
 _SUM = partial("sum")
 

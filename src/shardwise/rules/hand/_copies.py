@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import torch
 
 from ...placements import Row, partials_of, shard
-from ._call import ALL, LINEAR, HandCall, R, pass_through
-from ._register import hand
+from ..hand._call import ALL, LINEAR, HandCall, R, pass_through
+from ..hand._register import hand
 
 _ORDER = ("max", "min")
 

@@ -6,8 +6,8 @@ import torch
 from torch.distributed.tensor.placement_types import Placement
 
 from ...placements import Row, partial, shard
-from ._call import ALL, HandCall, R, pass_through, sharded_dims
-from ._register import hand
+from ..hand._call import ALL, HandCall, R, pass_through, sharded_dims
+from ..hand._register import hand
 
 
 def _made(call: HandCall, zero: bool) -> Iterator[tuple[Placement, str | None]]:

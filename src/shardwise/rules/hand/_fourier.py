@@ -7,8 +7,8 @@ that the sum of transformed pieces is no number in other places than the transfo
 from collections.abc import Iterator
 
 from ...placements import Row, shard
-from ._call import LINEAR, HandCall, pass_through
-from ._register import hand
+from ..hand._call import LINEAR, HandCall, pass_through
+from ..hand._register import hand
 
 
 @hand("aten._fft_c2c.default", "aten._fft_c2r.default", "aten._fft_r2c.default")

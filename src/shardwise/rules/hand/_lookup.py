@@ -6,11 +6,10 @@ from typing import Any
 import torch
 from torch.distributed.tensor.placement_types import Placement
 
+from ...calls import Shape, is_tensor
 from ...placements import Row, partial, shard
-from .._bind import is_tensor
-from .._expression import Shape
-from ._call import ALL, LINEAR, HandCall, R, aligned, pass_through, sharded_dims
-from ._register import hand
+from ..hand._call import ALL, LINEAR, HandCall, R, aligned, pass_through, sharded_dims
+from ..hand._register import hand
 
 
 def looked_up(call: HandCall, name: str, dim: int) -> Iterator[Row]:

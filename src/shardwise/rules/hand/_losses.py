@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from torch.distributed.tensor.placement_types import Placement
 
 from ...placements import Row, partial, shard
-from ._call import LINEAR, HandCall, R, aligned
-from ._register import hand
+from ..hand._call import LINEAR, HandCall, R, aligned
+from ..hand._register import hand
 
 _NONE, _MEAN, _SUM = range(3)
 _FALLING = {"max": "min", "min": "max"}

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from torch.distributed.tensor.placement_types import Placement
 
+from ...calls import Shape
 from ...placements import Row, partial, shard
-from .._expression import Shape
-from ._call import LINEAR, HandCall, R
-from ._register import hand
+from ..hand._call import LINEAR, HandCall, R
+from ..hand._register import hand
 
 _SUM = partial("sum")
 

@@ -6,8 +6,8 @@ What these kernels make of NaN depends on how long a row is, so that experiments
 from collections.abc import Iterator
 
 from ...placements import Row, shard
-from ._call import ALL, HandCall, pass_through
-from ._register import hand
+from ..hand._call import ALL, HandCall, pass_through
+from ..hand._register import hand
 
 
 @hand("aten.hardtanh_backward.default", "aten.softshrink_backward.default")

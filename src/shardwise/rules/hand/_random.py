@@ -7,8 +7,8 @@ partials pass.
 from collections.abc import Iterator
 
 from ...placements import Row, Shards, shard
-from ._call import HandCall, aligned, sharded_dims
-from ._register import hand
+from ..hand._call import HandCall, aligned, sharded_dims
+from ..hand._register import hand
 
 # Draws a result of the shape of its first tensor (and of others beside it, which broadcast).
 _LIKE = (

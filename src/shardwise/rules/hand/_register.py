@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...calls import Shape, overload
 from ...placements import Row
-from .._expression import Shape
-from .._rule import overload
-from ._call import HandCall
+from ..hand._call import HandCall
 
 HandRule = Callable[[HandCall], Iterator[Row]]
 

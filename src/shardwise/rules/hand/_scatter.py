@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from torch.distributed.tensor.placement_types import Placement
 
 from ...placements import Row, partial, shard
-from ._call import ALL, KEEPING, LINEAR, HandCall, R, aligned, pass_through, sharded_dims
-from ._lookup import Indexing, by_position
-from ._register import hand
+from ..hand._call import ALL, KEEPING, LINEAR, HandCall, R, aligned, pass_through, sharded_dims
+from ..hand._lookup import Indexing, by_position
+from ..hand._register import hand
 
 
 @hand("aten.scatter.value")

@@ -6,10 +6,10 @@ dim. Of several, the first is the outermost on both sides: cut into equal parts,
 
 from collections.abc import Iterator, Sequence
 
+from ...calls import Shape
 from ...placements import Row, shard
-from .._expression import Shape
-from ._call import ALL, LINEAR, HandCall, R, pass_through, sharded_dims
-from ._register import hand
+from ..hand._call import ALL, LINEAR, HandCall, R, pass_through, sharded_dims
+from ..hand._register import hand
 
 
 def dim_groups(before: Shape, after: Shape) -> Iterator[tuple[list[int], list[int]]]:

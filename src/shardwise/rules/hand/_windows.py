@@ -7,8 +7,8 @@ Gradients are linear in the output's.
 from collections.abc import Iterator
 
 from ...placements import Row, shard
-from ._call import ALL, KEEPING, LINEAR, HandCall, pass_through
-from ._register import hand
+from ..hand._call import ALL, KEEPING, LINEAR, HandCall, pass_through
+from ..hand._register import hand
 
 
 @hand("aten.constant_pad_nd.default")

@@ -1,0 +1,387 @@
+"""The audit: DTensor's own rules held against experiment.
+
+For every overload a few calls: what DTensor claims is asked, what holds is found by discovery, and the two are
+compared. A claim that experiments do not confirm is a suspicion; it becomes a finding only with a script in which
+DTensor itself computes the wrong number. A row that holds and for which DTensor communicates is missing.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.tensor.placement_types import Placement
+
+from ..calls import Call, OverloadCall, Sized, example_sizes, telling_calls, with_negative_dims
+from ..dtensor import Answer, Unanswered, answers, ask, registration
+from ..errors import UsageError, require
+from ..experiments import (
+    Counterexample,
+    Crash,
+    Found,
+    Laboratory,
+    Policy,
+    Unjudgeable,
+    check,
+    discover,
+    run_isolated,
+)
+from ..placements import Row, Shards, fewest_shards, is_partial, is_replicate, is_shard, placement_text
+from ..progress import Progress, silent
+from ._findings import Audit, Missing, Unsupported, Wrong
+from ._reproduce import Raised, Reproduction, reproduce
+
+_TIMEOUT = 120.0
+_RANKS = 2
+
+# Placements of the inputs beyond which discovery is asked about one kind of partial only.
+_MANY = 1200
+
+# Shapes on which the cost of a missing row is counted, by number of dims; dims of size 1 stay so.
+_TYPICAL = ((), (4096,), (2048, 4096), (8, 2048, 4096), (8, 32, 2048, 128))
+_TYPICAL_RANKS = 8
+
+
+@dataclass
+class CallFindings:
+    """What one call of an overload showed."""
+
+    op: str
+    call: str
+    kind: str
+    verdict: str
+    claimed: int = 0
+    valid: int = 0
+    wrong: list[Wrong] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    unsupported: list[Unsupported] = field(default_factory=list)
+    cleared: list[str] = field(default_factory=list)
+
+
+def audit(
+    pattern: str = "*",
+    *,
+    jobs: int = 1,
+    samples: int = 4,
+    progress: Progress = silent,
+) -> Audit:
+    """Compare DTensor's rules with experiment, for the operators whose name matches.
+
+    `pattern` is the name of an OpInfo (`linalg.vector_norm`) or of an overload (`aten.mm.default`, `mm`), with
+    `*`. Every call is audited in a process of its own.
+
+    >>> found = audit("aten.linalg_vector_norm.default")                    # doctest: +SKIP
+    >>> [str(wrong.row) for wrong in found.wrong]                           # doctest: +SKIP
+    ['P(max) -> P(max)', 'P(min) -> P(min)']
+    """
+    require(pattern, str, "pattern", "the name of an OpInfo or overload, with *, such as linalg.*")
+    for name, count in (("jobs", jobs), ("samples", samples)):
+        require(count, int, name, "a whole number, at least 1")
+        if count < 1:
+            raise UsageError(f"{name} is {count}: give at least 1")
+    telling = telling_calls(pattern, samples, partial(progress, "collecting calls"))
+    calls = [with_negative_dims(of_op) for of_op in telling.values()]
+    if not calls:
+        raise UsageError(f"no OpInfo sample reaches an operator that matches {pattern!r}: nothing to audit")
+    found: list[list[CallFindings]] = [[]] * len(calls)
+    with _one_thread(), ThreadPoolExecutor(jobs) as pool:
+        _warm_up()
+        waiting = {pool.submit(_isolated, of_op): i for i, of_op in enumerate(calls)}
+        for done, future in enumerate(as_completed(waiting)):
+            found[waiting[future]] = future.result()
+            progress("auditing", done + 1, len(calls))
+    return _merge([findings for of_op in found for findings in of_op])
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Within, torch computes in one thread: children that are forked from several wait for the others forever."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _warm_up() -> None:
+    """Load what is loaded at first use, so that the children, who forget everything, need not."""
+    values = torch.ones(2, 2)
+    for op, args in (
+        (torch.ops.aten.any.default, (values,)),
+        (torch.ops.aten.huber_loss.default, (values, values)),
+    ):
+        audit_call(OverloadCall(op, args, {}, ""))
+
+
+def _isolated(calls: Sequence[OverloadCall]) -> list[CallFindings]:
+    """The findings about an overload from a process of its own; if that ends badly, from one for every call."""
+    outcome = run_isolated(partial(_each, calls), _TIMEOUT)
+    if not isinstance(outcome, Crash):
+        return outcome
+    if outcome == "timeout":
+        return [_verdict(call, "timeout") for call in calls]
+    if len(calls) > 1:
+        return [findings for call in calls for findings in _isolated([call])]
+    # Pieces that do not fit together crash some kernels; those that DTensor claims do fit.
+    claims = run_isolated(partial(_each, calls, claims_only=True), _TIMEOUT)
+    return [_verdict(calls[0], f"crashed ({outcome})")] if isinstance(claims, Crash) else claims
+
+
+def _verdict(call: OverloadCall, verdict: str) -> CallFindings:
+    return CallFindings(str(call.op), str(call), registration(call.op), verdict)
+
+
+def _each(calls: Sequence[OverloadCall], claims_only: bool = False) -> list[CallFindings]:
+    """`audit_call` of each. An error of one call (a dtype that numpy lacks, say) is its verdict."""
+    findings = []
+    for call in calls:
+        try:
+            findings.append(audit_call(call, claims_only=claims_only))
+        except Exception as error:
+            findings.append(_verdict(call, f"cannot run: {type(error).__name__}: {error}"))
+    return findings
+
+
+def audit_call(call: OverloadCall, *, claims_only: bool = False) -> CallFindings:
+    """The findings of one call, in this process. `claims_only` tries no row but those that DTensor claims."""
+    findings = _verdict(call, "claims only" if claims_only else "")
+    template = Call.of(call.op, call.args, call.kwargs)
+    laboratory, found = None, None
+    try:
+        laboratory = Laboratory(template, (template.name,))
+        if not claims_only:
+            found = discover(call.op, *call.args, policy=_policy(call), **call.kwargs)
+            findings.verdict = found.verdict
+    except Unjudgeable as why:
+        findings.verdict = why.verdict
+    except UsageError as why:
+        findings.verdict = f"cannot run: {why}"
+        return findings
+    sizings = _sizings(laboratory) if laboratory is not None else [example_sizes(template)]
+    args, kwargs = _meta_arguments(sizings[0])
+    valid = found.rows if found is not None else []
+    try:
+        answered = list(answers(call.op, args, kwargs, _RANKS, [row.inputs for row in valid]))
+    except Unanswered as why:
+        rows = tuple(row.text for row in valid)
+        findings.unsupported.append(Unsupported(findings.op, findings.call, str(why), why.missing, rows))
+        return findings
+    claimed = [answer.row for answer in answered if answer.inputs == answer.asked]
+    claimed = [row for row in claimed if not row.is_replicated]
+    findings.claimed, findings.valid = len(claimed), len(valid)
+    if laboratory is not None:
+        for row in claimed:
+            _judge_claim(findings, laboratory, found, call, row, sizings)
+    refuted = {w.row for w in findings.wrong}
+    by_inputs = {answer.asked: answer for answer in answered}
+    for row in valid:
+        answer = by_inputs.get(row.inputs)
+        moves = answer.moves if answer is not None else _gathered(row.inputs)
+        if moves and str(row) not in refuted:
+            findings.missing.append(_missing(findings, row, moves, sizings[0], answer))
+    return findings
+
+
+def _policy(call: OverloadCall) -> Policy:
+    """All partials where that is affordable, else sums alone; other claims are then checked one by one."""
+    policy = Policy()
+    options = [1 + sum(size > 1 for size in t.shape) + len(policy.partials) for t in call.tensors]
+    return policy if math.prod(options) <= _MANY else replace(policy, partials=("sum",))
+
+
+# -- wrong
+
+
+def _judge_claim(
+    findings: CallFindings,
+    laboratory: Laboratory,
+    found: Found | None,
+    call: OverloadCall,
+    row: Row,
+    sizings: Sequence[Sized],
+) -> None:
+    """Suspect a claim that experiments do not confirm for the sizes at hand, and try to convict it."""
+    if found is not None and row.inputs in found.trials:
+        held, refuted = _held_for(found, row), found.counterexample(row)
+    else:
+        held, refuted = _checked(call, row)
+    if held in ("any", "nonempty"):
+        return
+    sizings = [s for s in sizings if _claims(call.op, s, row)]
+    if held == "even":
+        # Right for equal shards: wrong only where DTensor claims it for others as well.
+        sizings = [s for s in sizings if _cut(s, row) == "uneven"]
+    if not sizings:
+        return
+    if refuted is None:
+        sizings = sizings[:2]  # not refuted, only not confirmed: a few runs of DTensor itself decide
+    outcome = reproduce(laboratory, row, sizings, refuted)
+    if isinstance(outcome, Reproduction):
+        findings.wrong.append(
+            Wrong(
+                findings.op,
+                findings.call,
+                findings.kind,
+                str(row),
+                outcome.script,
+                outcome.output,
+                "uneven shards" if held == "even" else "",
+            )
+        )
+    elif isinstance(outcome, Raised):
+        reason = f"claims {row}, but running it raises: {outcome.reason}"
+        findings.unsupported.append(Unsupported(findings.op, findings.call, reason, False, (str(row),)))
+    else:
+        findings.cleared.append(str(row))
+
+
+def _held_for(found: Found, row: Row) -> str | None:
+    """The shard sizes for which experiments confirm a row of the overload; None if they do not."""
+    trial = found.trials[row.inputs]
+    fewest: Shards = "any"
+    outputs = row.outputs[: len(trial.claims)]
+    for claims, placement in zip(trial.claims, outputs, strict=False):
+        if claims is None or placement is None:
+            continue
+        claim = claims.get(placement)
+        if claim is None:
+            return None
+        shards = claim.shards
+        if shards is None and claim.alive and "uneven" in claim.failed:
+            shards = "even"  # not met with even shards, but failed with none
+        if shards is None:
+            return None
+        fewest = fewest_shards((fewest, shards))
+    return fewest
+
+
+def _checked(call: OverloadCall, row: Row) -> tuple[str | None, Counterexample | None]:
+    """The same for a row that discovery did not try, and what refuted it."""
+    try:
+        verdict = check(call.op, row, *call.args, **call.kwargs)
+    except UsageError:
+        return None, None  # it names a placement that no experiment has, such as a masked partial
+    return verdict.shards, verdict.counterexample
+
+
+def _claims(op: torch._ops.OpOverload, sized: Sized, row: Row) -> bool:
+    """True if DTensor takes the row's inputs as they are for a call of these sizes."""
+    args, kwargs = _meta_arguments(sized)
+    try:
+        answer = ask(op, args, kwargs, row.inputs, _RANKS)
+    except Unanswered:
+        return False
+    return answer.inputs == row.inputs and answer.outputs == row.outputs
+
+
+def _sizings(laboratory: Laboratory) -> list[Sized]:
+    """The call at sizes that cut evenly on two ranks, then unevenly, then with one of each sharded dim a rank."""
+    resizer = laboratory.resizer
+    sizings = [*resizer.sizings(_RANKS, "even"), *resizer.sizings(_RANKS, "uneven")]
+    thin = [resizer.resized({size: _RANKS}) for size in resizer.classes]
+    sizings += [sized for sized in thin if sized is not None]
+    sizings.append(example_sizes(laboratory.call))
+    return list({sized.shapes: sized for sized in reversed(sizings)}.values())[::-1]
+
+
+def _cut(sized: Sized, row: Row) -> str:
+    sizes = [shape[p.dim] for shape, p in zip(sized.shapes, row.inputs, strict=True) if is_shard(p)]
+    return "even" if all(size % _RANKS == 0 for size in sizes) else "uneven"
+
+
+def _meta_arguments(sized: Sized) -> tuple[list[Any], dict[str, Any]]:
+    """The call's arguments with tensors that have shapes and no values."""
+    tensors = [
+        torch.empty(shape, dtype=t.dtype, device="meta")
+        for shape, t in zip(sized.shapes, sized.call.tensors, strict=True)
+    ]
+    return sized.call.arguments(tensors)
+
+
+# -- missing
+
+
+def _gathered(inputs: Sequence[Placement]) -> tuple[tuple[int, Placement, Placement], ...]:
+    """What a user has to do where DTensor raises: replicate everything."""
+    replicate = torch.distributed.tensor.Replicate()
+    return tuple((i, p, replicate) for i, p in enumerate(inputs) if not is_replicate(p))
+
+
+def _missing(
+    findings: CallFindings,
+    row: Row,
+    moves: Sequence[tuple[int, Placement, Placement]],
+    sized: Sized,
+    answer: Answer | None,
+) -> Missing:
+    cost = 0
+    for index, before, after in moves:
+        shape = typical_shape(sized.shapes[index])
+        cost += moved_bytes(shape, sized.call.tensors[index].dtype.itemsize, before, after)
+    instead = ", ".join(f"{placement_text(b)} to {placement_text(a)}" for _, b, a in moves)
+    return Missing(
+        findings.op,
+        findings.call,
+        findings.kind,
+        str(row),
+        row.shards,
+        row.local,
+        cost,
+        instead if answer is not None else f"raises; replicating is {instead}",
+        any(is_partial(p) for p in row.inputs),
+    )
+
+
+def typical_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape of the same rank as it might occur in training."""
+    sizes = (
+        _TYPICAL[len(shape)] if len(shape) < len(_TYPICAL) else (*_TYPICAL[-1][:1], *[16] * (len(shape) - 1))
+    )
+    return tuple(1 if size == 1 else typical for size, typical in zip(shape, sizes, strict=True))
+
+
+def moved_bytes(shape: Sequence[int], itemsize: int, before: Placement, after: Placement) -> int:
+    """Bytes that each of eight ranks sends to take a tensor from one placement to another."""
+    whole, ranks = math.prod(shape) * itemsize, _TYPICAL_RANKS
+    if is_shard(before) and is_shard(after):
+        return whole * (ranks - 1) // ranks**2
+    rounds = 2 if is_partial(before) and not is_shard(after) else 1
+    return rounds * whole * (ranks - 1) // ranks
+
+
+# -- all calls together
+
+
+def _merge(calls: Sequence[CallFindings]) -> Audit:
+    """One list of each finding, every row of an overload told once."""
+    shortest = sorted((w for c in calls for w in c.wrong), key=lambda w: len(w.script))
+    wrong = sorted(_first(iter(shortest)), key=lambda w: (w.op, w.row))
+    refuted = {(w.op, w.row) for w in wrong}
+    missing = _first(m for c in calls for m in c.missing if (m.op, m.row) not in refuted)
+    unsupported: dict[tuple[str, str], Unsupported] = {}
+    for finding in (u for c in calls for u in c.unsupported):
+        key = (finding.op, finding.reason if not finding.no_strategy else "")
+        unsupported.setdefault(key, finding)
+    return Audit(
+        torch.__version__.split("+")[0],
+        tuple(wrong),
+        tuple(sorted(missing, key=lambda m: (-m.bytes, m.op, m.row))),
+        tuple(unsupported.values()),
+        tuple(dict.fromkeys((c.op, c.kind) for c in calls)),
+        tuple((c.op, c.call, c.verdict) for c in calls if c.verdict not in ("rows", "no valid rows")),
+        tuple((c.op, c.call, row) for c in calls for row in c.cleared),
+        len(calls),
+        sum(c.claimed for c in calls),
+    )
+
+
+def _first(findings: Iterator[Any]) -> list[Any]:
+    kept: dict[tuple[str, str], Any] = {}
+    for finding in findings:
+        kept.setdefault((finding.op, finding.row), finding)
+    return list(kept.values())

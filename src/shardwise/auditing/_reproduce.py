@@ -1,0 +1,315 @@
+"""Showing that a row which DTensor claims gives a wrong number: a script of a few lines, run before it is shown.
+
+The script distributes small inputs as the row says, lets DTensor run the call on simulated ranks, and prints one
+element of its result beside the right one. Simple values are tried first, then those of the experiment that
+refuted the row, written out. What DTensor computes right yields no script, whatever experiments say.
+"""
+
+import contextlib
+import io
+import math
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor.placement_types import Placement
+from torch.utils import _pytree as pytree
+
+from ..calls import Call, Sized
+from ..errors import first_line
+from ..experiments import Counterexample, Expected, Laboratory
+from ..placements import Row, is_partial, is_replicate, is_shard
+
+_HEADER = """\
+import torch, torch.distributed as dist
+from torch.distributed._local_tensor import LocalTensor, LocalTensorMode
+from torch.distributed.tensor import {names}
+from torch.testing._internal.distributed.fake_pg import FakeStore
+"""
+
+# Values to try, as code; `{0}` is the shape and `{1}` the dtype.
+_FLOATS = (
+    "torch.rand({0}, dtype={1})",
+    "torch.randn({0}, dtype={1})",
+    "torch.zeros({0}, dtype={1})",
+    "torch.randint(-2, 3, {0}).to({1})",
+    "torch.rand({0}, dtype={1}) + 0.5",
+    "-torch.rand({0}, dtype={1}) - 0.5",
+)
+_NOISE = {True: "torch.randn_like({0})", False: "torch.randint_like({0}, 1, 5)"}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A script that prints what DTensor computes and what is right, with what it printed when it was run."""
+
+    script: str
+    output: str
+
+
+@dataclass(frozen=True)
+class Raised:
+    """DTensor takes the inputs as they are placed, but the call on the local pieces raises."""
+
+    reason: str
+
+
+def reproduce(
+    laboratory: Laboratory, row: Row, sizings: Sequence[Sized], counterexample: Counterexample | None = None
+) -> Reproduction | Raised | None:
+    """A script in which DTensor computes a wrong number with inputs placed as the row says; None if it comes out
+    right. The experiment that refuted the row is asked first: where DTensor gets that right, the matter ends."""
+    first: Reproduction | Raised | None = None
+    if counterexample is not None:
+        # Where infinities or NaN alone refute a row, what is right is a matter of taste: no finding.
+        special = counterexample.experiment.special_input is not None
+        first = None if special else _written_out(row, counterexample).outcome()
+        if first is None:
+            return None
+    raised = first if isinstance(first, Raised) else None
+    for script in _scripts(laboratory, row, sizings):
+        outcome = script.outcome()
+        if isinstance(outcome, Reproduction):
+            return outcome
+        raised = raised or outcome
+    return first or raised
+
+
+def execute(script: str) -> str:
+    """What a script prints. It may leave a process group behind, which is taken down here."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile(script, "<reproduction>", "exec"), {"__name__": "__main__"})
+    finally:
+        _leave_group()
+    return printed.getvalue()
+
+
+@dataclass(frozen=True)
+class _Script:
+    """One choice of inputs: code that makes the whole inputs, and code that makes the pieces of partial ones."""
+
+    call: Call
+    row: Row
+    ranks: int
+    values: tuple[str, ...]
+    pieces: tuple[str | None, ...]
+
+    def setting(self) -> list[str]:
+        names = _names(len(self.values))
+        random = any("rand" in code for code in (*self.values, *(p or "" for p in self.pieces)))
+        lines = ["torch.manual_seed(0)"] if random else []
+        return lines + [f"{name} = {code}" for name, code in zip(names, self.values, strict=True)]
+
+    def expression(self, suffix: str = "") -> str:
+        names = [name + suffix for name in _names(len(self.values))]
+        return _expression(self.call, names)
+
+    def tensor_outputs(self) -> list[Any]:
+        """The right outputs; none where the operator does not take such values."""
+        names = _names(len(self.values))
+        space: dict[str, Any] = {"torch": torch}
+        try:
+            exec("\n".join(self.setting()), space)
+            outputs = self.call.run([space[name].clone() for name in names])
+        except Exception:
+            return []
+        return outputs
+
+    def body(self, pick: str) -> list[str]:
+        """All but the printing; `pick` picks what is looked at from the result."""
+        names = _names(len(self.values))
+        clones = ".clone()" if _schema(self.call).is_mutable else ""
+        lines = [
+            *self.setting(),
+            f"right = {self.expression(clones)}{pick}",
+            f'dist.init_process_group("fake", rank=0, world_size={self.ranks}, store=FakeStore())',
+            f"with LocalTensorMode({self.ranks}):",
+            f'    mesh = init_device_mesh("cpu", ({self.ranks},))',
+        ]
+        for name, placement, pieces in zip(names, self.row.inputs, self.pieces, strict=True):
+            if pieces is None:
+                lines.append(f"    d{name} = distribute_tensor({name}, mesh, [{_code(placement)}])")
+            else:
+                extra = f", shape={name}.shape, stride={name}.stride()" if is_shard(placement) else ""
+                lines += [
+                    *(f"    {line}" for line in pieces.splitlines()),
+                    f"    d{name} = DTensor.from_local(LocalTensor(pieces), mesh, [{_code(placement)}]{extra})",
+                ]
+        d_names = [f"d{name}" for name in names]
+        lines.append(f"    got = {_expression(self.call, d_names)}{pick}.full_tensor()._local_tensors")
+        return lines
+
+    def text(self, pick: str, ending: Sequence[str] = ()) -> str:
+        body = self.body(pick)
+        joined = "\n".join(body)
+        used = [n for n in ("DTensor", "Partial", "Replicate", "Shard") if n in joined]
+        used += ["distribute_tensor"] if "distribute_tensor" in joined else []
+        return (
+            _HEADER.format(names=", ".join([*used, "init_device_mesh"])) + "\n".join([*body, *ending]) + "\n"
+        )
+
+    def outcome(self) -> Reproduction | Raised | None:
+        """The reproduction if an output comes out wrong, the error where DTensor raises, None if all are right."""
+        for output, value in enumerate(self.tensor_outputs()):
+            if isinstance(value, Tensor) and (found := self._differs(output)) is not None:
+                return found
+        return None
+
+    def _differs(self, output: int) -> Reproduction | Raised | None:
+        """The same for one output.
+
+        Pieces of wrong shapes cannot be put together, but the next operation on them gives a wrong number."""
+        returns = _schema(self.call).returns
+        pick = f"[{output}]" if len(returns) != 1 or "List" in str(returns[0].type) else ""
+        error = ""
+        for reading in (pick, f"{pick}.sum()"):
+            space: dict[str, Any] = {}
+            try:
+                exec(compile(self.text(reading), "<reproduction>", "exec"), space)
+            except Exception as raised:
+                error = error or first_line(raised)
+                continue
+            finally:
+                _leave_group()
+            ending = _difference(space["right"], space["got"])
+            if ending is None:
+                return None
+            script = self.text(reading, ending)
+            return Reproduction(script, execute(script))
+        return Raised(error)
+
+
+def _difference(right: Tensor, got: dict[int, Tensor]) -> list[str] | None:
+    """Code that prints the first element that is wrong on some rank; None if all are right."""
+    expected = Expected(right, finite_inputs=True)
+    for rank, local in got.items():
+        if local.shape != right.shape:
+            return [
+                f'print("DTensor:", tuple(got[{rank}].shape))',
+                'print("right:  ", tuple(right.shape))',
+            ]
+        if local.dtype != right.dtype:
+            return [f'print("DTensor:", got[{rank}].dtype)', 'print("right:  ", right.dtype)']
+        if expected.equals(Expected(local, finite_inputs=True).array):
+            continue
+        place = _farthest(right, local)
+        at = f"[{', '.join(map(str, place))}]" if place else ""
+        return [f'print("DTensor:", got[{rank}]{at}.item())', f'print("right:  ", right{at}.item())']
+    return None
+
+
+def _farthest(right: Tensor, got: Tensor) -> tuple[int, ...]:
+    kind = torch.complex128 if right.is_complex() else torch.float64
+    right = right.to(kind)
+    apart = (right - got.to(kind)).abs()
+    apart = torch.where(torch.isfinite(apart), apart, torch.where(torch.isfinite(right), math.inf, -1.0))
+    return tuple(int(i) for i in np.unravel_index(int(apart.argmax()), tuple(apart.shape)))
+
+
+def _scripts(laboratory: Laboratory, row: Row, sizings: Sequence[Sized]) -> Iterator[_Script]:
+    """Simple values at the given sizes, on two ranks."""
+    for sized in sizings:
+        for choice in range(len(_FLOATS)):
+            values = [
+                _value(tensor.dtype, shape, choice, laboratory.index_bound(i, sized))
+                for i, (tensor, shape) in enumerate(zip(sized.call.tensors, sized.shapes, strict=True))
+            ]
+            yield _Script(sized.call, row, 2, tuple(values), tuple(_pieces(sized, row)))
+
+
+def _written_out(row: Row, counterexample: Counterexample) -> _Script:
+    """The values and pieces of an experiment, element by element."""
+    experiment = counterexample.experiment
+    cut = [
+        _literal_pieces(experiment.pieces(i, p)) if is_partial(p) else None for i, p in enumerate(row.inputs)
+    ]
+    return _Script(
+        experiment.call, row, experiment.ranks, tuple(_literal(t) for t in experiment.inputs), tuple(cut)
+    )
+
+
+def _value(dtype: torch.dtype, shape: tuple[int, ...], choice: int, bound: int | None) -> str:
+    if dtype.is_floating_point or dtype.is_complex:
+        return _FLOATS[choice].format(shape, dtype)
+    if dtype == torch.bool:
+        return f"torch.rand({shape}) < 0.5" if choice != 2 else f"torch.zeros({shape}, dtype=torch.bool)"
+    if choice == 2:
+        return f"torch.zeros({shape}, dtype={dtype})"
+    low, high = (0, bound) if bound is not None else (-4 if dtype.is_signed else 0, 9)
+    return f"torch.randint({low}, {high}, {shape}, dtype={dtype})"
+
+
+def _pieces(sized: Sized, row: Row) -> Iterator[str | None]:
+    names = _names(len(row.inputs))
+    for name, tensor, placement in zip(names, sized.call.tensors, row.inputs, strict=True):
+        if not is_partial(placement):
+            yield None
+            continue
+        noise = _NOISE[tensor.is_floating_point() or tensor.is_complex()].format(name)
+        if placement.reduce_op == "sum":
+            yield f"noise = {noise}\npieces = {{0: {name} - noise, 1: noise}}"
+        elif placement.reduce_op == "avg":
+            yield f"noise = {noise}\npieces = {{0: {name} - noise, 1: {name} + noise}}"
+        else:
+            worse = f"{name} {'-' if placement.reduce_op == 'max' else '+'} 2 * {noise}.abs()"
+            yield (
+                f"worse, mine = {worse}, torch.rand({name}.shape) < 0.5\n"
+                f"pieces = {{0: torch.where(mine, {name}, worse), 1: torch.where(mine, worse, {name})}}"
+            )
+
+
+def _literal(tensor: Tensor) -> str:
+    text = repr(tensor.tolist()).replace("inf", 'float("inf")').replace("nan", 'float("nan")')
+    return f"torch.tensor({text}, dtype={tensor.dtype})"
+
+
+def _literal_pieces(pieces: Sequence[Tensor]) -> str:
+    return "pieces = {" + ", ".join(f"{rank}: {_literal(piece)}" for rank, piece in enumerate(pieces)) + "}"
+
+
+def _schema(call: Call) -> Any:
+    return call.op._schema  # type: ignore[attr-defined]
+
+
+def _names(count: int) -> list[str]:
+    return list(string.ascii_lowercase[:count]) if count <= 3 else [f"x{i}" for i in range(count)]
+
+
+def _expression(call: Call, names: Sequence[str]) -> str:
+    """The call as code, with these names in the places of its tensors."""
+
+    class Code(str):
+        __repr__ = str.__str__
+
+    leaves: list[Any] = [Code(_argument(leaf)) for leaf in call.leaves]
+    for slot, name in zip(call.slots, names, strict=True):
+        leaves[slot] = Code(name)
+    args, kwargs = pytree.tree_unflatten(leaves, call.tree)
+    parts = [repr(a) for a in args] + [f"{name}={value!r}" for name, value in kwargs.items()]
+    return f"torch.ops.{call.op}({', '.join(parts)})"
+
+
+def _argument(leaf: Any) -> str:
+    if isinstance(leaf, float) and not math.isfinite(leaf):
+        return f'float("{leaf}")'
+    if isinstance(leaf, torch.device):
+        return f'torch.device("{leaf}")'
+    return repr(leaf)
+
+
+def _code(placement: Placement) -> str:
+    if is_replicate(placement):
+        return "Replicate()"
+    return f"Shard({placement.dim})" if is_shard(placement) else f'Partial("{placement.reduce_op}")'
+
+
+def _leave_group() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,47 @@
+"""All that discovery needs of torch and that torch does not publish, in one place: to be read again with every torch.
+
+The OpInfo database is imported when first asked, since that takes seconds.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+def is_composite(op: torch._ops.OpOverload) -> bool:
+    """True for an overload that is made of others before it reaches dispatch."""
+    return op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def resolved(
+    packet: torch._ops.OpOverloadPacket, args: Sequence[Any], kwargs: dict[str, Any]
+) -> torch._ops.OpOverload | None:
+    """The overload that a call of a packet means; None where the arguments fit none."""
+    try:
+        return getattr(packet, torch._C._jit_resolve_packet(packet._qualified_op_name, *args, **kwargs))
+    except RuntimeError:
+        return None
+
+
+@functools.cache
+def opinfos() -> tuple[Any, ...]:
+    """torch's own database of operators, with sample calls of each."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return tuple(op_db)
+
+
+@functools.cache
+def foreach_opinfos() -> tuple[Any, ...]:
+    """The operators on lists of tensors, which have a database of their own."""
+    from torch.testing._internal import common_methods_invocations as database
+
+    kinds = ("unary", "binary", "pointwise", "reduce", "other")
+    return tuple(info for kind in kinds for info in getattr(database, f"foreach_{kind}_op_db"))
+
+
+def registered_names() -> list[str]:
+    """Every operator that is registered, as `aten::mm` or `aten::add.Tensor`."""
+    return torch._C._dispatch_get_all_op_names()

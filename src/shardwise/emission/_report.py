@@ -1,0 +1,118 @@
+"""The report on one operator: what was tried, which rules hold, why, and on what evidence."""
+
+from typing import Any
+
+import yaml
+
+from ..calls import DIM_ARGUMENTS
+from ..experiments import generators
+from ..rules import Clause
+from ..synthesis import Study
+
+
+def report(study: Study) -> dict[str, Any]:
+    """The report as a document; `yaml_report` is its text."""
+    rule = study.rule
+    clauses = rule.clauses if rule is not None else ()
+    conditional = [c for c in clauses if c.when or _depends_on_dim(c)]
+    unconditional = [c for c in clauses if c not in conditional]
+    names = (study.op, study.overload)
+    used = {g for j in study.judged for e in j.found.evidence.values() for g in e}
+    shapes = list(dict.fromkeys(str([tuple(t.shape) for t in j.call.tensors]) for j in study.judged))
+    dtypes = sorted({str(t.dtype).removeprefix("torch.") for j in study.judged for t in j.call.tensors})
+    document: dict[str, Any] = {
+        "operator": study.op,
+        "overload": study.overload,
+        "signature": str(getattr(study.judged[0].call.op, "_schema", study.overload)) if study.judged else "",
+        "analysis": _analysis(study),
+        "sample_inputs_tested": {
+            "shapes": shapes[:12] + ([f"and {len(shapes) - 12} more"] if len(shapes) > 12 else []),
+            "dtypes": dtypes,
+            "world_size": [2, 3, 4],
+            "generators": [{g.name: g.doc} for g in generators(names) if g.pattern == "*" and g.name in used],
+            "kwargs_swept": {name: sorted(map(str, values)) for name, values in study.sweep.values.items()},
+        },
+        "unconditional_rules": [_all_replicated(study), *(_entry(c) for c in unconditional)],
+        "conditional_rules": [_entry(c) for c in conditional],
+        "adversarial_generators": [{g.name: g.doc} for g in generators(names) if g.pattern != "*"],
+        "evidence": {
+            "calls_built_from": study.built_from,
+            "calls_held_out": study.held_against,
+            "calls_made_to_refute": study.challenged,
+            "calls_that_disagree": len(study.disagreed),
+            "calls_skipped": study.sweep.skipped,
+            "experiments": sum(j.found.experiments for j in study.judged),
+            "cpu_seconds": round(study.seconds, 1),
+        },
+    }
+    if rule is None:
+        document["rows"] = {
+            f"{[tuple(t.shape) for t in j.call.tensors]} {_rest(j)}": [str(r) for r in j.found.rows]
+            for j in study.judged
+        }
+    else:
+        document["clauses"] = [str(c) for c in clauses]
+    return document
+
+
+def yaml_report(studies: list[Study]) -> str:
+    """The reports on an operator's overloads as YAML documents."""
+    return yaml.safe_dump_all(
+        [report(s) for s in studies], sort_keys=False, width=120, allow_unicode=True, default_flow_style=None
+    )
+
+
+def _all_replicated(study: Study) -> dict[str, Any]:
+    if not study.judged:
+        return {"inputs": [], "output": []}
+    found = study.judged[0]
+    return {"inputs": ["R"] * len(found.call.tensors), "output": ["R"] * len(found.outputs)}
+
+
+def _entry(clause: Clause) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "inputs": [str(t) for t in clause.inputs],
+        "output": [str(t) for t in clause.outputs],
+    }
+    if clause.when:
+        entry["condition"] = " and ".join(clause.when)
+    if clause.shards != "any":
+        entry["shards"] = clause.shards
+    if clause.local:
+        entry["local_form"] = clause.local
+    entry["justification"] = clause.reason
+    return entry
+
+
+def _depends_on_dim(clause: Clause) -> bool:
+    return any(t.kind == "S" for t in (*clause.inputs, *clause.outputs)) and bool(clause.when)
+
+
+def _rest(judged: Any) -> str:
+    call = judged.call
+    return str([leaf for i, leaf in enumerate(call.leaves) if i not in call.slots])
+
+
+def _analysis(study: Study) -> dict[str, Any]:
+    """What the clauses show: how dims are used, and in what the operator is linear or monotone."""
+    clauses = study.rule.clauses if study.rule is not None else ()
+    arguments = {name for j in study.judged for _, name, _ in j.call.named_leaves()}
+    contracted = any(c.reason.startswith("contracted") for c in clauses)
+    conditions = {atom for c in clauses for atom in c.when if " d" in f" {atom}"}
+    moves = {c.inputs[0].inside for c in clauses if len(c.inputs) == 1 and c.inputs[0].kind == "P"}
+    if {"sum", "avg", "max", "min"} <= moves:
+        category = "data movement"
+    elif contracted and len({t.inside for c in clauses for t in c.inputs if t.kind == "S"}) > 1:
+        category = "contraction"
+    elif contracted:
+        category = "reduction"
+    elif conditions:
+        category = "cross-dim operation"
+    else:
+        category = "elementwise" if clauses else "none of the known kinds"
+    properties = [c.reason for c in clauses if c.reason.startswith(("linear", "monotone", "contracted"))]
+    return {
+        "category": category,
+        "dim_parameter": next((name for name in DIM_ARGUMENTS if name in arguments), None),
+        "mathematical_properties": list(dict.fromkeys(properties)),
+    }

@@ -1,0 +1,35 @@
+"""How a call may be sharded, found by running it on pieces and comparing with the whole."""
+
+from ._discover import Policy, check, discover, refuted, require_operator
+from ._experiment import Case
+from ._found import Counterexample, Found, Verdict
+from ._given import held_as_given
+from ._isolated import Crash, discover_isolated, run_isolated
+from ._judge import Expected
+from ._laboratory import Laboratory, Unjudgeable, changes_nothing
+from ._values import adversarial, ascending, generators, negative, normal
+
+__all__ = [
+    "Case",
+    "Counterexample",
+    "Crash",
+    "Expected",
+    "Found",
+    "Laboratory",
+    "Policy",
+    "Unjudgeable",
+    "Verdict",
+    "adversarial",
+    "ascending",
+    "changes_nothing",
+    "check",
+    "discover",
+    "discover_isolated",
+    "generators",
+    "held_as_given",
+    "negative",
+    "normal",
+    "refuted",
+    "require_operator",
+    "run_isolated",
+]

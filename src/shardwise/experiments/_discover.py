@@ -1,0 +1,338 @@
+"""`discover` and `check`: which rows hold for a call, found by experiment.
+
+Every placement of the inputs meets the experiments in turn and leaves when nothing about its outputs is left to
+claim. Most leave at the first, so the whole search costs little more than the rows that hold.
+"""
+
+import functools
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor.placement_types import Placement, Replicate
+from torch.utils import _pytree as pytree
+
+from ..calls import Call, Dispatched, dispatched, size_leaves
+from ..errors import UsageError, require
+from ..forms import require_form
+from ..placements import PARTIALS, Row, is_partial, is_replicate, is_shard, partials_of, placement_text
+from ._candidates import combinations, placements_of
+from ._experiment import CLAIMED
+from ._found import Found, Verdict, refutation
+from ._judge import Expected
+from ._laboratory import RANKS, Laboratory, Unjudgeable, refuse_strange
+from ._trial import Trial, maximal, replicated_partials, with_less_partials
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What discovery considers. `narrowing` accepts partial sums through a cast to a narrower float, which
+    rounds every piece before they are added. `empty` lets ranks run on empty pieces, which ends the process in a
+    few native kernels."""
+
+    partials: tuple[str, ...] = ("sum", "avg", "max", "min")
+    narrowing: bool = False
+    ranks: tuple[int, ...] = RANKS
+    empty: bool = True
+
+    def __post_init__(self) -> None:
+        require(self.partials, (tuple, list), "partials", "a tuple such as ('sum', 'max')")
+        require(self.ranks, (tuple, list), "ranks", f"a tuple of some of {RANKS}")
+        for reduction in self.partials:
+            if reduction not in PARTIALS:
+                raise UsageError(f"unknown reduction {reduction!r}: use some of {', '.join(PARTIALS)}")
+        if not self.ranks or not set(self.ranks) <= set(RANKS):
+            raise UsageError(f"experiments on {self.ranks} ranks are not made: use some of {RANKS}")
+
+
+def _undisturbed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run without gradients, numpy's warnings about infinities and the cyclic garbage collector, which would
+    otherwise take a third of the time."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.no_grad(), np.errstate(all="ignore"):
+                return function(*args, **kwargs)
+        finally:
+            if collecting:
+                gc.enable()
+
+    return run
+
+
+@_undisturbed
+def discover(op: Callable[..., Any], /, *args: Any, policy: Policy | None = None, **kwargs: Any) -> Found:
+    """All rows that hold for the call `op(*args, **kwargs)`, beside the all-replicated one.
+
+    The tensors are examples: they give shapes and dtypes, and their values join the generated ones. Only maximal
+    rows are listed: one that takes P(avg), P(max) or P(min) also takes R there.
+
+    >>> found = discover(torch.softmax, torch.rand(4, 6, 8), dim=1)
+    >>> [str(row) for row in found.rows]
+    ['S(0) -> S(0)', 'S(2) -> S(2)']
+    """
+    policy = _policy(policy)
+    started = time.process_time()
+    call = _bind(op, args, kwargs)
+    overloads: tuple[str, ...] = ()
+    try:
+        refuse_strange(call)
+        front = dispatched(call)
+        overloads = front.overloads
+        laboratory = _laboratory(call, front, policy)
+    except Unjudgeable as why:
+        return Found(call.name, overloads, why.verdict, why.reason, seconds=time.process_time() - started)
+    trials = {}
+    rows: dict[Row, Counter[str]] = {}
+    candidates = list(combinations(laboratory.call, policy.partials))
+    if size_leaves(laboratory.call):
+        # With local sizes even replicated inputs, or none, can give sharded outputs: new_zeros, expand.
+        candidates.append((Replicate(),) * len(laboratory.call.tensors))
+    refused: set[tuple[Placement, ...]] = set()
+    refuted: set[tuple[Placement, ...]] = set()
+    for inputs in candidates:
+        # Pieces of partials have the shapes of the whole: what raises on these shapes with R raises with P.
+        whole = replicated_partials(inputs)
+        if whole in refused and whole != inputs:
+            continue
+        # R is one way of splitting some partials: what does not hold with R does not hold with these.
+        if any(less in refuted for less in with_less_partials(inputs, laboratory.mutated)):
+            refuted.add(inputs)
+            continue
+        trial = _try(front, laboratory, inputs, policy)
+        trials[inputs] = trial
+        if trial.raised_at_once and not trial.alive:
+            refused.add(inputs)
+        if not trial.alive:
+            refuted.add(inputs)
+        rows |= {front.user_row(row): evidence for row, evidence in trial.rows()}
+    kept = maximal(rows)
+    return Found(
+        op=call.name,
+        overloads=front.overloads,
+        verdict="rows" if kept else "no valid rows",
+        evidence=kept,
+        trials=trials,
+        dispatched=front,
+        experiments=sum(t.experiments for t in trials.values()),
+        combinations=sum(t.judged for t in trials.values()),
+        ignores_values=all(laboratory.ignores_values),
+        generators=len({e.generator for e in laboratory.experiments}),
+        seconds=time.process_time() - started,
+    )
+
+
+@_undisturbed
+def check(
+    op: Callable[..., Any], row: Row | str, /, *args: Any, policy: Policy | None = None, **kwargs: Any
+) -> Verdict:
+    """Try to refute one row for the call `op(*args, **kwargs)`.
+
+    The verdict is true if every experiment agrees for even shards at least (`shards` says for which), and carries
+    a counterexample if values differ. A row may name the local form by which the ranks run.
+
+    >>> bool(check(torch.abs, "P(sum) -> P(sum)", torch.rand(4, 6)))
+    False
+    >>> table, tokens = torch.rand(12, 4), torch.randint(12, (5,))
+    >>> bool(check(torch.ops.aten.embedding.default, "S(0), R -> P(sum) with local lookup", table, tokens))
+    True
+    """
+    policy = _policy(policy)
+    row = row if isinstance(row, Row) else Row.parse(row)
+    call = _bind(op, args, kwargs)
+    _check_inputs(row, call)
+    try:
+        refuse_strange(call)
+        front = dispatched(call)
+        laboratory = _laboratory(call, front, policy)
+    except Unjudgeable as why:
+        return Verdict(row, False, f"{why.verdict}: {why.reason}")
+    _check_outputs(row, front, laboratory)
+    if row.local is not None:
+        require_form(row.local, front.judged.op)
+    inputs = front.judged_inputs(row.inputs)
+    outputs = _output_options(laboratory, policy, inputs)
+    for position, placement in zip(front.outputs, row.outputs, strict=True):
+        outputs[position] = None if placement is None else [placement]
+    best: Verdict | None = None
+    forms: tuple[str | None, ...] = (None, "sizes") if size_leaves(laboratory.call) else (None,)
+    for local in forms if row.local is None else (row.local,):
+        trial = _run(laboratory, Trial(inputs, outputs, local, front.outputs))
+        verdict = _verdict(row, trial, front, laboratory, policy)
+        if verdict:
+            return verdict
+        best = best if best is not None and best.counterexample is not None else verdict
+    assert best is not None
+    return best
+
+
+@_undisturbed
+def refuted(call: Call, rows: Sequence[Row]) -> list[Row]:
+    """Those of some rows claimed of a call that an experiment contradicts, for shards of which they are claimed. None
+    are where the call cannot be judged."""
+    try:
+        refuse_strange(call)
+        laboratory = Laboratory(call, (call.name,))
+    except Unjudgeable:
+        return []
+    wrong = []
+    for row in rows:
+        outputs = _output_options(laboratory, Policy(), row.inputs)
+        outputs[: len(row.outputs)] = [None if p is None else [p] for p in row.outputs]
+        trial = _run(laboratory, Trial(row.inputs, outputs, row.local, range(len(row.outputs))))
+        claims = [claim for by_placement in trial.claims for claim in (by_placement or {}).values()]
+        if any(case in claim.failed for claim in claims for case in CLAIMED[row.shards]):
+            wrong.append(row)
+    return wrong
+
+
+def _laboratory(call: Call, front: Dispatched, policy: Policy) -> Laboratory:
+    return Laboratory(front.judged, (call.name, front.judged.name), policy.ranks, policy.empty)
+
+
+def _policy(policy: Policy | None) -> Policy:
+    require(policy, (Policy, NoneType), "policy", "a Policy, such as Policy(partials=('sum',))")
+    return policy or Policy()
+
+
+def _bind(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
+    require_operator(op)
+    return Call.of(op, *pytree.tree_map(_on_cpu, (list(args), kwargs)))
+
+
+def _on_cpu(value: Any) -> Any:
+    """Experiments run on the CPU, whatever device the example is on."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.is_meta:
+        raise UsageError("experiments need values, but the example has tensors of the meta device")
+    return value.cpu()
+
+
+def require_operator(op: Any) -> None:
+    if not callable(op):
+        raise UsageError(
+            f"{op!r} is not an operator: give a function such as torch.mm, then the call's arguments"
+        )
+
+
+def _try(front: Dispatched, laboratory: Laboratory, inputs: tuple[Placement, ...], policy: Policy) -> Trial:
+    """The trial of one placement of the inputs: as it stands, then with local sizes where arguments name some."""
+    outputs = _output_options(laboratory, policy, inputs)
+    if not policy.narrowing and _adds(inputs):
+        for i, narrows in enumerate(laboratory.narrows):
+            if narrows and outputs[i] is not None:
+                outputs[i] = [p for p in outputs[i] or () if not is_partial(p)]
+    trial = _run(laboratory, Trial(inputs, outputs))
+    sharded_and_raised = trial.raised_at_once and not any(is_partial(p) for p in inputs)
+    if size_leaves(laboratory.call) and (sharded_and_raised or all(is_replicate(p) for p in inputs)):
+        with_sizes = _run(laboratory, Trial(inputs, outputs, "sizes", front.outputs))
+        if next(with_sizes.rows(), None) is not None:
+            return with_sizes
+    return trial
+
+
+def _run(laboratory: Laboratory, trial: Trial) -> Trial:
+    for experiment in laboratory.experiments:
+        trial.meet(experiment)
+        if not trial.alive:
+            break
+    return trial
+
+
+def _output_options(
+    laboratory: Laboratory, policy: Policy, inputs: Sequence[Placement]
+) -> list[list[Placement] | None]:
+    """Placements each output may be given; None for outputs that are no tensors. An output that ignores the
+    values is not called partial: it would be so by accident. An input written in place keeps its placement; one that is
+    given another shape in place is the output itself."""
+    first = laboratory.experiments[0]
+    options: list[list[Placement] | None] = []
+    returned = len(first.outputs) - len(laboratory.mutated)
+    for i, expected in enumerate(first.outputs):
+        if i >= returned:
+            written = laboratory.mutated[i - returned]
+            kept = expected.shape == first.inputs[written].shape
+            options.append([inputs[written]] if kept else None)
+            continue
+        if not isinstance(expected, Expected):
+            options.append(None)
+            continue
+        placements = placements_of(laboratory.output_shapes[i], expected.dtype, policy.partials)
+        if laboratory.ignores_values[i]:
+            placements = [p for p in placements if not is_partial(p)]
+        options.append(placements)
+    return options
+
+
+def _adds(inputs: Sequence[Placement]) -> bool:
+    """True if an input is a partial whose pieces are added or multiplied, not compared."""
+    return any(is_partial(p) and p.reduce_op in ("sum", "avg", "product") for p in inputs)
+
+
+def _verdict(row: Row, trial: Trial, front: Dispatched, laboratory: Laboratory, policy: Policy) -> Verdict:
+    claimed: list[Placement | None] = [None] * len(trial.claims)
+    for position, placement in zip(front.outputs, row.outputs, strict=True):
+        claimed[position] = placement
+    judged = Row(trial.inputs, tuple(claimed), row.shards, trial.local)
+    example = refutation(trial, judged)
+    for position in front.outputs:
+        placement, dtype = claimed[position], laboratory.experiments[0].dtypes[position]
+        if placement is None or dtype is None or not is_partial(placement):
+            continue
+        if laboratory.narrows[position] and not policy.narrowing and _adds(row.inputs):
+            reason = "narrowing: every piece would be rounded to a narrower dtype before they are reduced"
+            return Verdict(
+                row, False, reason, counterexample=example or laboratory.rounding(judged, position)
+            )
+        if not partials_of(dtype, [placement.reduce_op]):
+            reason = f"an output of {dtype} is never {placement_text(placement)}"
+            return Verdict(row, False, reason, counterexample=example)
+    survived = next(trial.rows(), None)
+    if survived is None:
+        reason = example.reason if example else "no experiment gave values that could tell"
+        return Verdict(row, False, reason, counterexample=example)
+    found, evidence = survived
+    reason = f"survived {evidence.total()} experiments"
+    if found.shards == "even":
+        reason += ", for even shards only"
+    return Verdict(row, True, reason, found.shards, evidence)
+
+
+def _check_inputs(row: Row, call: Call) -> None:
+    tensors = call.tensors
+    if len(row.inputs) != len(tensors):
+        raise UsageError(
+            f"row '{row}' has {len(row.inputs)} inputs, but {call.name} was given {len(tensors)} tensors"
+        )
+    for i, (placement, tensor) in enumerate(zip(row.inputs, tensors, strict=True)):
+        if is_shard(placement) and placement.dim >= tensor.ndim:
+            raise UsageError(
+                f"row '{row}' shards dim {placement.dim} of input {i}, "
+                f"but that has shape {tuple(tensor.shape)}, dims 0 to {tensor.ndim - 1}"
+            )
+
+
+def _check_outputs(row: Row, front: Dispatched, laboratory: Laboratory) -> None:
+    expected = [laboratory.experiments[0].outputs[i] for i in front.outputs]
+    if len(row.outputs) != len(expected):
+        raise UsageError(
+            f"row '{row}' has {len(row.outputs)} outputs, but {front.judged.name} returns {len(expected)}"
+        )
+    for i, (placement, output) in enumerate(zip(row.outputs, expected, strict=True)):
+        if placement is None or not is_shard(placement) or not isinstance(output, Expected):
+            continue
+        if placement.dim >= len(output.shape):
+            raise UsageError(
+                f"row '{row}' shards dim {placement.dim} of output {i}, but that has {len(output.shape)} dims"
+            )

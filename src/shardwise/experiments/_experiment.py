@@ -1,0 +1,203 @@
+"""An experiment: one call at certain sizes and values, on a number of ranks.
+
+It holds the whole inputs and outputs, cuts the inputs into local pieces as asked, runs the call on each rank's
+pieces, and says what the local outputs agree with. Pieces are cut once and serve every row. An input that the
+call writes to counts as one more output, after those it returns.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor.placement_types import Placement
+
+from ..calls import Call, Sized, flat_outputs
+from ..errors import first_line
+from ..forms import Piece, local_call
+from ..placements import Shards, is_partial, is_replicate, is_shard, shard_sizes, split
+from ._judge import Expected, array
+from ._partials import Pieces
+
+# What the shards of one run look like: none sharded, or the worst of the sharded dims.
+Case = Literal["whole", "even", "uneven", "empty"]
+CASES: tuple[Case, ...] = ("whole", "even", "uneven", "empty")
+# The cases that a row speaks of, by the shards for which it is said to hold.
+CLAIMED: dict[Shards, tuple[Case, ...]] = {"any": CASES, "nonempty": CASES[:3], "even": CASES[:2]}
+
+# Local outputs: for each output, the arrays of all ranks.
+Local = list[list[np.ndarray]]
+
+
+class LocalRunFailed(Exception):
+    """The operator raised on local pieces, or gave outputs that no placement describes."""
+
+
+class Experiment:
+    def __init__(
+        self,
+        sized: Sized,
+        ranks: int,
+        generator: str,
+        inputs: Sequence[Tensor],
+        way: str,
+        special_input: int | None = None,
+        mutated: tuple[int, ...] = (),
+    ) -> None:
+        self.sized = sized
+        self.call: Call = sized.call
+        self.ranks = ranks
+        self.generator = generator
+        self.inputs = inputs
+        self.way = way
+        self.special_input = special_input
+        self.mutated = mutated
+        self.allows_empty = True
+        self._pieces: dict[tuple[int, Placement], list[Tensor]] = {}
+        self._partials: dict[int, Pieces] = {}
+        self._cases: dict[int, Case] = {}
+        copies = [t.clone() for t in inputs]
+        results = [*self.call.run(copies), *(copies[i] for i in mutated)]
+        finite = special_input is None
+        self.outputs = [Expected(r, finite, inputs) if isinstance(r, Tensor) else r for r in results]
+        self.dtypes = [r.dtype if isinstance(r, Tensor) else None for r in results]
+
+    def __repr__(self) -> str:
+        shapes = " ".join(str(s) for s in self.sized.shapes)
+        return f"{self.generator} values, shapes {shapes}, {self.ranks} ranks, partials split {self.way!r}"
+
+    def fits(self, inputs: Sequence[Placement]) -> bool:
+        """Infinities and NaN test the input they sit in: beside other inputs that are partial, inf - inf on one
+        rank is an accident of where the infinity came from, not a fault of the row."""
+        if not self.allows_empty and self.input_case(inputs) == "empty":
+            return False
+        special = self.special_input
+        if special is None or is_partial(inputs[special]):
+            return True
+        return not any(is_partial(p) for p in inputs)
+
+    def may_cancel(self, inputs: Sequence[Placement], output: Placement) -> bool:
+        """True if the ranks' parts of a sum may be inf - inf, or 0 * inf: where every rank has the same infinity, each
+        multiplies it by values of its own, of either sign or none."""
+        special = self.special_input
+        return (
+            special is not None
+            and is_replicate(inputs[special])
+            and is_partial(output)
+            and output.reduce_op in ("sum", "avg")
+        )
+
+    def size_case(self, size: int) -> Case:
+        case = self._cases.get(size)
+        if case is None:
+            sizes = shard_sizes(size, self.ranks)
+            case = "even" if min(sizes) == max(sizes) else "uneven" if min(sizes) else "empty"
+            self._cases[size] = case
+        return case
+
+    def input_case(self, inputs: Sequence[Placement]) -> Case:
+        case: Case = "whole"
+        for shape, placement in zip(self.sized.shapes, inputs, strict=True):
+            if is_shard(placement):
+                case = worst(case, self.size_case(shape[placement.dim]))
+        return case
+
+    def row_case(self, input_case: Case, output: int, placement: Placement) -> Case:
+        """The case of a row: an output may be cut worse than the inputs (a view that splits a dim)."""
+        if is_shard(placement):
+            return worst(input_case, self.size_case(self.outputs[output].shape[placement.dim]))
+        return input_case
+
+    def pieces(self, index: int, placement: Placement) -> list[Tensor]:
+        key = (index, placement)
+        known = self._pieces.get(key)
+        if known is None:
+            known = self._pieces[key] = self._cut(index, placement)
+        return known
+
+    def _cut(self, index: int, placement: Placement) -> list[Tensor]:
+        tensor = self.inputs[index]
+        if is_partial(placement):
+            if index not in self._partials:
+                seed, finite = 10 * index + self.ranks, self.special_input != index
+                self._partials[index] = Pieces(tensor, self.ranks, self.way, seed, finite)
+            return self._partials[index].of(placement.reduce_op)
+        if is_replicate(placement):
+            return [tensor.contiguous()] * self.ranks
+        # A piece that is a view would show `as_strided` the others.
+        plain = torch.contiguous_format
+        return [piece.clone(memory_format=plain) for piece in split(tensor, placement, self.ranks)]
+
+    def run(
+        self,
+        inputs: Sequence[Placement],
+        local: str | None = None,
+        outputs: Sequence[Placement | None] = (),
+    ) -> Local:
+        """Run every rank on its pieces, by the local form `local` where one is named; that may depend on how the
+        outputs are placed (None where that is open)."""
+        cut = [self.pieces(i, placement) for i, placement in enumerate(inputs)]
+        results: list[list[Any]] = []
+        runner = self.call.runner
+        for rank in range(self.ranks):
+            held = [pieces[rank] for pieces in cut]
+            for i in self.mutated:
+                held[i] = held[i].clone()
+            try:
+                if local is None:
+                    flat = flat_outputs(runner(held))
+                else:
+                    flat = flat_outputs(self._run_local_form(local, rank, held, inputs, outputs))
+            except Exception as error:
+                raise LocalRunFailed(f"rank {rank} raised: {first_line(error)}") from error
+            results.append([*flat, *(held[i] for i in self.mutated)] if self.mutated else flat)
+        return self._arrays(results)
+
+    def _run_local_form(
+        self,
+        form: str,
+        rank: int,
+        held: list[Tensor],
+        inputs: Sequence[Placement],
+        outputs: Sequence[Placement | None],
+    ) -> Any:
+        args, kwargs = self.call.arguments(held)
+        shapes = [r.shape if isinstance(r, Expected) else None for r in self.outputs]
+        given = [self._piece(s, p, rank) for s, p in zip(self.sized.shapes, inputs, strict=True)]
+        made = [None if s is None else self._piece(s, p, rank) for s, p in zip(shapes, outputs, strict=True)]
+        return local_call(form, self.call.guarded_op, args, kwargs, given, made)
+
+    def _piece(self, shape: tuple[int, ...], placement: Placement | None, rank: int) -> Piece:
+        if placement is None or not is_shard(placement):
+            return Piece.whole(shape)
+        if hasattr(placement, "split_factor"):
+            raise LocalRunFailed("local forms are for plain shards: what a strided one holds lies apart")
+        dim, sizes = placement.dim, shard_sizes(shape[placement.dim], self.ranks)
+        start = [0] * len(shape)
+        start[dim] = sum(sizes[:rank])
+        return Piece(shape, (*shape[:dim], sizes[rank], *shape[dim + 1 :]), tuple(start))
+
+    def _arrays(self, outputs: list[list[Any]]) -> Local:
+        local: Local = []
+        for i, expected in enumerate(self.outputs):
+            values = [ranks[i] if i < len(ranks) else None for ranks in outputs]
+            if isinstance(expected, Expected):
+                dtype, arrays = self.dtypes[i], []
+                for value in values:
+                    if not isinstance(value, Tensor) or value.dtype is not dtype:
+                        raise LocalRunFailed(f"output {i} is not a tensor of {dtype} on every rank")
+                    arrays.append(array(value))
+                local.append(arrays)
+            else:
+                if any(isinstance(v, Tensor) or v != expected for v in values):
+                    raise LocalRunFailed(f"output {i}, which is not a tensor, differs between ranks")
+                local.append([])
+        return local
+
+
+_ORDER = {case: i for i, case in enumerate(CASES)}
+
+
+def worst(first: Case, second: Case) -> Case:
+    return first if _ORDER[first] >= _ORDER[second] else second

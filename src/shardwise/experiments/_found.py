@@ -1,0 +1,168 @@
+"""What discovery and checking return: rows with their evidence, and refutations that can be replayed."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.distributed.tensor.placement_types import Placement
+
+from ..calls import Dispatched
+from ..placements import Row, Shards, is_shard
+from ._experiment import CASES, Experiment, LocalRunFailed
+from ._trial import Trial, replicated_partials
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """An experiment in which a row fails: the same inputs and pieces, run again by `replay`."""
+
+    row: Row
+    output: int
+    experiment: Experiment
+    reason: str
+
+    @property
+    def inputs(self) -> Sequence[Tensor]:
+        """The whole inputs."""
+        return self.experiment.inputs
+
+    @property
+    def pieces(self) -> list[list[Tensor]]:
+        """For each input, the pieces of all ranks."""
+        return [self.experiment.pieces(i, p) for i, p in enumerate(self.row.inputs)]
+
+    @property
+    def expected(self) -> Any:
+        """The output of the whole call."""
+        return self.experiment.outputs[self.output].array
+
+    def replay(self) -> bool:
+        """Run it again; True if the row fails again."""
+        placement = self.row.outputs[self.output]
+        assert placement is not None
+        try:
+            local = self.experiment.run(self.row.inputs, self.row.local, self.row.outputs)
+        except LocalRunFailed:
+            return True
+        return not self.experiment.outputs[self.output].agrees(local[self.output], placement)
+
+    def shown(self) -> str:
+        """What happened on each rank, where it differs first."""
+        experiment, expected = self.experiment, self.experiment.outputs[self.output]
+        lines = [f"with {experiment!r}: {self.reason}"]
+        placement = self.row.outputs[self.output]
+        if self.reason != "values differ" or placement is None:
+            return lines[0]
+        local = experiment.run(self.row.inputs, self.row.local, self.row.outputs)[self.output]
+        if is_shard(placement) or any(piece.shape != expected.shape for piece in local):
+            lines.append(
+                f"the whole output has shape {expected.shape}, the ranks' {[p.shape for p in local]}"
+            )
+            return "\n".join(lines)
+        with np.errstate(all="ignore"):
+            place = expected.first_difference(local, placement)
+        whole = expected.array[place] if place else expected.array
+        ranks = ", ".join(f"{piece[place]:.6g}" for piece in local)
+        at = f"at {tuple(int(i) for i in place)} " if place else ""
+        lines.append(f"{at}the whole output is {whole:.6g}; the ranks have {ranks}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return f"{self.row} fails ({self.reason}) with {self.experiment!r}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer to one claim: true if no experiment refuted it."""
+
+    row: Row
+    valid: bool
+    reason: str
+    shards: Shards | None = None
+    evidence: Counter[str] = field(default_factory=Counter)
+    counterexample: Counterexample | None = None
+
+    def __bool__(self) -> bool:
+        return self.valid
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "row": str(self.row),
+            "valid": self.valid,
+            "shards": self.shards,
+            "reason": self.reason,
+            "evidence": dict(self.evidence),
+            "counterexample": None if self.counterexample is None else repr(self.counterexample.experiment),
+        }
+
+
+@dataclass(frozen=True)
+class Found:
+    """How a call may be sharded: `rows` beside the all-replicated one, each with its `evidence`.
+
+    `generators` is how many kinds of values the call took; an operator that refuses most says little by the rest.
+    `combinations` counts what was judged: placements of the inputs and an output, held against one run of all ranks.
+    """
+
+    op: str
+    overloads: tuple[str, ...]
+    verdict: str
+    reason: str = ""
+    evidence: dict[Row, Counter[str]] = field(default_factory=dict)
+    trials: dict[tuple[Placement, ...], Trial] = field(default_factory=dict, repr=False)
+    dispatched: Dispatched | None = field(default=None, repr=False)
+    experiments: int = 0
+    combinations: int = 0
+    ignores_values: bool = False
+    generators: int = 0
+    seconds: float = 0.0
+
+    @property
+    def rows(self) -> list[Row]:
+        return list(self.evidence)
+
+    def counterexample(self, row: Row | str) -> Counterexample | None:
+        """The experiment that refuted a row, if one did."""
+        row = Row.parse(row) if isinstance(row, str) else row
+        if self.dispatched is None:
+            return None
+        inputs = self.dispatched.judged_inputs(row.inputs)
+        # Placements that differ in partials from ones that raise were not tried: they raise alike.
+        trial = self.trials.get(inputs) or self.trials.get(replicated_partials(inputs))
+        if trial is None:
+            return None
+        outputs: list[Placement | None] = [None] * len(trial.claims)
+        for position, placement in zip(self.dispatched.outputs, row.outputs, strict=True):
+            outputs[position] = placement
+        return refutation(trial, Row(inputs, tuple(outputs), row.shards, trial.local))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "op": self.op,
+            "overloads": list(self.overloads),
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "rows": [{**row.to_json(), "evidence": dict(e)} for row, e in self.evidence.items()],
+            "experiments": self.experiments,
+            "combinations": self.combinations,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def __str__(self) -> str:
+        head = f"{self.op}: {self.verdict}" + (f" ({self.reason})" if self.reason else "")
+        return "\n".join([head, *(f"  {row}" for row in self.rows)])
+
+
+def refutation(trial: Trial, row: Row) -> Counterexample | None:
+    """The first experiment in which one of the row's outputs was not placed as it says."""
+    for i, (claims, placement) in enumerate(zip(trial.claims, row.outputs, strict=True)):
+        if claims is None or placement not in claims:
+            continue
+        claim = claims[placement]
+        for case in CASES:
+            if case in claim.failed:
+                return Counterexample(row, i, claim.failed[case], claim.reasons[case])
+    return None

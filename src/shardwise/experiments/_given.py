@@ -1,0 +1,37 @@
+"""Rows held against a call as it is: its own sizes and values, and no placements but theirs.
+
+Discovery also runs what nobody claims, on values that it draws. Kernels that trust their integers (indices in range,
+offsets that ascend), or that tensors which come together are of one size, end the process then. Of such an operator
+only rows that someone claims can be tried, on a call that is known to be sound.
+"""
+
+from collections.abc import Sequence
+
+from ..calls import Call, example_sizes
+from ..placements import Row
+from ._experiment import CLAIMED, Experiment, LocalRunFailed
+
+
+def held_as_given(call: Call, rows: Sequence[Row], ranks: int, way: str = "uneven") -> dict[Row, bool]:
+    """Whether each row holds for the call on this number of ranks, those left out that do not claim its sizes; partials
+    are split as `way` says."""
+    experiment = Experiment(example_sizes(call), ranks, "given", call.tensors, way, mutated=call.mutated)
+    held: dict[Row, bool] = {}
+    # Tensors that are written in place count as results, too, and stay as they were placed.
+    for row in rows:
+        outputs = (*row.outputs, *(row.inputs[i] for i in call.mutated))
+        case = experiment.input_case(row.inputs)
+        for i, placement in enumerate(outputs):
+            case = case if placement is None else experiment.row_case(case, i, placement)
+        if case not in CLAIMED[row.shards]:
+            continue
+        try:
+            local = experiment.run(row.inputs, row.local, outputs)
+        except LocalRunFailed:
+            held[row] = False
+            continue
+        held[row] = all(
+            placement is None or expected.agrees(pieces, placement)
+            for expected, pieces, placement in zip(experiment.outputs, local, outputs, strict=True)
+        )
+    return held

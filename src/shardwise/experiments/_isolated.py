@@ -1,0 +1,92 @@
+"""Running discovery in a child process, so that a crash of a native kernel costs one answer and nothing else."""
+
+import faulthandler
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..calls import op_name
+from ..errors import UsageError, first_line
+from ..progress import Progress
+from ._discover import Policy, discover
+from ._found import Found
+
+
+def discover_isolated(
+    op: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], policy: Policy
+) -> Found:
+    """`discover` in a child process. If a kernel crashes, once more without empty shards, which is where most
+    crashes come from; if it crashes again, the verdict is "crashed"."""
+    for attempt in (policy, replace(policy, empty=False)):
+        result = run_isolated(partial(_bare, op, args, kwargs, attempt))
+        if not isinstance(result, Crash):
+            return result
+    return Found(op_name(op), (), "crashed", f"its process ended with {result}")
+
+
+class Crash(str):
+    """What ended a child process: the name of a signal, or an exception."""
+
+
+def run_isolated(
+    function: Callable[..., Any], timeout: float | None = 600, progress: Progress | None = None
+) -> Any:
+    """The function's result from a forked child; a `Crash` if a signal ended it, or after `timeout` seconds without
+    a word from it.
+
+    A `UsageError` is raised here as it was there. With `progress` the function is given one to tell, and what it
+    tells there is told here.
+    """
+    context = multiprocessing.get_context("fork")
+    receiving, sending = context.Pipe(duplex=False)
+    child = context.Process(target=_send, args=(sending, function, progress is not None), daemon=True)
+    child.start()
+    sending.close()
+    try:
+        outcome = "told"
+        while outcome == "told":
+            if not receiving.poll(timeout):
+                return Crash("timeout")
+            outcome, value = receiving.recv()
+            if outcome == "told" and progress is not None:
+                progress(*value)
+    except EOFError:
+        child.join()
+        code = child.exitcode or 0
+        return Crash(signal.Signals(-code).name if code < 0 else f"exit status {code}")
+    finally:
+        child.kill()
+        child.join()
+    if outcome == "usage":
+        raise UsageError(value)
+    if outcome == "raised":
+        return Crash(value)
+    return value
+
+
+def _send(sending: Any, function: Callable[..., Any], telling: bool) -> None:
+    def tell(stage: str, done: float = 0, total: float | None = None, **_: Any) -> None:
+        sending.send(("told", (stage, done, total)))
+
+    with open(os.devnull, "w") as nowhere:
+        for stream in (1, 2):  # kernels print warnings about the strange values they are given, on either
+            os.dup2(nowhere.fileno(), stream)
+    faulthandler.disable()  # a crash is an answer here
+    torch.set_num_threads(1)  # a forked child that asks OpenMP for its parent's threads waits forever
+    try:
+        sending.send(("ok", function(tell) if telling else function()))
+    except UsageError as error:
+        sending.send(("usage", str(error)))
+    except Exception as error:
+        sending.send(("raised", f"{type(error).__name__}: {first_line(error)}"))
+
+
+def _bare(op: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], policy: Policy) -> Found:
+    """What was found without the experiments, which do not travel between processes."""
+    return replace(discover(op, *args, policy=policy, **kwargs), trials={}, dispatched=None)

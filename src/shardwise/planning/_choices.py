@@ -1,0 +1,172 @@
+"""The choices of a node: every valid combination of one row per mesh axis, as arrays over the choices.
+
+Layouts are numbered once per mesh. A choice gives every tensor of the call a layout, so it is a tuple of numbers;
+tables between nodes are indexed by them, and kinds of calls that occur often are worked out once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+from torch.distributed.tensor.placement_types import Placement
+
+from ..calls import Shape
+from ..expansion import sizes_fit
+from ..graph import TensorInfo
+from ..layout import Layout, mixes_partials
+from ..mesh import Mesh
+from ..placements import Row, parse_placement, shard
+
+
+class Layouts:
+    """The layouts of one mesh by number, and the sizes of what the first rank, which holds most, has of a tensor."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self.all: list[Layout] = []
+        self._numbers: dict[tuple[Placement, ...], int] = {}
+        self._local: dict[tuple[int, Shape], Shape] = {}
+        self.replicated = self.number((parse_placement("R"),) * mesh.ndim)
+
+    def number(self, placements: tuple[Placement, ...]) -> int:
+        """The number of a layout; -1 if the placements make none."""
+        if placements not in self._numbers:
+            found = -1
+            if not mixes_partials(placements):
+                found = len(self.all)
+                self.all.append(Layout(self.mesh, placements))
+            self._numbers[placements] = found
+        return self._numbers[placements]
+
+    def of(self, layout: Layout) -> int:
+        return self.number(layout.to_placements())
+
+    def local_shape(self, number: int, shape: Shape) -> Shape:
+        key = number, shape
+        if key not in self._local:
+            self._local[key] = self.all[number].local_shape(shape)
+        return self._local[key]
+
+    def local(self, number: int, tensor: TensorInfo) -> TensorInfo:
+        shape = self.local_shape(number, tensor.shape)
+        stride = tensor.stride
+        if stride is not None and 0 not in stride:
+            stride = None  # a piece is packed; only a repeated dim stays one
+        return TensorInfo(shape, tensor.dtype, stride)
+
+    def bytes(self, number: int, tensor: TensorInfo) -> int:
+        return int(np.prod(self.local_shape(number, tensor.shape), dtype=np.int64)) * tensor.dtype.itemsize
+
+    def without_partials(self, shape: Shape) -> list[int]:
+        """The layouts that an input or output of the graph may have: replicated or sharded on each axis.
+
+        A dim is not cut into more pieces than it has elements.
+        """
+        options = [parse_placement("R"), *(shard(dim) for dim, size in enumerate(shape) if size > 1)]
+        found = []
+        for chosen in product(*(options if size > 1 else options[:1] for size in self.mesh.shape)):
+            layout = self.all[self.number(chosen)]
+            if all(layout.shards(dim) <= shape[dim] for dim in layout.sharded_dims):
+                found.append(self.number(chosen))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """`inputs[i][c]` and `outputs[o][c]` are the numbers of the layouts that choice `c` gives a tensor."""
+
+    per_axis: np.ndarray
+    rows: tuple[Row, ...]
+    inputs: tuple[np.ndarray, ...]
+    outputs: tuple[np.ndarray | None, ...]
+
+    def __len__(self) -> int:
+        return len(self.per_axis)
+
+    def rows_of(self, choice: int) -> tuple[Row, ...]:
+        return tuple(self.rows[row] for row in self.per_axis[choice])
+
+    @cached_property
+    def find(self) -> dict[tuple[int, ...], int]:
+        return {tuple(rows): choice for choice, rows in enumerate(self.per_axis.tolist())}
+
+
+def choices_of(
+    rows: Sequence[Row], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo | None], layouts: Layouts
+) -> Choices:
+    """All valid combinations of the rows for a call, one for each way to lay out its tensors."""
+    mesh = layouts.mesh
+    axes = [np.arange(len(rows) if size > 1 else 1) for size in mesh.shape]
+    grid = np.stack([g.ravel() for g in np.meshgrid(*axes, indexing="ij")], axis=1)
+    columns = [_column([row.inputs[i] for row in rows], grid, layouts) for i in range(len(inputs))]
+    made = [
+        None if info is None else _column([row.outputs[o] for row in rows], grid, layouts)
+        for o, info in enumerate(outputs)
+    ]
+    tensors = [*zip(columns, inputs, strict=True), *zip(made, outputs, strict=True)]
+    known = [(column, info) for column, info in tensors if column is not None and info is not None]
+    keep = np.ones(len(grid), bool)
+    for column, _ in known:
+        keep &= column >= 0
+    keep &= _one_local_form(rows, grid)
+    fits = _Fits(rows, layouts)
+    for c in np.flatnonzero(keep & fits.ask(grid)).tolist():
+        keep[c] = all(fits(grid[c], column[c], info.shape) for column, info in known)
+    kept = np.flatnonzero(keep)
+    kept = kept[_first_of_each([column[kept] for column, _ in known])]
+    return Choices(
+        grid[kept],
+        tuple(rows),
+        tuple(column[kept] for column in columns),
+        tuple(None if column is None else column[kept] for column in made),
+    )
+
+
+def _column(placements: Sequence[Placement | None], grid: np.ndarray, layouts: Layouts) -> np.ndarray:
+    """The number of the layout that each combination gives one tensor."""
+    kinds: dict[Any, int] = {}
+    codes = np.array([kinds.setdefault(p, len(kinds)) for p in placements])
+    options = list(kinds)
+    table = np.full((len(options),) * grid.shape[1], -1)
+    used = [sorted(set(codes[np.unique(grid[:, axis])].tolist())) for axis in range(grid.shape[1])]
+    for chosen in product(*used):
+        table[chosen] = layouts.number(tuple(options[code] for code in chosen))
+    return table[tuple(codes[grid[:, axis]] for axis in range(grid.shape[1]))]
+
+
+def _one_local_form(rows: Sequence[Row], grid: np.ndarray) -> np.ndarray:
+    """A call runs by one local form at most: combinations of several are out."""
+    forms: dict[str | None, int] = {None: 0}
+    codes = np.array([forms.setdefault(row.local, len(forms)) for row in rows])[grid]
+    most = codes.max(axis=1)
+    return ((codes == 0) | (codes == most[:, None])).all(axis=1)
+
+
+class _Fits:
+    """Whether the pieces of a tensor are such as the rows want: even ones, or none empty."""
+
+    def __init__(self, rows: Sequence[Row], layouts: Layouts) -> None:
+        self.shards = [row.shards for row in rows]
+        self.asks = np.array([shards != "any" for shards in self.shards])
+        self.layouts = layouts
+        self._known: dict[Any, bool] = {}
+
+    def ask(self, grid: np.ndarray) -> np.ndarray:
+        return self.asks[grid].any(axis=1)
+
+    def __call__(self, chosen: np.ndarray, number: int, shape: Shape) -> bool:
+        shards = tuple(self.shards[row] for row in chosen)
+        key = shards, number, shape
+        if key not in self._known:
+            self._known[key] = sizes_fit(self.layouts.all[number], shards, shape)
+        return self._known[key]
+
+
+def _first_of_each(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Positions of the first of every kind, in order; of calls without tensors there is one kind."""
+    if not columns:
+        return np.zeros(1, np.int64)
+    return np.sort(np.unique(np.stack(columns, axis=1), axis=0, return_index=True)[1])

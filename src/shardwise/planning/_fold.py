@@ -1,0 +1,178 @@
+"""From items to the solver's problem, layers that look alike sharing their choices.
+
+Items are coloured by what they decide, then, round by round, by the colours of those they are tied to: what has the
+same colour after some rounds has the same surroundings. All items of one colour get one node of the problem, whose
+costs are theirs added up, so the cost of a solution is exactly that of the plan it stands for. What sharing may lose
+is bounded by the problem without it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..solver import FORBIDDEN, Problem
+from ._items import Item, Items
+
+ROUNDS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Folded:
+    """`node[i]` is the problem's node of item `i`; nodes beyond those carry memory at further times."""
+
+    problem: Problem
+    node: np.ndarray
+    classes: int
+
+
+def fold(
+    items: Items, memory: int | None, *, rounds: int = ROUNDS, alike: bool = True, name: str = ""
+) -> Folded:
+    """The problem of the items, with one node for all that look alike, or one for each."""
+    colour = _colours(items, rounds) if alike else np.arange(len(items.all))
+    count = int(colour.max()) + 1 if len(colour) else 0
+    first: list[Item] = [items.all[i] for i in np.unique(colour, return_index=True)[1]]
+    members = np.bincount(colour, minlength=count)
+    costs = [_times(item.cost, int(members[c])) for c, item in enumerate(first)]
+    edges: dict[tuple[int, int], np.ndarray] = {}
+    for (a, b, _), (table, times) in _joined(items, colour).items():
+        weighted = _times(table, times)
+        if a == b:
+            costs[a] = _plus(costs[a], np.diagonal(weighted))
+        else:
+            edges[a, b] = _plus(edges[a, b], weighted) if (a, b) in edges else weighted
+    usages = [np.zeros(len(c), np.int64) for c in costs]
+    spans = [(0, 0)] * count
+    if memory is not None:
+        for c, profile in enumerate(_profiles(items.all, colour, count)):
+            for begin, end, height in profile:
+                usage = first[c].usage * height
+                if not usage.any():
+                    continue
+                node = c
+                if usages[c].any():
+                    node = len(costs)
+                    costs.append(np.zeros(len(usage), np.int64))
+                    usages.append(usage)
+                    spans.append((begin, end))
+                    edges[c, node] = np.where(np.eye(len(usage), dtype=bool), 0, FORBIDDEN)
+                usages[node], spans[node] = usage, (begin, end)
+    return Folded(_problem(costs, usages, spans, edges, memory, name), colour, count)
+
+
+def _colours(items: Items, rounds: int) -> np.ndarray:
+    """Equal numbers for items with equal labels and surroundings, numbered in order of appearance."""
+    near: list[list[tuple[int, int, int]]] = [[] for _ in items.all]
+    tables: dict[int, int] = {}
+    for tie in items.ties:
+        table = tables.setdefault(id(tie.table), len(tables))
+        near[tie.a].append((table, 0, tie.b))
+        near[tie.b].append((table, 1, tie.a))
+    colour = _numbered([(item.label, len(item)) for item in items.all])
+    for _ in range(rounds):
+        seen = [
+            (own, tuple(sorted((table, side, colour[other]) for table, side, other in around)))
+            for own, around in zip(colour, near, strict=True)
+        ]
+        finer = _numbered(seen)
+        if max(finer) == max(colour):
+            break
+        colour = finer
+    return np.array(colour)
+
+
+def _numbered(keys: Sequence[object]) -> list[int]:
+    numbers: dict[object, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
+def _joined(items: Items, colour: np.ndarray) -> dict[tuple[int, int, int], tuple[np.ndarray, int]]:
+    """The ties between nodes: each table once, with how often it occurs."""
+    counts: Counter[tuple[int, int, int]] = Counter()
+    tables: dict[tuple[int, int, int], np.ndarray] = {}
+    turned: dict[int, np.ndarray] = {}
+    for tie in items.ties:
+        a, b, table = int(colour[tie.a]), int(colour[tie.b]), tie.table
+        if a > b:
+            a, b = b, a
+            table = turned.setdefault(id(tie.table), tie.table.T)
+        key = a, b, id(table)
+        counts[key] += 1
+        tables[key] = table
+    return {key: (tables[key], times) for key, times in counts.items()}
+
+
+def _profiles(items: Sequence[Item], colour: np.ndarray, count: int) -> Iterator[list[tuple[int, int, int]]]:
+    """For each node, when how many of its items hold memory, as intervals of points in time with a height.
+
+    Layer by layer memory grows or shrinks evenly, so of the calls that look alike only the first and the last can be
+    where most is held: their times are the points.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for item, c in zip(items, colour.tolist(), strict=True):
+        if item.kind == "call":
+            first.setdefault(c, item.span[0])
+            last[c] = item.span[0]
+    points = np.unique([*first.values(), *last.values()])
+    begins = np.searchsorted(points, [item.span[0] for item in items])
+    ends = np.searchsorted(points, [item.span[1] for item in items])
+    members: list[list[int]] = [[] for _ in range(count)]
+    for i, c in enumerate(colour.tolist()):
+        members[c].append(i)
+    for inside in members:
+        change = np.zeros(len(points) + 1, np.int64)
+        for i in inside:
+            if begins[i] < ends[i]:
+                change[begins[i]] += 1
+                change[ends[i]] -= 1
+        yield list(_intervals(np.cumsum(change)))
+
+
+def _intervals(heights: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """A staircase as stacked intervals (begin, end, height)."""
+    open_: list[tuple[int, int]] = []
+    level = 0
+    for point in np.flatnonzero(np.diff(heights, prepend=0)).tolist():
+        height = int(heights[point])
+        if height > level:
+            open_.append((point, height - level))
+        while level > height:
+            begin, thick = open_.pop()
+            gone = min(thick, level - height)
+            yield begin, point, gone
+            if thick > gone:
+                open_.append((begin, thick - gone))
+            level -= gone
+        level = height
+
+
+def _problem(
+    costs: list[np.ndarray],
+    usages: list[np.ndarray],
+    spans: list[tuple[int, int]],
+    edges: dict[tuple[int, int], np.ndarray],
+    memory: int | None,
+    name: str,
+) -> Problem:
+    return Problem(
+        name=name,
+        usage_limit=2**63 - 1 if memory is None else memory,
+        choice_start=np.concatenate([[0], np.cumsum([len(c) for c in costs])]).astype(np.int64),
+        costs=np.concatenate(costs),
+        usages=np.concatenate(usages),
+        intervals=np.array(spans, np.int64).reshape(-1, 2),
+        edges=np.array(list(edges), np.int64).reshape(-1, 2),
+        table_start=np.concatenate([[0], np.cumsum([t.size for t in edges.values()])]).astype(np.int64),
+        tables=np.concatenate([np.zeros(0, np.int64), *(t.ravel() for t in edges.values())]),
+    )
+
+
+def _times(cost: np.ndarray, times: int) -> np.ndarray:
+    return np.where(cost >= FORBIDDEN, FORBIDDEN, cost * times)
+
+
+def _plus(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.minimum(a + b, FORBIDDEN)

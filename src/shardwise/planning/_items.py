@@ -1,0 +1,390 @@
+"""The plan problem of a graph, one item per thing to be decided: inputs, calls, copies for groups of users, outputs.
+
+Items are tied by tables indexed by their choices. Between a tensor and several users stands a copy: it keeps the
+layout in which the tensor was made, for nothing, or brings it into another one once for all of them, at a price and
+for memory as long as it lives. A single user pays for its own change on the tie to the maker.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from ..graph import Graph, Input, Node, Output, Ref, TensorInfo, is_view
+from ..mesh import Cluster
+from ..redistribution import price_table
+from ..solver import FORBIDDEN
+from ._baselines import Restriction
+from ._choices import Choices, Layouts, choices_of
+from ._pins import Named, Pins
+from ._prices import Optimizer, compute_seconds, kernel_kind, with_shapes
+from ._rows import Offers, described, signature
+
+UNIT = 1e-13  # seconds that one unit of cost stands for; costs are rounded down, so bounds stay bounds
+FAR = 150  # nodes between two users that do not share a copy
+
+Kind = Literal["input", "call", "copy", "output"]
+
+
+@dataclass(eq=False)
+class Item:
+    """One decision. `label` is equal for items that decide the same, wherever they stand in the graph."""
+
+    kind: Kind
+    name: str
+    cost: np.ndarray
+    usage: np.ndarray
+    span: tuple[int, int]
+    label: Any
+
+    def __len__(self) -> int:
+        return len(self.cost)
+
+
+@dataclass(eq=False)
+class CopyItem(Item):
+    """Choices: first `kept` layouts to keep as made, then those to copy into."""
+
+    ref: Ref = field(default=Ref(""))
+    users: tuple[str, ...] = ()
+    layouts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    kept: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Tie:
+    """`table[i, j]` is the cost of choices i and j of the two items together."""
+
+    a: int
+    b: int
+    table: np.ndarray
+
+
+class Items:
+    """All items and ties of a graph on a mesh."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        layouts: Layouts,
+        cluster: Cluster,
+        offers: Offers,
+        optimizer: Optimizer,
+        pins: Pins,
+        restriction: Restriction | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.graph, self.layouts, self.cluster = graph, layouts, cluster
+        self.offers, self.optimizer, self.pins, self.restriction = offers, optimizer, pins, restriction
+        self.progress = progress or (lambda done, total: None)
+        self.all: list[Item] = []
+        self.ties: list[Tie] = []
+        self.choices: dict[str, Choices] = {}
+        self._kinds: dict[Any, tuple[Choices, np.ndarray, np.ndarray]] = {}
+        self._tables: dict[Any, np.ndarray] = {}
+        self._numbers: dict[Any, set[int]] = {}
+        self._prices: dict[Any, tuple[dict[int, int], np.ndarray]] = {}
+        self._arrays: dict[Any, np.ndarray] = {}
+        self.places: dict[tuple[Kind, str], int] = {}
+        self.made: dict[Ref, tuple[int, np.ndarray]] = {}
+        self.time = {node.name: t for t, node in enumerate(graph.nodes)}
+        self.ends = _alias_ends(graph, self.time)
+        self._build()
+
+    # -- items
+
+    def _build(self) -> None:
+        end = len(self.graph.nodes)
+        for entry in self.graph.inputs:
+            self._add_input(entry, end)
+        for t, node in enumerate(self.graph.nodes):
+            self._add_call(node, t)
+            self.progress(t + 1, end)
+        self._note_layouts()
+        for ref, (maker, face) in self.made.items():
+            for users in self._groups(ref):
+                self._connect(ref, maker, face, users)
+        for position, output in enumerate(self.graph.outputs):
+            if output.value is not None:
+                self._add_output(position, output, output.value, end)
+        self._tie_partners()
+
+    def options_of(self, item: Item) -> np.ndarray:
+        """The layouts among which an input or output chooses."""
+        if item.kind == "input":
+            entry = self.graph[item.name]
+            assert isinstance(entry, Input)
+            return self._options(entry.tensor)
+        value = self.graph.outputs[int(item.name)].value
+        assert value is not None
+        return self._options(self.graph.tensor(value))
+
+    def _add(self, item: Item) -> int:
+        self.places[item.kind, item.name] = len(self.all)
+        self.all.append(item)
+        return len(self.all) - 1
+
+    def _add_input(self, entry: Input, end: int) -> None:
+        options = self._options(entry.tensor)
+        trained = entry.role == "parameter" and entry.trainable and self.graph.training
+        usage, cost = [], []
+        for number in options.tolist():
+            local = self.layouts.local(number, entry.tensor)
+            usage.append(local.bytes + (self.optimizer.state_bytes(local) if trained else 0))
+            cost.append(self.optimizer.seconds(local, self.cluster.device) if trained else 0.0)
+        ref = Ref(entry.name)
+        lasting = entry.role in ("parameter", "buffer", "constant")
+        span = (0, end) if lasting else (0, self.ends.get(ref, 0))
+        allowed = self.pins.allowed(Named.input(entry), options, self.layouts)
+        if self.restriction is not None:
+            allowed = _both(allowed, self.restriction.of_input(entry, options))
+        item = Item(
+            "input",
+            entry.name,
+            _units(cost, allowed),
+            np.array(usage, np.int64),
+            span,
+            ("input", entry.role, entry.trainable, entry.tensor, pattern(entry.target), _key(allowed)),
+        )
+        self.made[ref] = self._add(item), options
+
+    def _add_call(self, node: Node, t: int) -> None:
+        choices, cost, usage = self._kind_of(node)
+        self.choices[node.name] = choices
+        allowed = self._allowed(node, choices)
+        live = [Ref(node.name, o) for o, info in enumerate(node.outputs) if info is not None]
+        span = (t, max((self.ends.get(ref, t + 1) for ref in live), default=t + 1))
+        label = ("call", id(choices), node.phase, pattern(node.module), _key(allowed))
+        place = self._add(
+            Item("call", node.name, cost if allowed is None else _forbid(cost, allowed), usage, span, label)
+        )
+        for ref in live:
+            face = choices.outputs[ref.output]
+            assert face is not None
+            self.made[ref] = place, face
+
+    def _kind_of(self, node: Node) -> tuple[Choices, np.ndarray, np.ndarray]:
+        """Choices, costs and memory of a call; worked out once for all calls of the same kind."""
+        key = signature(self.graph, node)
+        if key not in self._kinds:
+            inputs = [self.graph.tensor(ref) for ref in node.inputs]
+            offer = self.offers.of(node)
+            choices = choices_of(offer.rows, inputs, node.outputs, self.layouts)
+            given = described(self.graph, node)
+            kernel = kernel_kind(node.overload, inputs, node.outputs)
+            seconds, usage = [], []
+            view = is_view(node.overload)
+            for c in range(len(choices)):
+                local = [
+                    self.layouts.local(int(column[c]), info)
+                    for column, info in zip(choices.inputs, inputs, strict=True)
+                ]
+                made = tuple(
+                    None if info is None or column is None else self.layouts.local(int(column[c]), info)
+                    for column, info in zip(choices.outputs, node.outputs, strict=True)
+                )
+                args, kwargs = with_shapes(local, given)
+                seconds.append(
+                    compute_seconds(self.cluster.device, kernel, node.overload, args, kwargs, made)
+                )
+                usage.append(0 if view else sum(info.bytes for info in made if info is not None))
+            self._kinds[key] = choices, _units(seconds), np.array(usage, np.int64)
+        return self._kinds[key]
+
+    def _allowed(self, node: Node, choices: Choices) -> np.ndarray | None:
+        """Which choices the restriction and the pins on the node's outputs leave."""
+        allowed = self.restriction.of_call(node, choices) if self.restriction is not None else None
+        for column in choices.outputs:
+            if column is not None:
+                allowed = _both(allowed, self.pins.allowed(Named("node", node.name), column, self.layouts))
+        return allowed
+
+    def _groups(self, ref: Ref) -> Iterator[tuple[Node, ...]]:
+        """The users of a tensor that would share a copy: those of one phase that are not far apart."""
+        group: list[Node] = []
+        for node in self.graph.users.get(ref, ()):
+            if group and (
+                node.phase != group[-1].phase or self.time[node.name] - self.time[group[-1].name] > FAR
+            ):
+                yield tuple(group)
+                group = []
+            group.append(node)
+        if group:
+            yield tuple(group)
+
+    def _connect(self, ref: Ref, maker: int, face: np.ndarray, users: tuple[Node, ...]) -> None:
+        tensor = self.graph.tensor(ref)
+        wanted = [
+            (self.places["call", node.name], column)
+            for node in users
+            for position, column in zip(node.inputs, self.choices[node.name].inputs, strict=True)
+            if position == ref
+        ]
+        if len(wanted) == 1 and self.all[maker].kind == "call":
+            [(user, column)] = wanted
+            self._tie(maker, user, self._moving(tensor, face, column))
+            return
+        kept = self._array(np.unique(face))
+        into = self._array(np.unique(np.concatenate([column for _, column in wanted])))
+        layouts = self._array(np.concatenate([kept, into]))
+        usage = [0] * len(kept) + [self.layouts.bytes(number, tensor) for number in into.tolist()]
+        times = [self.time[node.name] for node in users]
+        until = max(self._held_until(node) for node in users)
+        name = f"{ref}@{users[0].name}"
+        item = CopyItem(
+            "copy",
+            name,
+            np.zeros(len(layouts), np.int64),
+            np.array(usage, np.int64),
+            (min(times), until),
+            ("copy", id(layouts), len(kept), tensor, users[0].phase),
+            ref,
+            tuple(node.name for node in users),
+            layouts,
+            len(kept),
+        )
+        place = self._add(item)
+        self._tie(maker, place, self._keeping(tensor, face, kept, into))
+        for user, column in wanted:
+            self._tie(place, user, self._moving(tensor, layouts, column))
+
+    def _held_until(self, node: Node) -> int:
+        """When a tensor is free of one user: after the call, or if it is a view, after the last use of its result."""
+        t = self.time[node.name]
+        if not is_view(node.overload):
+            return t + 1
+        return max((self.ends.get(Ref(node.name, o), t + 1) for o in range(len(node.outputs))), default=t + 1)
+
+    def _add_output(self, position: int, output: Output, value: Ref, end: int) -> None:
+        tensor = self.graph.tensor(value)
+        options = self._options(tensor)
+        usage = np.array([self.layouts.bytes(number, tensor) for number in options.tolist()], np.int64)
+        made = self.time.get(value.name, -1) + 1
+        allowed = None
+        if output.role == "user_output":
+            allowed = self.pins.allowed(Named("output", output.target), options, self.layouts)
+        label = ("output", output.role, tensor, pattern(output.target), _key(allowed))
+        place = self._add(
+            Item("output", str(position), _units([0.0] * len(options), allowed), usage, (made, end), label)
+        )
+        maker, face = self.made[value]
+        self._tie(maker, place, self._moving(tensor, face, options))
+
+    def _tie_partners(self) -> None:
+        """A gradient has the layout of what it is the gradient of, a new value that of the old one, and what comes
+        back for an output that of the output."""
+        by_target = {(i.role == "tangent", i.target): i for i in self.graph.inputs}
+        for position, output in enumerate(self.graph.outputs):
+            if output.value is None:
+                continue
+            partner = by_target.get((output.role == "user_output", output.target))
+            if partner is None or partner.tensor.shape != self.graph.tensor(output.value).shape:
+                continue
+            options = self._options(partner.tensor)
+            same = self._array(np.where(np.eye(len(options), dtype=bool), 0, FORBIDDEN))
+            self._tie(self.places["input", partner.name], self.places["output", str(position)], same)
+
+    def _tie(self, a: int, b: int, table: np.ndarray) -> None:
+        self.ties.append(Tie(a, b, table))
+
+    # -- tables
+
+    def _moving(self, tensor: TensorInfo, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """The price of bringing a tensor from the layouts of one item's choices to those of another's."""
+        key = tensor.shape, tensor.dtype.itemsize, id(source), id(target)
+        if key not in self._tables:
+            index, prices = self._price(tensor)
+            rows, columns = (np.array([index[n] for n in side.tolist()]) for side in (source, target))
+            self._tables[key] = prices[np.ix_(rows, columns)]
+        return self._tables[key]
+
+    def _keeping(
+        self, tensor: TensorInfo, face: np.ndarray, kept: np.ndarray, into: np.ndarray
+    ) -> np.ndarray:
+        key = tensor.shape, tensor.dtype.itemsize, id(face), id(kept), id(into)
+        if key not in self._tables:
+            keep = np.where(face[:, None] == kept[None, :], 0, FORBIDDEN)
+            self._tables[key] = np.concatenate([keep, self._moving(tensor, face, into)], axis=1)
+        return self._tables[key]
+
+    def _price(self, tensor: TensorInfo) -> tuple[dict[int, int], np.ndarray]:
+        """The prices between all layouts that tensors of a size may have, and where each stands in them."""
+        key = tensor.shape, tensor.dtype.itemsize
+        if key not in self._prices:
+            numbers = sorted(self._numbers[key])
+            seconds = price_table(
+                [self.layouts.all[n] for n in numbers], tensor.shape, dtype=tensor.dtype, cluster=self.cluster
+            )
+            self._prices[key] = {n: i for i, n in enumerate(numbers)}, _to_units(seconds)
+        return self._prices[key]
+
+    def _note_layouts(self) -> None:
+        """Which layouts tensors of each size may have, so that their prices are worked out together."""
+        for ref, (_, face) in self.made.items():
+            self._note(self.graph.tensor(ref), face)
+        for node in self.graph.nodes:
+            for ref, column in zip(node.inputs, self.choices[node.name].inputs, strict=True):
+                self._note(self.graph.tensor(ref), column)
+        for output in self.graph.outputs:
+            if output.value is not None:
+                tensor = self.graph.tensor(output.value)
+                self._note(tensor, self._options(tensor))
+
+    def _note(self, tensor: TensorInfo, face: np.ndarray) -> None:
+        key = tensor.shape, tensor.dtype.itemsize
+        self._numbers.setdefault(key, set()).update(np.unique(face).tolist())
+
+    def _options(self, tensor: TensorInfo) -> np.ndarray:
+        key = "options", tensor.shape
+        if key not in self._arrays:
+            self._arrays[key] = np.array(self.layouts.without_partials(tensor.shape))
+        return self._arrays[key]
+
+    def _array(self, array: np.ndarray) -> np.ndarray:
+        """One object for all arrays of the same content, so that tables are shared by identity."""
+        return self._arrays.setdefault((array.shape, array.tobytes()), array)
+
+
+def _alias_ends(graph: Graph, time: Mapping[str, int]) -> dict[Ref, int]:
+    """When each tensor's memory is free: after the last call that uses it, or a view of it."""
+    ends: dict[Ref, int] = {}
+    for node in reversed(graph.nodes):
+        t = time[node.name]
+        until = t + 1
+        if is_view(node.overload):
+            until = max((ends.get(Ref(node.name, o), t + 1) for o in range(len(node.outputs))), default=t + 1)
+        for ref in node.inputs:
+            ends[ref] = max(ends.get(ref, 0), until)
+    return ends
+
+
+def _units(seconds: Sequence[float], allowed: np.ndarray | None = None) -> np.ndarray:
+    cost = _to_units(np.array(seconds, float))
+    return cost if allowed is None else _forbid(cost, allowed)
+
+
+def _to_units(seconds: np.ndarray) -> np.ndarray:
+    return np.where(
+        np.isfinite(seconds), np.floor(np.where(np.isfinite(seconds), seconds, 0) / UNIT), FORBIDDEN
+    ).astype(np.int64)
+
+
+def _forbid(cost: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    return np.where(allowed, cost, FORBIDDEN)
+
+
+def _both(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b
+
+
+def _key(allowed: np.ndarray | None) -> bytes | None:
+    return None if allowed is None else allowed.tobytes()
+
+
+def pattern(path: str) -> str:
+    """A module's path without its numbers: the layers of a stack look alike."""
+    return re.sub(r"\d+", "*", path)

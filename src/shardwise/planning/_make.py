@@ -1,0 +1,280 @@
+"""`plan`: capture, choices, prices, the problem, its solution, and the plan it stands for."""
+
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..graph import Graph, capture
+from ..mesh import Cluster, Mesh
+from ..progress import Progress, silent
+from ..solver import Progress as Line
+from ..solver import Solution, solve
+from ._baselines import Baseline, Restriction, baselines
+from ._choices import Layouts
+from ._explain import all_considered
+from ._fold import Folded, fold
+from ._items import UNIT, CopyItem, Items
+from ._pins import Pin, Pins
+from ._plan import Choice, Copy, Plan
+from ._prices import Optimizer
+from ._rows import Offers
+from ._summary import bytes_text
+
+GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
+_TIGHTENINGS = 6
+_MANY = 2_000  # items from which layers that look alike share their choices
+
+
+def plan(
+    model: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    training: bool = True,
+    **options: Any,
+) -> Plan:
+    """The cheapest way to run a model, an `nn.Module` or a function, on a mesh; options as for `plan_graph`.
+
+    >>> import torch
+    >>> best = plan(torch.nn.Linear(64, 64), (torch.rand(32, 64),), mesh="dp=2,tp=2", cluster="laptop")
+    >>> print(best.mesh, len(best.choices) == len(best.graph.nodes))
+    dp=2,tp=2 True
+    """
+    return plan_graph(capture(model, args, kwargs, training=training), **options)
+
+
+def plan_graph(
+    graph: Graph,
+    *,
+    mesh: Mesh | str,
+    cluster: Cluster | str = "h100",
+    memory: int | float | str | None = None,
+    optimizer: str = "adam",
+    pin: Mapping[str, Pin] | None = None,
+    alike: bool | None = None,
+    gap: float = GAP,
+    time_limit: float = 60.0,
+    compare: bool = True,
+    debug: bool = False,
+    progress: Progress | None = None,
+) -> Plan:
+    """The cheapest plan of a captured graph on a mesh.
+
+    `memory` is what each device may hold (`"80GB"`; by default all that the cluster's device has). `pin` fixes
+    layouts of parameters, inputs, outputs and nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`.
+    With `alike`, layers that look alike get the same choices, as they do by default in large graphs. The search stops
+    once the plan is known to lie within `gap` of the best. With `compare` the baselines are worked out too, and the
+    plan costs no more than any of them that fits. With `debug`, every node is printed with what was considered for it.
+    """
+    planner = Planner(
+        graph, Mesh.of(mesh), Cluster.of(cluster), memory=memory, optimizer=optimizer, progress=progress
+    )
+    made = planner.plan(pin or {}, alike=alike, gap=gap, time_limit=time_limit, compare=compare)
+    if debug:
+        print(all_considered(made))
+    return made
+
+
+class Planner:
+    """What plans of one graph on one mesh have in common: rows, choices and prices."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        mesh: Mesh,
+        cluster: Cluster,
+        *,
+        memory: int | float | str | None = None,
+        optimizer: str = "adam",
+        progress: Progress | None = None,
+    ) -> None:
+        self.graph, self.mesh, self.cluster = graph, mesh, cluster
+        self.memory = int(cluster.device.memory) if memory is None else bytes_of(memory)
+        self.optimizer = Optimizer.of(optimizer)
+        self.progress = progress or silent
+        self.offers = Offers(graph, alone=mesh.ranks == 1)
+        self.layouts = Layouts(mesh)
+        self.seconds: dict[str, float] = {}
+        self.most_choices = 0
+
+    def plan(
+        self,
+        pins: Mapping[str, Pin],
+        *,
+        alike: bool | None = None,
+        gap: float = GAP,
+        time_limit: float = 60.0,
+        compare: bool = True,
+    ) -> Plan:
+        held = Pins(self.mesh, pins)
+        held.require_all_used(self.graph)
+        items = self._timed("choices", lambda: self._items(held))
+        self.most_choices = max(map(len, items.all), default=0)
+        if alike is None:
+            alike = len(items.all) > _MANY
+        best = self._within_memory(items, held, alike, gap, time_limit)
+        if not compare:
+            return best
+        tried = self._timed("baselines", lambda: self.baselines(held, gap, time_limit))
+        table = {name: _line(made) for name, made in tried.items()}
+        for made in tried.values():
+            if made is not None and made.cost.peak <= self.memory and made.cost.seconds < best.cost.seconds:
+                best = replace(made, options={**made.options, "bound": best.options["bound"]})
+        return replace(best, options={**best.options, "baselines": table})
+
+    def _within_memory(self, items: Items, pins: Pins, alike: bool, gap: float, time_limit: float) -> Plan:
+        # Without the limit the problem is easier by far, and often its best plan fits.
+        made = self._read(items, *self._solve(items, None, alike, gap, time_limit), pins)
+        if made.cost.peak <= self.memory:
+            return made
+        limit = self.memory
+        for _ in range(_TIGHTENINGS):
+            made = self._read(items, *self._solve(items, limit, alike, gap, time_limit), pins)
+            over = made.cost.peak - self.memory
+            if over <= 0:
+                return made
+            # The problem counts memory a little differently from the plan: ask for as much less.
+            limit = max(limit - over, 0)
+        raise UsageError(
+            f"no plan of {self.graph.name} on {self.mesh} was found within {bytes_text(self.memory)}: the last "
+            f"one holds {bytes_text(made.cost.peak)}"
+        )
+
+    def baselines(self, pins: Pins, gap: float = GAP, time_limit: float = 60.0) -> dict[str, Plan | None]:
+        """The plan of each baseline, whatever memory it takes; None where pins leave none."""
+        found: dict[str, Plan | None] = {}
+        named = list(baselines(self.mesh))
+        for number, baseline in enumerate(named):
+            self.progress("baselines", number, len(named), note=baseline.name)
+            items = self._items(pins, baseline)
+            folded = fold(items, None, alike=len(items.all) > _MANY, name=self.graph.name)
+            solution = solve(folded.problem, time_limit=time_limit, gap=gap)
+            found[baseline.name] = None
+            if solution.choices is not None:
+                found[baseline.name] = self._read(items, folded, solution, pins)
+        return found
+
+    def _items(self, pins: Pins, baseline: Baseline | None = None) -> Items:
+        def note(done: int, total: int) -> None:
+            if baseline is None:
+                self.progress("choices", done, total)
+
+        limits = None if baseline is None else Restriction(baseline, self.graph, self.layouts)
+        return Items(self.graph, self.layouts, self.cluster, self.offers, self.optimizer, pins, limits, note)
+
+    def _solve(
+        self, items: Items, limit: int | None, alike: bool, gap: float, time_limit: float
+    ) -> tuple[Folded, Solution]:
+        self.progress("pricing")
+        folded = self._timed("problem", lambda: fold(items, limit, alike=alike, name=self.graph.name))
+        stage = "searching" if limit is None else "searching within memory"
+
+        def note(line: Line) -> None:
+            known = "" if line.gap is None else f"at most {line.gap:.1%} from the best"
+            self.progress(stage, limit=time_limit, note=known)
+
+        self.progress(stage, limit=time_limit)
+        solution = self._timed(
+            "solve", lambda: solve(folded.problem, time_limit=time_limit, gap=gap, progress=note)
+        )
+        if solution.choices is None:
+            raise UsageError(self._why_not(solution, limit, items.pins))
+        return folded, solution
+
+    def _why_not(self, solution: Solution, limit: int | None, pins: Pins) -> str:
+        head = f"no plan of {self.graph.name} on {self.mesh} fits in {bytes_text(self.memory)} a device"
+        if limit is None and solution.status == "unknown":
+            return f"no plan was found in {solution.seconds:.0f} seconds: give the search more time"
+        if solution.status == "unknown":
+            return f"{head}, as far as {solution.seconds:.0f} seconds of search can tell: give it more time or memory"
+        lacking = solution.shortfall
+        if limit is None or lacking is None or lacking.forbidden:
+            clash = " and ".join(f"{name}: {pin}" for name, pin in self._clashing(pins).items())
+            return f"no plan of {self.graph.name} on {self.mesh} meets these pins together: {clash}"
+        need = (lacking.enough if lacking.enough is not None else lacking.at_least) or 0
+        need += self.memory - limit  # what the problem does not count
+        least = "at least " if lacking.enough is None else ""
+        return f"{head}: {least}{bytes_text(need)} would do"
+
+    def _clashing(self, pins: Pins) -> dict[str, Pin]:
+        """The fewest pins found that no plan meets together: those without which the others could be met."""
+        left = dict(pins.pins)
+        for name in pins.pins:
+            fewer = {key: pin for key, pin in left.items() if key != name}
+            folded = fold(self._items(Pins(self.mesh, fewer)), None)
+            if solve(folded.problem, time_limit=20, gap=1.0).choices is None:
+                left = fewer
+        return left
+
+    def _read(self, items: Items, folded: Folded, solution: Solution, pins: Pins) -> Plan:
+        """The plan that a solution of the problem stands for."""
+        assert solution.choices is not None
+        chosen = np.array(solution.choices)[folded.node]
+        layouts = self.layouts.all
+        inputs, choices, copies = {}, {}, []
+        outputs: list[Any] = [None] * len(self.graph.outputs)
+        for place, item in enumerate(items.all):
+            choice = int(chosen[place])
+            if isinstance(item, CopyItem):
+                if choice >= item.kept:
+                    copies.append(Copy(item.ref, layouts[item.layouts[choice]], item.users))
+            elif item.kind == "input":
+                inputs[item.name] = layouts[items.options_of(item)[choice]]
+            elif item.kind == "output":
+                outputs[int(item.name)] = layouts[items.options_of(item)[choice]]
+            else:
+                node = self.graph[item.name]
+                offer = self.offers.of(node)  # type: ignore[arg-type]
+                rows = items.choices[item.name].rows_of(choice)
+                choices[item.name] = Choice(self.mesh, rows, offer.source)
+        bound = None if solution.bound is None else solution.bound * UNIT
+        made = Plan(
+            self.graph,
+            self.mesh,
+            self.cluster,
+            inputs,
+            choices,
+            tuple(copies),
+            tuple(outputs),
+            {
+                "optimizer": self.optimizer.name,
+                "memory": self.memory,
+                "bound": bound,
+                "pins": pins.texts,
+            },
+        )
+        needed = tuple(copy for copy in copies if copy.layout != made.layout(copy.ref))
+        return replace(made, copies=needed)
+
+    def _timed(self, phase: str, work: Callable[[], Any]) -> Any:
+        begun = time.process_time()
+        result = work()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.process_time() - begun
+        return result
+
+
+def _line(made: Plan | None) -> dict[str, Any] | None:
+    if made is None:
+        return None
+    cost = made.cost
+    parts = {"compute": cost.compute, "update": cost.update, "communication": cost.communication}
+    return {"seconds": cost.seconds, "peak": cost.peak, **parts}
+
+
+_AMOUNT = re.compile(r"(\d+\.?\d*(?:e\d+)?)\s*([KMGT]?)(I?)B", re.IGNORECASE)
+
+
+def bytes_of(memory: int | float | str) -> int:
+    """Bytes from a number or from `80GB`, `512MiB`."""
+    if isinstance(memory, str) and (match := _AMOUNT.fullmatch(memory.strip())):
+        number, prefix, binary = match.groups()
+        return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
+    if isinstance(memory, int | float) and 0 <= memory < math.inf:
+        return int(memory)
+    raise UsageError(f"memory {memory!r} is no amount of bytes: write it as 80GB or 512MiB")

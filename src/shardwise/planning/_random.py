@@ -1,0 +1,77 @@
+"""Random plans: every node takes rows at random, valid for its sizes. A plan need not be good to be right."""
+
+import random
+from collections.abc import Sequence
+
+from ..expansion import expand
+from ..graph import Graph, Node
+from ..layout import Layout
+from ..mesh import Cluster, Mesh
+from ..placements import Row, parse_placement, shard
+from ._plan import Choice, Plan
+from ._rows import Offers
+
+
+def random_plan(
+    graph: Graph,
+    mesh: Mesh | str,
+    seed: int = 0,
+    *,
+    offers: Offers | None = None,
+    cluster: Cluster | str = "h100",
+    replicated: float = 0.1,
+) -> Plan:
+    """A plan with rows at random for every node (with probability `replicated`, the replicated one), and random
+    layouts for what the graph is given and gives back. A gradient has its parameter's layout."""
+    rng, mesh, offers = random.Random(seed), Mesh.of(mesh), offers or Offers(graph)
+    inputs = {entry.name: _random_layout(rng, mesh, entry.tensor.shape) for entry in graph.inputs}
+    choices = {
+        node.name: _random_choice(rng, graph, node, mesh, offers.of(node).rows, replicated)
+        for node in graph.nodes
+    }
+    by_target = {entry.target: inputs[entry.name] for entry in graph.inputs if entry.role != "tangent"}
+    outputs: list[Layout | None] = []
+    for output in graph.outputs:
+        if output.value is None:
+            outputs.append(None)
+        elif output.role == "user_output":
+            outputs.append(_random_layout(rng, mesh, graph.tensor(output.value).shape))
+        else:
+            outputs.append(by_target[output.target])
+    return Plan(graph, mesh, Cluster.of(cluster), inputs, choices, (), tuple(outputs))
+
+
+def _random_layout(rng: random.Random, mesh: Mesh, shape: Sequence[int]) -> Layout:
+    kinds = [parse_placement("R"), *(shard(dim) for dim in range(len(shape)))]
+    return Layout(mesh, tuple(rng.choice(kinds) for _ in mesh.shape))
+
+
+def _random_choice(
+    rng: random.Random, graph: Graph, node: Node, mesh: Mesh, rows: Sequence[Row], replicated: float
+) -> Choice:
+    plain = next(row for row in rows if row.is_replicated)
+    found = [row for row in rows if not row.is_replicated]
+    for _ in range(8):
+        if not found or rng.random() < replicated:
+            break
+        chosen = [rng.choice([*found, plain]) for _ in mesh.shape]
+        filled = _if_valid(graph, node, mesh, chosen)
+        if filled is not None:
+            return Choice(mesh, filled)
+    return Choice(mesh, (plain,) * mesh.ndim, "replicated")
+
+
+def _if_valid(graph: Graph, node: Node, mesh: Mesh, chosen: Sequence[Row]) -> tuple[Row, ...] | None:
+    """The rows as they are on the mesh, if they go together for the sizes of the node."""
+    shapes = [graph.tensor(ref).shape for ref in node.inputs]
+    outputs = [None if info is None else info.shape for info in node.outputs]
+    wanted = [Layout.replicated(mesh)] * len(shapes)
+    found = expand(
+        list(dict.fromkeys(chosen)),
+        mesh,
+        wanted,
+        shapes,
+        outputs=outputs,
+        allow=lambda axis, row: row == chosen[axis],
+    )
+    return found[0].rows if found else None

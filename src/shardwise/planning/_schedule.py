@@ -1,0 +1,181 @@
+"""The schedule of a plan: its calls and changes of layout, one after another, as every rank runs them.
+
+A tensor is made in the layout that its maker's rows give it. A group of users may share one copy of it in another
+layout; what a user needs beyond that, it brings about for itself. The schedule spells this out, so that what is
+priced and what is run are the same list.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..graph import Node, Ref
+from ..layout import Layout
+from ..redistribution import Plan as Change
+from ..redistribution import Prices
+
+if TYPE_CHECKING:
+    from ._plan import Choice, Plan
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor in one layout: as its maker made it, or (`%x@2`) a copy of it."""
+
+    ref: Ref
+    copy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.ref}@{self.copy}" if self.copy else str(self.ref)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node run on the local pieces of `inputs`. `dead` are the values that nothing uses afterwards."""
+
+    node: Node
+    choice: "Choice"
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value | None, ...]
+    dead: tuple[Value, ...] = ()
+
+    @property
+    def used(self) -> tuple[Value, ...]:
+        return self.inputs
+
+    @property
+    def made(self) -> tuple[Value, ...]:
+        return tuple(value for value in self.outputs if value is not None)
+
+    def __str__(self) -> str:
+        made, used = ", ".join(map(str, self.made)), ", ".join(map(str, self.inputs))
+        return f"{made} = {self.node.op}({used})  # {self.choice}"
+
+
+@dataclass(frozen=True)
+class Move:
+    """A value brought from one layout to another: `change` says by which collectives."""
+
+    source: Value
+    target: Value
+    change: Change
+    dead: tuple[Value, ...] = ()
+
+    @property
+    def used(self) -> tuple[Value, ...]:
+        return (self.source,)
+
+    @property
+    def made(self) -> tuple[Value, ...]:
+        return (self.target,)
+
+    def __str__(self) -> str:
+        steps = "; ".join(step.kind for step in self.change.steps) or "nothing"
+        return f"{self.target} = {self.source}: {self.change.source} -> {self.change.target}  # {steps}"
+
+
+Entry = Call | Move
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Calls and moves in order. `outputs` are the values the graph gives back, in the order of its outputs."""
+
+    entries: tuple[Entry, ...]
+    outputs: tuple[Value | None, ...]
+    layouts: Mapping[Value, Layout]
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        return tuple(entry for entry in self.entries if isinstance(entry, Move))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.entries))
+
+
+def schedule(plan: "Plan") -> Schedule:
+    """The schedule of a plan. A copy is made just before its first user; what the graph gives back is brought into
+    its layout as soon as it is made."""
+    return _Scheduler(plan).schedule()
+
+
+class _Scheduler:
+    def __init__(self, plan: "Plan") -> None:
+        self.plan = plan
+        self.prices = Prices(plan.cluster)
+        self.layouts: dict[Value, Layout] = {}
+        self.entries: list[Entry] = []
+        self.copies: dict[tuple[Ref, str], tuple[str, Layout]] = {}
+        numbers: dict[Ref, int] = {}
+        for copy in plan.copies:
+            numbers[copy.ref] = numbers.get(copy.ref, 0) + 1
+            for user in copy.users:
+                self.copies[copy.ref, user] = (str(numbers[copy.ref]), copy.layout)
+        self.given: dict[Ref, list[int]] = {}
+        for position, output in enumerate(plan.graph.outputs):
+            if output.value is not None:
+                self.given.setdefault(output.value, []).append(position)
+        self.outputs: list[Value | None] = [None] * len(plan.graph.outputs)
+
+    def schedule(self) -> Schedule:
+        for entry in self.plan.graph.inputs:
+            value = Value(Ref(entry.name))
+            self.layouts[value] = self.plan.inputs[entry.name]
+            self._give(value)
+        for node in self.plan.graph.nodes:
+            self._call(node)
+        entries = tuple(_with_deaths(self.entries, self.outputs))
+        return Schedule(entries, tuple(self.outputs), self.layouts)
+
+    def _call(self, node: Node) -> None:
+        choice = self.plan.choices[node.name]
+        wanted = choice.input_layouts
+        inputs = tuple(
+            self._brought(ref, layout, node.name) for ref, layout in zip(node.inputs, wanted, strict=True)
+        )
+        made = tuple(
+            None if info is None else Value(Ref(node.name, i)) for i, info in enumerate(node.outputs)
+        )
+        self.entries.append(Call(node, choice, inputs, made))
+        for value, layout in zip(made, choice.output_layouts, strict=True):
+            if value is not None and layout is not None:
+                self.layouts[value] = layout
+                self._give(value)
+
+    def _brought(self, ref: Ref, layout: Layout, user: str) -> Value:
+        """The value of a tensor in the layout that a user wants, moved there if need be."""
+        value = Value(ref)
+        if (ref, user) in self.copies:
+            number, shared = self.copies[ref, user]
+            value = self._moved(value, Value(ref, number), shared)
+        return self._moved(value, Value(ref, f"{value.copy}>{user}:{layout}"), layout)
+
+    def _moved(self, source: Value, target: Value, layout: Layout) -> Value:
+        if self.layouts[source] == layout:
+            return source
+        if target not in self.layouts:
+            tensor = self.plan.graph.tensor(source.ref)
+            change = self.prices.plan(self.layouts[source], layout, tensor.shape, tensor.dtype.itemsize)
+            self.layouts[target] = layout
+            self.entries.append(Move(source, target, change))
+        return target
+
+    def _give(self, value: Value) -> None:
+        for position in self.given.get(value.ref, ()):
+            layout = self.plan.outputs[position]
+            assert layout is not None
+            self.outputs[position] = self._moved(value, Value(value.ref, f"out:{layout}"), layout)
+
+
+def _with_deaths(entries: Sequence[Entry], kept: Sequence[Value | None]) -> Iterator[Entry]:
+    """The entries, each with the values that it is the last to use; those given back live on."""
+    last: dict[Value, int] = {}
+    for position, entry in enumerate(entries):
+        for value in (*entry.made, *entry.used):
+            last[value] = position
+    dead: dict[int, list[Value]] = {}
+    for value, position in last.items():
+        if value not in kept:
+            dead.setdefault(position, []).append(value)
+    for position, entry in enumerate(entries):
+        yield replace(entry, dead=tuple(dead.get(position, ())))

@@ -1,0 +1,45 @@
+"""Propagation of shardings through the factors of operations, to a fixed point."""
+
+from ._case import level_of, mismatches, program_of, read_cases
+from ._factors import Factor, FactorRule, Kind, TensorFactors
+from ._from_rows import factors_of_call
+from ._language import Template, rule_for
+from ._levels import LEVELS, STAGES, Level
+from ._program import DIRECTIONS, OP_KINDS, Direction, Node, OpKind, Program, Result, Value, kind_of
+from ._run import Propagation, propagate
+from ._spmd import LocalRun, Reshard, infer_output_sharding, local_run, reshard_inputs
+from ._trace import Trace
+
+__all__ = [
+    "DIRECTIONS",
+    "LEVELS",
+    "OP_KINDS",
+    "STAGES",
+    "Direction",
+    "Factor",
+    "FactorRule",
+    "Kind",
+    "Level",
+    "LocalRun",
+    "Node",
+    "OpKind",
+    "Program",
+    "Propagation",
+    "Reshard",
+    "Result",
+    "Template",
+    "TensorFactors",
+    "Trace",
+    "Value",
+    "factors_of_call",
+    "infer_output_sharding",
+    "kind_of",
+    "level_of",
+    "local_run",
+    "mismatches",
+    "program_of",
+    "propagate",
+    "read_cases",
+    "reshard_inputs",
+    "rule_for",
+]

@@ -1,0 +1,207 @@
+"""From layout to layout: the cheapest chain of steps that DTensor's collectives can run, and its price.
+
+A step changes one axis by one collective, or moves whole pieces between ranks by one permute. The price of a
+change is the length of a shortest path over such steps, so no detour can ever be cheaper.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+
+import numpy as np
+import torch
+from torch.distributed.tensor.placement_types import Placement
+
+from ..errors import UsageError
+from ..layout import Layout
+from ..mesh import Cluster, Mesh
+from ..placements import is_partial, is_shard
+from ._space import Space, space
+from ._steps import KINDS
+
+
+@dataclass(frozen=True)
+class Step:
+    """One collective, or a free local change.
+
+    `axes` are the mesh axes it runs along; `size` the bytes of its larger side on the first rank, which
+    holds most: what an all-gather puts out, what a reduce-scatter, all-reduce, all-to-all or permute takes
+    in (an all-to-all of uneven pieces: or puts out, if that is more).
+    """
+
+    kind: str
+    axes: tuple[int, ...]
+    before: Layout
+    after: Layout
+    size: int
+    seconds: float
+
+    @property
+    def is_local(self) -> bool:
+        return self.kind in ("slice", "to_partial")
+
+    def __str__(self) -> str:
+        text = f"{self.kind}: {self.before} -> {self.after}"
+        if self.is_local:
+            return text
+        names = ", ".join(self.before.mesh.names[axis] for axis in self.axes)
+        return f"{text} over {names} ({self.size} bytes, {self.seconds * 1e6:.1f} us)"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A change of layout as a chain of steps. An empty chain means that nothing has to move."""
+
+    source: Layout
+    target: Layout
+    steps: tuple[Step, ...]
+    price: float
+
+    @property
+    def collectives(self) -> tuple[Step, ...]:
+        return tuple(step for step in self.steps if not step.is_local)
+
+    def __str__(self) -> str:
+        return "\n".join(str(step) for step in self.steps) or "nothing to do"
+
+
+def plan(
+    source: Layout,
+    target: Layout,
+    shape: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    cluster: Cluster | str = "h100",
+) -> Plan:
+    """The cheapest way to bring a tensor from one layout to another on the same mesh.
+
+    >>> mesh = "dp=2,tp=4"
+    >>> moved = plan(Layout.parse("S(0), R", mesh), Layout.parse("S(0), S(0)", mesh), (16, 16))
+    >>> print(moved, moved.price)
+    slice: S(0), R -> S(0), S(0) 0.0
+    """
+    prices = Prices(cluster)
+    return prices.plan(source, target, tuple(shape), dtype.itemsize)
+
+
+def price(
+    source: Layout,
+    target: Layout,
+    shape: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    cluster: Cluster | str = "h100",
+) -> float:
+    """Seconds of the cheapest way from one layout to another."""
+    _require(source, target, shape)
+    return Prices(cluster).to_all(source, [target], tuple(shape), dtype.itemsize)[0]
+
+
+def price_table(
+    layouts: Sequence[Layout],
+    shape: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    cluster: Cluster | str = "h100",
+) -> np.ndarray:
+    """Seconds from each layout (row) to each other (column), all at once; kept for the next who asks."""
+    if not layouts:
+        return np.zeros((0, 0))
+    for layout in layouts:
+        _require(layouts[0], layout, shape)
+    return _price_table(tuple(layouts), tuple(shape), dtype.itemsize, Cluster.of(cluster))
+
+
+@lru_cache(maxsize=512)
+def _price_table(
+    layouts: tuple[Layout, ...], shape: tuple[int, ...], itemsize: int, cluster: Cluster
+) -> np.ndarray:
+    where = space_of(layouts[0].mesh, _placements(layouts), len(shape))
+    indices = [where.find(layout) for layout in layouts]
+    unique, back = np.unique(indices, return_inverse=True)
+    prices = where.from_sources(unique.tolist(), where.costs(shape, itemsize, cluster))
+    table = prices[np.ix_(back, np.array(indices))]
+    table.flags.writeable = False  # it is kept for the next who asks
+    return table
+
+
+class Prices:
+    """The prices of one cluster, as `shardwise.expansion` asks for them."""
+
+    def __init__(self, cluster: Cluster | str = "h100") -> None:
+        self.cluster = Cluster.of(cluster)
+
+    def from_source(self, where: Space, source: int, shape: tuple[int, ...], itemsize: int) -> np.ndarray:
+        """Seconds from one layout to each layout of its space."""
+        return _from_source(where, source, shape, itemsize, self.cluster)
+
+    def to_all(
+        self, source: Layout, targets: Sequence[Layout], shape: tuple[int, ...], itemsize: int
+    ) -> list[float]:
+        where = space_of(source.mesh, _placements([source, *targets]), len(shape))
+        prices = self.from_source(where, where.find(source), shape, itemsize)
+        return [float(prices[where.find(target)]) for target in targets]
+
+    def plan(self, source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> Plan:
+        _require(source, target, shape)
+        return _plan(source, target, shape, itemsize, self.cluster)
+
+
+@lru_cache(maxsize=4096)
+def _plan(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int, cluster: Cluster) -> Plan:
+    where = space_of(source.mesh, _placements([source, target]), len(shape))
+    start, end = where.find(source), where.find(target)
+    prices = _from_source(where, start, shape, itemsize, cluster)
+    sizes = where.sizes(shape, itemsize)
+    costs = where.costs(shape, itemsize, cluster)
+    steps = []
+    for step in where.chain(start, end, prices, costs):
+        mask = int(where.steps.axes[step])
+        steps.append(
+            Step(
+                KINDS[where.steps.kind[step]],
+                tuple(axis for axis in range(source.mesh.ndim) if mask >> axis & 1),
+                where.layout(int(where.steps.source[step])),
+                where.layout(int(where.steps.target[step])),
+                int(sizes[step]),
+                float(costs[step]),
+            )
+        )
+    return Plan(source, target, tuple(steps), float(prices[end]))
+
+
+@lru_cache(maxsize=1024)
+def _from_source(
+    where: Space, source: int, shape: tuple[int, ...], itemsize: int, cluster: Cluster
+) -> np.ndarray:
+    return where.from_source(source, where.costs(shape, itemsize, cluster))
+
+
+def space_of(mesh: Mesh, placements: Iterable[tuple[int, Placement]], ndim: int) -> Space:
+    """The smallest space whose layouts can have each of these placements on its axis.
+
+    Other reductions and strided shards would be no use on the way from one layout to another: plain shards
+    do all that they could, at no higher price.
+    """
+    reductions, strided = set(), set()
+    for axis, placement in placements:
+        if is_partial(placement):
+            reductions.add(placement.reduce_op)
+        elif is_shard(placement) and hasattr(placement, "split_factor") and placement.dim < ndim:
+            strided.add((axis, placement.dim, placement.split_factor))
+    return space(mesh, ndim, frozenset(reductions), frozenset(strided))
+
+
+def _placements(layouts: Iterable[Layout]) -> Iterator[tuple[int, Placement]]:
+    return chain.from_iterable(enumerate(layout.placements) for layout in layouts)
+
+
+def _require(source: Layout, target: Layout, shape: Sequence[int]) -> None:
+    if source.mesh != target.mesh:
+        raise UsageError(
+            f"the source is laid out on mesh {source.mesh} and the target on {target.mesh}: "
+            f"a change of layout stays on one mesh"
+        )
+    for layout in (source, target):
+        layout.require_fits(shape)

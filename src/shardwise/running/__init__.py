@@ -1,0 +1,38 @@
+"""Running a plan: simulated ranks, real ranks, and the proof that both equal the unsharded model."""
+
+from ._emit import Program, emit
+from ._live import with_live_graph
+from ._lower import Lowering, retargeted, whatever_the_strides, with_tensors
+from ._module import Sharded, piece_of, require_same_layout
+from ._optimizers import Optimizer, chosen_optimizer
+from ._parallelize import parallelize
+from ._shard_map import ShardMapped, shard_map
+from ._simulate import Pieces, Simulated, Simulation, difference, plan_pieces, require_planned, simulate
+from ._transfer import transfer, transfer_parcels
+
+__all__ = [
+    "Lowering",
+    "Optimizer",
+    "Pieces",
+    "Program",
+    "ShardMapped",
+    "Sharded",
+    "Simulated",
+    "Simulation",
+    "chosen_optimizer",
+    "difference",
+    "emit",
+    "parallelize",
+    "piece_of",
+    "plan_pieces",
+    "require_planned",
+    "require_same_layout",
+    "retargeted",
+    "shard_map",
+    "simulate",
+    "transfer",
+    "transfer_parcels",
+    "whatever_the_strides",
+    "with_live_graph",
+    "with_tensors",
+]

@@ -1,0 +1,202 @@
+"""A plan as one program for one rank: an fx graph of ATen calls on local tensors and functional collectives.
+
+The schedule is run once on fake tensors and traced; what comes out is what the rank will run, node by node, with
+uneven sizes, offsets and process groups resolved for it. Forward and backward are two graphs, cut where the plan's
+graph is: what backward needs of forward is saved.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.distributed.device_mesh import DeviceMesh
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+
+from ..dtensor import run_step
+from ..graph import Ref, without_memory
+from ..planning import Call, Move, Plan, Value
+from ._lower import Lowering, piece
+
+Entry = Call | Move
+
+
+@dataclass(frozen=True)
+class Part:
+    """Forward or backward: what it takes, what it gives, and the entries that lead from one to the other."""
+
+    takes: tuple[Value, ...]
+    gives: tuple[Value, ...]
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one rank runs. The modules take a seed after the values that their part takes.
+
+    Forward gives the values of the graph's outputs and mutations and then those that are saved; backward takes those
+    saved and the tangents, and gives the gradients.
+    """
+
+    plan: Plan
+    rank: int
+    forward: fx.GraphModule
+    backward: fx.GraphModule | None
+    parts: "Parts"
+
+    def __str__(self) -> str:
+        lines = list(_listing("forward", self.forward))
+        if self.backward is not None:
+            lines += ["", *_listing("backward", self.backward)]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A schedule cut in two."""
+
+    plan: Plan
+
+    @cached_property
+    def results(self) -> tuple[Value, ...]:
+        """What forward owes its caller: user outputs and mutations, each once."""
+        return self._given("user_output", "mutation")
+
+    @cached_property
+    def gradients(self) -> tuple[Value, ...]:
+        return self._given("gradient")
+
+    @cached_property
+    def saved(self) -> tuple[Value, ...]:
+        """What backward needs of forward and of what forward was given."""
+        made = {value for entry in self._back for value in entry.made} | set(self.tangents)
+        used = [value for entry in self._back for value in entry.used] + list(self.gradients)
+        return tuple(dict.fromkeys(value for value in used if value not in made))
+
+    @cached_property
+    def tangents(self) -> tuple[Value, ...]:
+        return tuple(Value(Ref(entry.name)) for entry in self.plan.graph.with_role("tangent"))
+
+    @cached_property
+    def inputs(self) -> tuple[Value, ...]:
+        return tuple(Value(Ref(e.name)) for e in self.plan.graph.inputs if e.role != "tangent")
+
+    @cached_property
+    def forward(self) -> Part:
+        back = set(map(id, self._back))
+        entries = tuple(entry for entry in self.plan.schedule.entries if id(entry) not in back)
+        return Part(self.inputs, (*self.results, *self.saved), entries)
+
+    @cached_property
+    def backward(self) -> Part:
+        return Part((*self.saved, *self.tangents), self.gradients, self._back)
+
+    def _given(self, *roles: str) -> tuple[Value, ...]:
+        pairs = zip(self.plan.graph.outputs, self.plan.schedule.outputs, strict=True)
+        return tuple(dict.fromkeys(v for output, v in pairs if v is not None and output.role in roles))
+
+    @cached_property
+    def _back(self) -> tuple[Entry, ...]:
+        """The calls of backward, and moves that nothing in forward waits for."""
+        needed = set(self.results)
+        chosen: list[Entry] = []
+        for entry in reversed(self.plan.schedule.entries):
+            waited_for = needed.intersection(entry.made)
+            if entry.node.phase == "backward" if isinstance(entry, Call) else not waited_for:
+                chosen.append(entry)
+            else:
+                needed.update(entry.used)
+        return tuple(reversed(chosen))
+
+
+def emit(plan: Plan, rank: int, device_mesh: DeviceMesh, device: str | None = None) -> Program:
+    """The program of one rank, which must be the one that runs this (its process groups are looked up)."""
+    parts = Parts(plan)
+    emitter = _Emitter(plan, rank, device_mesh, device)
+    forward = emitter.part(parts.forward)
+    backward = emitter.part(parts.backward) if plan.graph.training else None
+    return Program(plan, rank, forward, backward, parts)
+
+
+class _Emitter:
+    def __init__(self, plan: Plan, rank: int, device_mesh: DeviceMesh, device: str | None) -> None:
+        self.plan, self.rank, self.device_mesh = plan, rank, device_mesh
+        self.lowering = Lowering(plan, device=device, traced=True)
+        self.fakes: dict[Value, Tensor] = {}
+        with without_memory():
+            self.seed = torch.empty((), dtype=torch.int64, device=device)
+            for entry in plan.graph.inputs:
+                local = piece(entry.tensor.shape, plan.inputs[entry.name], rank).local
+                empty = torch.empty(local, dtype=entry.tensor.dtype, device=device)
+                self.fakes[Value(Ref(entry.name))] = empty
+
+    def part(self, part: Part) -> fx.GraphModule:
+        notes: dict[fx.Node, Entry] = {}
+        results: dict[fx.Node, Value] = {}
+
+        def run(*given: Tensor) -> list[Tensor]:
+            *taken, seed = given
+            values: dict[Value, Any] = dict(zip(part.takes, taken, strict=True))
+            nodes = get_proxy_mode().tracer.graph.nodes
+            for entry in part.entries:
+                before = len(nodes)
+                made = self._run(entry, values, seed)
+                values.update(made)
+                fresh = list(islice(reversed(nodes), len(nodes) - before))
+                notes.update(dict.fromkeys(fresh, entry))
+                results.update(dict(zip(fresh, reversed(made), strict=False)))
+            return [values[value] for value in part.gives]
+
+        with torch.no_grad():
+            traced = make_fx(run, tracing_mode="fake")(*(self.fakes[v] for v in part.takes), self.seed)
+        for node, value in zip(traced.graph.find_nodes(op="placeholder"), (*part.takes, None), strict=True):
+            node._rename(_identifier(value) if value else "seed")
+        for value, node in zip(part.gives, traced.graph.output_node().args[0], strict=True):
+            self.fakes[value] = node.meta["val"]
+        for node, entry in notes.items():
+            node.meta["shardwise"] = entry
+            if node in results:
+                node._rename(_identifier(results[node]))
+        traced.graph.eliminate_dead_code()
+        traced.recompile()
+        return traced
+
+    def _run(self, entry: Entry, values: dict[Value, Any], seed: Tensor) -> dict[Value, Any]:
+        if isinstance(entry, Move):
+            local, shape = values[entry.source], self.plan.graph.tensor(entry.source.ref).shape
+            for step in entry.change.steps:
+                local = run_step(local, step, self.device_mesh, shape)
+            return {entry.target: local}
+        made = self.lowering.local(entry, self.rank)([values[v] for v in entry.inputs], seed)
+        return {value: tensor for value, tensor in zip(entry.outputs, made, strict=True) if value is not None}
+
+
+def _identifier(value: Value) -> str:
+    """A name for a value in the text of the program."""
+    name = value.ref.name + (f"_{value.ref.output}" if value.ref.output else "")
+    if not value.copy:
+        return name
+    return name + "_moved"
+
+
+def _listing(title: str, module: fx.GraphModule) -> Iterator[str]:
+    yield f"def {title}({', '.join(node.name for node in module.graph.find_nodes(op='placeholder'))}):"
+    last: Entry | None = None
+    for node in module.graph.nodes:
+        entry = node.meta.get("shardwise")
+        if entry is not None and entry is not last:
+            last = entry
+            yield f"    # {entry}"
+        if node.op == "call_function":
+            name = (
+                getattr(node.target, "__name__", str(node.target))
+                if node.target is getitem
+                else str(node.target)
+            )
+            args = [*map(repr, node.args), *(f"{key}={value!r}" for key, value in node.kwargs.items())]
+            yield f"    {node.name} = {name}({', '.join(args)})"
+    yield f"    return {module.graph.output_node().args[0]}"

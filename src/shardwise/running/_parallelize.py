@@ -1,0 +1,123 @@
+"""`parallelize`: a model becomes its sharded self, inside a program that `torchrun` started on every rank."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..errors import UsageError, require
+from ..graph import as_module, call_arguments
+from ..mesh import Mesh
+from ..planning import Plan
+from ..planning import plan as make_plan
+from ._agree import agreed, from_first
+from ._emit import emit
+from ._init import Init, local_state
+from ._live import require_no_written_arguments, with_live_graph
+from ._module import Sharded
+
+
+def parallelize(
+    model: Callable[..., Any],
+    mesh: DeviceMesh | Mesh | str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    plan: Plan | None = None,
+    init: Init | str | None = None,
+    local_outputs: bool = False,
+    compile: bool | str = False,
+    seed: int = 0,
+    **options: Any,
+) -> Sharded:
+    """The model run by a plan on the ranks of a mesh: an `nn.Module` with DTensor parameters of the same names.
+
+    `args` and `kwargs` are example arguments, as for `capture`. Without a plan the first rank makes one with the
+    `options` of `shardwise.plan`; the first rank's plan is used by all. Weights are the first rank's, and the other
+    ranks' models may be on the meta device; those that are on the meta device there, too, are drawn here, by `init` or
+    as its modules draw them, or with `init="empty"` left to a checkpoint. `compile` compiles the local program, by the
+    backend of `torch.compile` that it names. What fails on one rank raises on every rank.
+    """
+    if not dist.is_initialized():
+        raise UsageError(
+            "there is no process group: start the program with torchrun and call init_process_group"
+        )
+    if plan is not None and options:
+        raise UsageError(f"{', '.join(options)} cannot be given beside a plan: they are for making one")
+    if init is not None and init != "empty" and not callable(init):
+        raise UsageError(f"init is {init!r}: give a function that fills a module, or 'empty'")
+    require_all_processes(mesh)
+    device_mesh = agreed("making the mesh", lambda: _device_mesh(mesh))
+    module, args, given = agreed("reading the arguments", lambda: _given(model, args, kwargs, plan))
+    first = dist.get_rank() == 0
+
+    def planned() -> dict[str, Any]:
+        if not first:
+            return {}
+        made = plan or make_plan(model, args, given, mesh=Mesh.of(device_mesh), **options)
+        return made.to_json()
+
+    shared = Plan.from_json(from_first(agreed("planning", planned)))
+    own = agreed(
+        "capturing the model",
+        lambda: with_live_graph(shared, model, args, given, None if plan is None else plan.graph),
+    )
+    require_no_written_arguments(own.graph)
+    if own.mesh.shape != tuple(device_mesh.shape):
+        raise UsageError(f"the plan is for mesh {own.mesh}, but the model runs on {Mesh.of(device_mesh)}")
+    rank = _rank_in(device_mesh)
+    device = device_mesh.device_type
+    program = agreed("lowering", lambda: emit(own, rank, device_mesh, device))
+    local = local_state(own, module, rank, device, init, seed)
+    return Sharded(
+        program,
+        device_mesh,
+        local,
+        persistent=_persistence(module),
+        local_outputs=local_outputs,
+        compile=compile,
+        seed=from_first(seed),
+    )
+
+
+def _given(
+    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, plan: Plan | None
+) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    require(plan, (Plan, NoneType), "plan", "a Plan, such as shardwise.plan makes or Plan.load reads")
+    return as_module(model), *call_arguments(args, kwargs)
+
+
+def require_all_processes(mesh: DeviceMesh | Mesh | str) -> None:
+    """Raise before the first agreement, for which processes outside the mesh might not come."""
+    if isinstance(mesh, DeviceMesh) and mesh.size() != dist.get_world_size():
+        raise UsageError(
+            f"the mesh has {mesh.size()} of the {dist.get_world_size()} processes: a model runs on all of them; "
+            "give a mesh that has them all"
+        )
+
+
+def _rank_in(device_mesh: DeviceMesh) -> int:
+    """This process's place in the mesh, counted row by row."""
+    coordinate = device_mesh.get_coordinate()
+    assert coordinate is not None
+    return Mesh.of(device_mesh).rank(coordinate)
+
+
+def _device_mesh(mesh: DeviceMesh | Mesh | str) -> DeviceMesh:
+    if isinstance(mesh, DeviceMesh):
+        return mesh
+    mesh, world = Mesh.of(mesh), dist.get_world_size()
+    if mesh.ranks != world:
+        raise UsageError(f"mesh {mesh} has {mesh.ranks} ranks, but {world} processes were started")
+    return mesh.to_device_mesh("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
+def _persistence(module: nn.Module) -> Callable[[str], bool]:
+    def persistent(name: str) -> bool:
+        owner, _, last = name.rpartition(".")
+        return last not in module.get_submodule(owner)._non_persistent_buffers_set
+
+    return persistent

@@ -1,0 +1,234 @@
+"""Simulation: all ranks of a plan inside one process, a plain interpreter over lists of local tensors.
+
+The schedule is run entry by entry: a call on every rank's pieces, a move by the steps that were priced. Nothing is
+distributed and nothing is approximated: each rank computes what it would compute on a device of its own, and what the
+ranks would send each other is recorded.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..dtensor import Recorded, run_step_on_all
+from ..errors import UsageError, require
+from ..graph import Ref, inputs_of
+from ..layout import Layout
+from ..placements import is_replicate
+from ..planning import Call, Move, Plan, Value
+from ._lower import Lowering
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What all ranks hold of one tensor."""
+
+    layout: Layout
+    shape: tuple[int, ...]
+    locals: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, tensor: Tensor, layout: Layout) -> "Pieces":
+        """The tensor cut up; a piece that is smaller than the tensor has memory of its own."""
+        pieces = layout.split(tensor.detach())
+        own = (
+            p if p.shape == tensor.shape else p.clone(memory_format=torch.contiguous_format) for p in pieces
+        )
+        return cls(layout, tuple(tensor.shape), tuple(own))
+
+    def whole(self) -> Tensor:
+        """The tensor put together, partials reduced."""
+        return self.layout.join(self.locals)
+
+    def disagreement(self) -> float:
+        """The largest difference between ranks that should hold the same."""
+        mesh, worst = self.layout.mesh, 0.0
+        for rank, local in enumerate(self.locals):
+            place = mesh.coordinate(rank)
+            first = [
+                0 if is_replicate(p) else at for p, at in zip(self.layout.placements, place, strict=True)
+            ]
+            other = self.locals[mesh.rank(first)]
+            if local is not other and local.numel():
+                worst = max(worst, float(difference(local, other).max()))
+        return worst
+
+
+@dataclass
+class Simulated:
+    """What a simulated run gave. `peak` is the most memory that values took on the first rank at one time, in bytes."""
+
+    outputs: dict[str, Pieces | None] = field(default_factory=dict)
+    gradients: dict[str, Pieces | None] = field(default_factory=dict)
+    mutations: dict[str, Pieces] = field(default_factory=dict)
+    collectives: list[Recorded] = field(default_factory=list)
+    peak: int = 0
+
+
+def simulate(
+    plan: Plan,
+    model: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    tangents: Mapping[str, Tensor] | None = None,
+) -> Simulated:
+    """Run a plan on all its ranks inside this process: forward, and backward where the plan has one.
+
+    Tangents not given are ones. The model itself is not changed.
+    """
+    require(plan, Plan, "plan", "a Plan, such as shardwise.plan makes or Plan.load reads")
+    require(seed, int, "seed", "a whole number")
+    given = inputs_of(plan.graph, model, args, kwargs, tangents)
+    return Simulation(plan).run(plan_pieces(plan, given), seed)
+
+
+def plan_pieces(plan: Plan, given: Mapping[str, Any], wide: bool = False) -> dict[str, Pieces]:
+    """The graph's inputs, each cut up as the plan says; with `wide`, in double precision."""
+    require_planned(plan, given)
+    pieces = {}
+    for entry in plan.graph.inputs:
+        tensor = given[entry.name]
+        if wide and tensor.is_floating_point():
+            tensor = tensor.double()
+        pieces[entry.name] = Pieces.of(tensor, plan.inputs[entry.name])
+    return pieces
+
+
+def require_planned(plan: Plan, given: Mapping[str, Any]) -> None:
+    """Raise unless all that the graph is given has the shapes and dtypes that were planned."""
+    for entry in plan.graph.inputs:
+        tensor = given[entry.name]
+        if not isinstance(tensor, Tensor):
+            raise UsageError(
+                f"{entry.role} {entry.target!r} is {tensor!r}, but was planned as {entry.tensor}"
+            )
+        if tuple(tensor.shape) != entry.tensor.shape or tensor.dtype != entry.tensor.dtype:
+            raise UsageError(
+                f"{entry.role} {entry.target!r} is {str(tensor.dtype)[6:]}{list(tensor.shape)}, "
+                f"but was planned as {entry.tensor}"
+            )
+
+
+class Simulation:
+    """A plan made ready to be run, as often as one likes."""
+
+    def __init__(self, plan: Plan, wide: bool = False) -> None:
+        self.plan = plan
+        self.lowering = Lowering(plan, wide)
+        self.schedule = plan.schedule
+
+    def run(
+        self,
+        inputs: Mapping[str, Pieces],
+        seed: int = 0,
+        watch: Callable[[Value, Pieces], None] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Simulated:
+        """`watch` is shown every value that a call makes; `progress` is told how many entries have run."""
+        values = {Value(Ref(name)): pieces for name, pieces in inputs.items()}
+        result = Simulated()
+        memory = _Memory()
+        for entry in self.plan.graph.inputs:
+            memory.add(inputs[entry.name])
+            if entry.role not in ("user_input", "tangent"):
+                memory.add(inputs[entry.name])  # it lasts
+        draws = torch.tensor(seed)
+        with torch.no_grad():
+            for number, item in enumerate(self.schedule.entries):
+                if progress is not None:
+                    progress(number)
+                if isinstance(item, Call):
+                    made = self._call(item, [values[v] for v in item.inputs], draws)
+                else:
+                    made = {item.target: _moved(item, values[item.source], result.collectives)}
+                for value, pieces in made.items():
+                    values[value] = pieces
+                    memory.add(pieces)
+                if watch is not None and isinstance(item, Call):
+                    for value, pieces in made.items():
+                        watch(value, pieces)
+                for value in item.dead:
+                    memory.drop(values.pop(value))
+        places: dict[str, dict[str, Any]] = {
+            "user_output": result.outputs,
+            "gradient": result.gradients,
+            "mutation": result.mutations,
+        }
+        result.peak = memory.peak
+        for output, given in zip(self.plan.graph.outputs, self.schedule.outputs, strict=True):
+            places[output.role][output.target] = None if given is None else values[given]
+        return result
+
+    def _call(self, call: Call, inputs: Sequence[Pieces], seed: Tensor) -> dict[Value, Pieces]:
+        made: list[tuple[Any, ...]] = []
+        known: dict[Any, tuple[Any, ...]] = {}  # replicas need not compute the same again
+        for rank in range(self.plan.mesh.ranks):
+            local, tensors = self.lowering.local(call, rank), [pieces.locals[rank] for pieces in inputs]
+            key = (*map(id, tensors), local.key)
+            if key not in known:
+                known[key] = self._checked(local(tensors, seed), call, rank, local.outputs)
+            made.append(known[key])
+        columns = zip(
+            call.outputs, call.node.outputs, call.choice.output_layouts, zip(*made, strict=True), strict=True
+        )
+        return {
+            value: Pieces(layout, info.shape, column)
+            for value, info, layout, column in columns
+            if value is not None and info is not None and layout is not None
+        }
+
+    def _checked(
+        self, made: tuple[Any, ...], call: Call, rank: int, expected: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        for tensor, piece in zip(made, expected, strict=True):
+            if piece is not None and tuple(tensor.shape) != piece.local:
+                raise UsageError(
+                    f"{call.node} by {call.choice} gives rank {rank} a piece of shape {tuple(tensor.shape)}, "
+                    f"where {piece.local} of {piece.shape} was planned"
+                )
+        return made
+
+
+def difference(some: Tensor, other: Tensor) -> Tensor:
+    """How far apart two tensors are, element by element, in double precision; equal infinities and NaNs are not."""
+    if some.dtype.is_complex:
+        some, other = torch.view_as_real(some), torch.view_as_real(other)
+    some, other = some.double(), other.double()
+    same = (some == other) | (some.isnan() & other.isnan())
+    return (some - other).abs().nan_to_num(nan=torch.inf).masked_fill(same, 0.0)
+
+
+def _moved(move: Move, pieces: Pieces, record: list[Recorded]) -> Pieces:
+    locals_ = list(pieces.locals)
+    for step in move.change.steps:
+        locals_ = run_step_on_all(locals_, step, pieces.shape, record)
+    return Pieces(move.change.target, pieces.shape, tuple(locals_))
+
+
+class _Memory:
+    """Bytes of memory behind the first rank's pieces. A view counts nothing and keeps what it is a view of."""
+
+    def __init__(self) -> None:
+        self.users: Counter[int] = Counter()
+        self.sizes: dict[int, int] = {}
+        self.now = self.peak = 0
+
+    def add(self, pieces: Pieces) -> None:
+        local = pieces.locals[0]
+        storage = local.untyped_storage().data_ptr()
+        if not self.users[storage]:
+            self.sizes[storage] = local.nbytes
+            self.now += local.nbytes
+            self.peak = max(self.peak, self.now)
+        self.users[storage] += 1
+
+    def drop(self, pieces: Pieces) -> None:
+        storage = pieces.locals[0].untyped_storage().data_ptr()
+        self.users[storage] -= 1
+        if not self.users[storage]:
+            self.now -= self.sizes[storage]

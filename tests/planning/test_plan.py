@@ -1,0 +1,243 @@
+"""A plan explains itself, survives JSON, keeps to memory and pins, and says why there is none."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import Replicate, Shard
+
+import shardwise as sw
+from shardwise.graph import capture
+from shardwise.layout import Layout
+from shardwise.placements import Row
+from shardwise.planning import Call, Choice, Copy, Explainer, Planner, plan_graph
+from shardwise.planning._items import CopyItem
+from shardwise.planning._make import GAP, bytes_of
+from shardwise.planning._pins import Pins
+from shardwise.planning._summary import time_text
+
+OPTIONS = {"mesh": "dp=2,tp=2", "cluster": "laptop"}
+
+
+@pytest.fixture(scope="module")
+def graph():
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(512, 512, bias=False) for _ in range(6))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = torch.relu(layer(x)) + x
+            return x.square().mean()
+
+    with torch.device("meta"):
+        return capture(Deep(), (torch.empty(256, 512),))
+
+
+@pytest.fixture(scope="module")
+def best(graph):
+    return plan_graph(graph, **OPTIONS)
+
+
+def test_a_plan_survives_json(best, tmp_path):
+    best.save(tmp_path / "plan.json")
+    again = sw.Plan.load(tmp_path / "plan.json")
+    assert again == sw.Plan.from_json(json.loads(json.dumps(best.to_json())))
+    assert again.cost == best.cost
+    assert "->" in again.diff(best) and "\n" not in again.diff(best)  # the two times, and no difference
+
+
+def test_a_difference_names_what_changed_and_what_it_costs(graph, best):
+    other = "R, R" if str(best.choices["relu_2"].output_layouts[0]) != "R, R" else "S(0), S(1)"
+    pinned = plan_graph(graph, pin={"relu_2": other}, compare=False, **OPTIONS)
+    first, *changes = best.diff(pinned, most=1000).splitlines()
+    assert first == f"step {time_text(best.cost.seconds)} -> {time_text(pinned.cost.seconds)}"
+    assert f"call relu_2: {best.choices['relu_2']} -> {pinned.choices['relu_2']}" in changes
+    calls = {line.split(":")[0].removeprefix("call ") for line in changes if line.startswith("call ")}
+    assert calls == {name for name in best.choices if str(best.choices[name]) != str(pinned.choices[name])}
+    assert best.diff(pinned, most=1).splitlines()[1:] == [changes[0], f"... and {len(changes) - 1} more"]
+
+
+def test_plans_of_other_graphs_are_not_compared(best):
+    other = sw.plan(torch.mm, (torch.rand(64, 64), torch.rand(64, 64)), training=False, **OPTIONS)
+    with pytest.raises(sw.UsageError, match="plans of different graphs: Deep and mm"):
+        best.diff(other)
+
+
+@pytest.mark.parametrize(
+    "pin",
+    [
+        "S(0), R",
+        Layout.parse("R, S(1)", sw.Mesh.parse("dp=2,tp=2")),
+        (Shard(0), Replicate()),
+        {"dp": Shard(0)},
+        {"tp": "R"},
+    ],
+)
+def test_a_plan_with_a_pin_of_any_form_survives_json(pin, tmp_path):
+    plan = sw.plan(
+        torch.sin, (torch.rand(64, 64),), training=False, pin={"args.0": pin}, compare=False, **OPTIONS
+    )
+    plan.save(tmp_path / "plan.json")
+    again = sw.Plan.load(tmp_path / "plan.json")
+    assert again == plan
+    assert again.explain("sin") == plan.explain("sin")
+
+
+def test_the_cost_is_the_sum_of_its_parts(best):
+    cost = best.cost
+    assert cost.seconds == pytest.approx(sum(cost.entries) + cost.update)
+    assert cost.seconds == pytest.approx(cost.compute + cost.update + sum(cost.communication.values()))
+    moves = sum(m.change.price for m in best.schedule.moves)
+    assert moves == pytest.approx(sum(cost.communication.values()))
+
+
+def test_layers_that_look_alike_cost_as_much_as_layers_on_their_own(graph, best):
+    each = plan_graph(graph, alike=False, gap=0.0, **OPTIONS)
+    assert each.options["bound"] <= best.cost.seconds <= each.cost.seconds * 1.01
+
+
+def test_less_memory_is_kept_to_and_costs_no_less(graph, best):
+    limit = int(0.97 * best.cost.peak)
+    tight = plan_graph(graph, memory=limit, compare=False, time_limit=10, **OPTIONS)
+    assert tight.cost.peak <= limit
+    assert tight.cost.seconds >= best.options["bound"]
+
+
+def test_too_little_memory_is_refused_with_what_would_do(graph):
+    with pytest.raises(sw.UsageError, match=r"fits in 1.00 KB a device: .* would do"):
+        plan_graph(graph, memory="1KB", **OPTIONS)
+
+
+def test_what_is_explained_is_what_was_chosen(best):
+    text = best.explain("layers.2")
+    assert "layers.2.weight float32[512, 512]" in text and "runner-up" in text
+    considered = best.considered("mm")
+    [chosen] = [entry for entry in considered if entry.chosen]
+    assert chosen.rows == str(best.choices["mm"])
+    assert chosen.seconds <= considered[0].seconds * (1 + 1e-6)  # no single change makes it cheaper
+
+
+@pytest.mark.parametrize("kind", ["input", "output", "copy", "call"])
+def test_a_choice_that_is_not_known_any_more_is_named(best, kind):
+    odd = Layout.parse("P(max), R", best.mesh)
+    name = best.graph.inputs[0].name
+    if kind == "input":
+        changed = replace(best, inputs={**best.inputs, name: odd})
+    elif kind == "output":
+        changed = replace(best, outputs=(odd, *best.outputs[1:]))
+    elif kind == "copy":
+        items = Explainer(best).items
+        copied = next(item for item in items.all if isinstance(item, CopyItem))
+        changed = replace(best, copies=(Copy(copied.ref, odd, copied.users),))
+    else:
+        rows = (Row.parse("P(max) -> P(max)"), Row.parse("R -> R"))
+        changed = replace(best, choices={**best.choices, "relu": Choice(best.mesh, rows, "book")})
+    with pytest.raises(
+        sw.UsageError, match=r"the plan's choice for .* is none of those known now: .*P\(max\)"
+    ):
+        changed.explain("relu")
+
+
+def test_debug_prints_what_was_considered_for_every_node(capsys):
+    made = sw.plan(torch.mm, (torch.rand(64, 64), torch.rand(64, 64)), training=False, debug=True, **OPTIONS)
+    said = capsys.readouterr().out
+    assert "%mm = aten.mm.default" in said and f"* {made.choices['mm']}: compute" in said
+
+
+def test_a_place_that_is_not_there_is_refused(best):
+    with pytest.raises(sw.UsageError, match="'nowhere' is no module, node, parameter or input"):
+        best.explain("nowhere")
+
+
+def test_clashing_pins_are_named(graph):
+    pins = {"x": "S(0), R", "relu": "P(max), R", "layers.1.*": "R, S(0)"}
+    with pytest.raises(sw.UsageError, match=r"meets these pins together: relu: P\(max\), R$"):
+        plan_graph(graph, pin=pins, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("pins", "complaint"),
+    [
+        ({"y": "R, R"}, "pin 'y' matches no parameter"),
+        ({"x": "S(2), R"}, "shards dim 2 of x, which has shape"),
+        ({"x": "R"}, "has 2 axes but 1 placements"),
+        ({"x": {"pp": "R"}}, "pin 'x': mesh dp=2,tp=2 has no axis 'pp'"),
+        ({"x": {"tp": Shard(-1)}}, r"pin 'x': placement 'S\(-1\)' has a negative dim"),
+        (
+            {"x": Layout.parse("S(0)", "dp=4")},
+            "pin 'x': it is a layout on mesh dp=4, and the plan is for dp=2,tp=2",
+        ),
+    ],
+)
+def test_pins_that_cannot_be_are_refused(graph, pins, complaint):
+    with pytest.raises(sw.UsageError, match=complaint):
+        plan_graph(graph, pin=pins, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "memory", ["much", "80 apples", "GB", "infGB", "-1GB", -1, float("nan"), float("inf")]
+)
+def test_memory_is_an_amount(graph, memory):
+    with pytest.raises(sw.UsageError, match="is no amount of bytes"):
+        plan_graph(graph, memory=memory, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("80GB", 80e9), ("1.5 MiB", 1.5 * 2**20), ("2TiB", 2**41), ("7b", 7), (9, 9)]
+)
+def test_memory_has_units(text, size):
+    assert bytes_of(text) == size
+
+
+def test_an_operator_without_rows_is_replicated_and_named():
+    @torch.library.custom_op("shardwise_tests::ranked", mutates_args=())
+    def ranked(x: torch.Tensor) -> torch.Tensor:
+        return x.flatten().sort().values.square().cumsum(0).view(x.shape)
+
+    @ranked.register_fake
+    def _(x):
+        return torch.empty_like(x)
+
+    made = sw.plan(lambda x: ranked(x) + 1, (torch.rand(8, 8),), training=False, **OPTIONS)
+    assert made.choices["ranked"].source == "replicated"
+    assert (
+        "replicated for want of rows" in made.summary() and "shardwise_tests.ranked.default" in made.summary()
+    )
+
+
+def test_a_plan_keeps_what_its_baselines_cost(graph, best):
+    planner = Planner(graph, best.mesh, best.cluster)
+    tried = planner.baselines(Pins(planner.mesh))
+    kept = best.options["baselines"]
+    assert {name: line["seconds"] for name, line in kept.items()} == {
+        name: made.cost.seconds for name, made in tried.items()
+    }
+    assert list(kept) == ["data parallel", "FSDP", "tensor parallel", "FSDP x TP"]
+    alone = planner.plan({}, compare=False)
+    assert all(alone.cost.seconds <= line["seconds"] * (1 + GAP) for line in kept.values())
+
+
+def test_a_baseline_that_beats_a_search_cut_short_is_the_plan(graph, monkeypatch):
+    planner = Planner(graph, sw.Mesh.parse("d=4"), sw.Cluster.of("laptop"))
+    tried = planner.baselines(Pins(planner.mesh)).values()
+    poor = max(tried, key=lambda made: made.cost.seconds)
+    monkeypatch.setattr(planner, "_within_memory", lambda *_: poor)
+    made = planner.plan({})
+    cheapest = min(made.options["baselines"].values(), key=lambda line: line["seconds"])
+    assert made.cost.seconds == cheapest["seconds"] < poor.cost.seconds
+    assert made.options["bound"] == poor.options["bound"]
+
+
+def test_in_data_parallelism_calls_see_whole_weights(graph):
+    planner = Planner(graph, sw.Mesh.parse("d=4"), sw.Cluster.of("laptop"))
+    fsdp = planner.baselines(Pins(planner.mesh))["FSDP"]
+    weights = {i.name for i in graph.with_role("parameter")}
+    assert all(str(fsdp.inputs[name]).startswith("S(") for name in weights)
+    for entry in fsdp.schedule.entries:
+        if isinstance(entry, Call):
+            for value, layout in zip(entry.inputs, entry.choice.input_layouts, strict=True):
+                assert value.ref.name not in weights or layout.is_replicated

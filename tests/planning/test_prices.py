@@ -1,0 +1,70 @@
+"""What limits a kernel follows from how its tensors lie in memory."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from shardwise import Cluster
+from shardwise.calls._overloads import overload
+from shardwise.graph import TensorInfo
+from shardwise.planning._prices import compute_seconds, kernel_kind, scratch_bytes
+
+BF16, F32 = torch.bfloat16, torch.float32
+PLAIN = TensorInfo((4, 8, 16), BF16)
+TURNED = TensorInfo((4, 8, 16), BF16, (128, 1, 8))
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "output", "kind"),
+    [
+        ("aten.mul.Tensor", [PLAIN, PLAIN], PLAIN, "memory"),
+        ("aten.mul.Tensor", [TURNED, TURNED], TURNED, "memory"),
+        ("aten.mul.Tensor", [PLAIN, TURNED], PLAIN, "strided"),
+        ("aten.mul.Tensor", [PLAIN, TensorInfo((16,), BF16)], PLAIN, "strided"),
+        ("aten.mul.Tensor", [PLAIN, TensorInfo((), BF16)], PLAIN, "memory"),
+        ("aten._to_copy.default", [PLAIN], TensorInfo((4, 8, 16), F32), "strided"),
+        ("aten._to_copy.default", [TensorInfo((4, 8, 16), F32)], PLAIN, "memory"),
+        ("aten.cat.default", [PLAIN, PLAIN], TensorInfo((8, 8, 16), BF16), "memory"),
+        ("aten.cat.default", [TURNED, TURNED], TensorInfo((8, 8, 16), BF16), "strided"),
+        ("aten.sum.dim_IntList", [PLAIN], TensorInfo((8, 16), BF16), "reduction"),
+        ("aten._softmax.default", [PLAIN], PLAIN, "reduction"),
+        ("aten.native_layer_norm.default", [PLAIN], PLAIN, "reduction"),
+        ("aten.mm.default", [TensorInfo((4, 8), BF16), TensorInfo((8, 4), BF16)], None, "matmul"),
+    ],
+)
+def test_kinds_of_kernels(op, inputs, output, kind):
+    assert kernel_kind(overload(op), inputs, (output,)) == kind
+
+
+def test_a_strided_kernel_takes_longer_than_its_bytes_do():
+    device = Cluster.preset("h200").device
+    tensor = TensorInfo((4096, 4096), BF16)
+    call = (overload("aten.neg.default"), (tensor,), {}, (tensor,))
+    assert compute_seconds(device, "strided", *call) > 2 * compute_seconds(device, "memory", *call)
+
+
+def test_small_heads_of_attention_take_a_gpu_as_long_as_larger_ones():
+    def seconds(cluster, size):
+        query = TensorInfo((1, 16, 8192, size), BF16)
+        call = (query, query, query, None, None, True, 1.0, 0.0)
+        made = (query, TensorInfo((1, 16, 8192), torch.float32))
+        device = replace(Cluster.preset(cluster).device, exposed={})
+        op = overload("shardwise.attention.default")
+        return compute_seconds(device, "attention", op, call, {}, made) - device.launch
+
+    assert seconds("h200", 32) == seconds("h200", 64) == pytest.approx(seconds("h200", 128) * 96 / 128)
+    assert seconds("h200", 80) == seconds("h200", 128)
+    assert seconds("laptop", 64) == pytest.approx(seconds("laptop", 128) / 2)
+
+
+def test_backward_of_fused_attention_sums_in_float32():
+    def tensor(heads):
+        return TensorInfo((2, heads, 256, 64), BF16)
+
+    op = overload("shardwise.attention_backward.default")
+    alone = scratch_bytes(op, [tensor(8)] * 6)
+    assert alone == 2 * 8 * 256 * (64 + 1) * 4
+    shared = scratch_bytes(op, [tensor(8), tensor(8), tensor(2), tensor(2), tensor(8), tensor(8)])
+    assert shared == alone + 2 * tensor(8).bytes
+    assert scratch_bytes(overload("aten.neg.default"), [tensor(8)]) == 0

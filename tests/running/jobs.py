@@ -1,0 +1,355 @@
+"""What real ranks do in tests/runtime/test_ranks.py: each function runs on every rank, and returns what is to check."""
+
+import os
+import signal
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import shardwise as sw
+from shardwise.dtensor import record_collectives
+from shardwise.graph import capture
+from shardwise.planning import random_plan
+from shardwise.running import transfer_parcels
+from shardwise.verification import priced_collectives
+
+
+class MLP(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(10, 18)
+        self.down = nn.Linear(18, 6)
+        self.register_buffer("scale", torch.tensor([2.0]), persistent=False)
+
+    def forward(self, x, target):
+        return ((self.down(self.up(x).relu()) * self.scale - target) ** 2).mean()
+
+
+class Places(nn.Module):
+    """A model with integers that nobody fills again: its modules fill their own weights alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 6)
+        self.register_buffer("places", torch.arange(8))
+
+    def forward(self, x):
+        return (self.table(self.places) * x).sum()
+
+
+def example():
+    torch.manual_seed(0)
+    return MLP(), (torch.randn(8, 10), torch.randn(8, 6))
+
+
+def error(check):
+    """The message of the mistake that `check` makes."""
+    try:
+        check()
+    except sw.UsageError as mistake:
+        return str(mistake)
+    return ""
+
+
+def run(folder, seed):
+    """Everything that one start of the processes can show."""
+    return {
+        "training": training(folder, seed),
+        "arguments": arguments(seed),
+        "checkpoint": checkpoint(folder, seed),
+        "deferred": deferred(seed),
+        "transfer": transfers(),
+        "shard_map": mapped(),
+        "faults": faults(seed),
+    }
+
+
+def planned(model, args, mesh, seed):
+    return random_plan(capture(model, args), mesh, seed)
+
+
+def training(folder, seed):
+    """Three steps of AdamW with clipping, beside the model itself."""
+    model, args = example()
+    if dist.get_rank():  # the first rank's weights count
+        with torch.no_grad():
+            model.up.weight.zero_()
+    plan = planned(model, args, "dp=2,tp=2", seed)
+    sharded = sw.parallelize(model, "dp=2,tp=2", args, plan=plan)
+    twin, _ = example()
+    ours = torch.optim.AdamW(sharded.parameters(), lr=1e-2)
+    theirs = torch.optim.AdamW(twin.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(3):
+        with record_collectives() as seen:
+            loss = sharded(*args)
+            loss.backward()
+        expected = twin(*args)
+        expected.backward()
+        norm = nn.utils.clip_grad_norm_(sharded.parameters(), 0.5).full_tensor()
+        losses.append(
+            (
+                loss.full_tensor().item(),
+                expected.item(),
+                norm.item(),
+                nn.utils.clip_grad_norm_(twin.parameters(), 0.5).item(),
+            )
+        )
+        for optimizer in (ours, theirs):
+            optimizer.step()
+            optimizer.zero_grad()
+    pairs = zip(sharded.named_parameters(), twin.named_parameters(), strict=True)
+    apart = {name: (p.full_tensor() - q).abs().max().item() for (name, p), (_, q) in pairs}
+    dcp.save({"model": sharded.state_dict()}, checkpoint_id=f"{folder}/step")
+    return {
+        "losses": losses,
+        "names": [name for name, _ in sharded.named_parameters()],
+        "state": sorted(sharded.state_dict()),
+        "apart": apart,
+        "types": {type(p.data).__name__ for p in sharded.parameters()}
+        | {type(b).__name__ for b in sharded.buffers()},
+        "sent": [(c.kind, c.ranks) for c in seen.collectives],
+        "bytes": [c.size for c in seen.collectives],
+        "priced": [(c.kind, c.ranks) for c in priced_collectives(plan)],
+        "priced bytes": [c.size for c in priced_collectives(plan)],
+        "program": str(sharded.program),
+    }
+
+
+def arguments(seed):
+    """The same loss from whole arguments, from pieces of them and from DTensors."""
+    model, args = example()
+    plan = planned(model, args, "dp=2,tp=2", seed)
+    sharded = sw.parallelize(model, "dp=2,tp=2", args, plan=plan)
+    layouts = [plan.inputs[entry.name] for entry in plan.graph.with_role("user_input")]
+    pieces = [layout.split(arg)[dist.get_rank()].clone() for layout, arg in zip(layouts, args, strict=True)]
+    mesh = sharded.device_mesh
+    tensors = [DTensor.from_local(arg, mesh, [Replicate()] * 2) for arg in args]
+    losses = [sharded(*given).full_tensor().item() for given in (args, pieces, tensors)]
+    local = sw.parallelize(model, "dp=2,tp=2", args, plan=plan, local_outputs=True)
+    return [*losses, local(*args).item(), model(*args).item()]
+
+
+def checkpoint(folder, seed):
+    """What was saved on 2x2, loaded on 4."""
+    model, args = example()
+    sharded = sw.parallelize(model, "d=4", args, plan=planned(model, args, "d=4", seed + 1))
+    before = sharded.up.weight.full_tensor().clone()
+    dcp.load({"model": sharded.state_dict()}, checkpoint_id=f"{folder}/step")
+    after = {name: tensor.full_tensor() for name, tensor in sharded.state_dict().items()}
+    loss = sharded(*args).full_tensor().item()
+    return {"changed": bool((before != after["up.weight"]).any()), "state": after, "loss": loss}
+
+
+def deferred(seed):
+    """Weights drawn only now: the same on every mesh."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(10, 18), nn.ReLU(), nn.Linear(18, 6))
+        args = (torch.empty(8, 10),)
+    drawn = []
+    for mesh in ("dp=2,tp=2", "d=4"):
+        sharded = sw.parallelize(model, mesh, args, plan=planned(model, args, mesh, seed), seed=3)
+        drawn.append([parameter.full_tensor() for parameter in sharded.parameters()])
+    same = all(torch.equal(a, b) for a, b in zip(*drawn, strict=True))
+    bare = MLP().to("meta")
+    bare_args = tuple(arg.to("meta") for arg in example()[1])
+    plan = planned(bare, bare_args, "d=4", seed)
+    places, x = Places().to("meta"), (torch.empty(8, 6, device="meta"),)
+    theirs, _ = example()
+    some = sw.parallelize(bare if dist.get_rank() else theirs, "d=4", bare_args, plan=plan)
+    return {
+        "same": same,
+        "spread": drawn[0][0].std().item(),
+        "missing": error(lambda: sw.parallelize(bare, "d=4", bare_args, plan=plan)),
+        "missing integers": error(
+            lambda: sw.parallelize(places, "d=4", x, plan=planned(places, x, "d=4", seed))
+        ),
+        "empty": list(sw.parallelize(bare, "d=4", bare_args, plan=plan, init="empty").scale.shape),
+        "received": all(
+            torch.equal(tensor.full_tensor(), dict(theirs.named_parameters())[name])
+            for name, tensor in some.named_parameters()
+        ),
+    }
+
+
+def transfers():
+    """From mesh to mesh: other shapes, fewer ranks, other ranks, overlapping ones."""
+    square, line = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b")), init_device_mesh("cpu", (4,))
+    low, high = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [2, 3])
+    middle = DeviceMesh("cpu", [1, 2, 3])
+    tensor = torch.arange(14.0 * 9).reshape(14, 9)
+    cases = [
+        (square, [Shard(0), Shard(1)], line, [Shard(0)]),
+        (line, [Shard(1)], square, [Replicate(), Shard(0)]),
+        (low, [Shard(0)], high, [Shard(1)]),
+        (low, [Replicate()], high, [Replicate()]),
+        (low, [Shard(1)], middle, [Shard(0)]),
+        (line, [Replicate()], middle, [Shard(1)]),
+        (square, [Shard(0), Shard(0)], DeviceMesh("cpu", [3]), [Replicate()]),
+    ]
+    right = []
+    for source, placed, target, wanted in cases:
+        before = sw.transfer(_placed(tensor, line, [Replicate()]), source, placed)
+        after = sw.transfer(before, target, wanted)
+        mine = after.device_mesh.get_coordinate() is None or torch.equal(
+            after.to_local(), _piece(tensor, target, wanted)
+        )
+        right.append(bool(mine) and tuple(after.shape) == tuple(tensor.shape))
+    big = _placed(torch.arange(64.0 * 64).reshape(64, 64), low, [Replicate()])
+    senders = {p.sender for p in transfer_parcels(big, high, [Shard(0)])}
+    summed = sw.transfer(DTensor.from_local(tensor, line, [Partial()]), line, "R").to_local()
+    piece = _placed(torch.arange(64.0 * 64).reshape(64, 64), square, [Shard(0), Shard(1)])
+    with Largest() as seen:
+        sw.transfer(piece, line, [Shard(1)])
+    state = sw.transfer({"w": _placed(tensor, line, [Shard(0)]), "step": 3}, square, {"w": "R, S(1)"})
+    return {
+        "right": right,
+        "senders": sorted(senders),
+        "summed": torch.equal(summed, 4 * tensor),
+        "largest": seen.elements,
+        "state": [state["step"], torch.equal(state["w"].full_tensor(), tensor)],
+    }
+
+
+class Largest(TorchDispatchMode):
+    """The elements of the largest tensor that is made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        made = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        sizes = (tensor.untyped_storage().nbytes() // tensor.itemsize for tensor in made)
+        self.elements = max(self.elements, *sizes, 0)
+        return result
+
+
+def _piece(tensor, mesh, placements):
+    layout = sw.layout.Layout(sw.Mesh.from_device_mesh(mesh), tuple(placements))
+    ranks = mesh.mesh.flatten().tolist()
+    return layout.piece(tensor, ranks.index(dist.get_rank()))
+
+
+def _placed(tensor, mesh, placements):
+    member = mesh.get_coordinate() is not None
+    local = _piece(tensor, mesh, placements).contiguous() if member else tensor.new_empty(0)
+    return DTensor.from_local(
+        local, mesh, placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+    )
+
+
+def mapped():
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    torch.manual_seed(0)
+    a, b = torch.randn(6, 8), torch.randn(8, 5, requires_grad=True)
+    function = sw.shard_map(torch.matmul, mesh, ["S(0), S(1)", "R, S(0)"], "S(0), R")
+    result = function(a, b)
+    (result.to_local() ** 2).sum().backward()
+    whole = result.full_tensor()
+    b_whole = b.detach().clone().requires_grad_()
+    ((a @ b_whole) ** 2).sum().backward()  # each rank differentiates its part of this sum
+    return {
+        "apart": (whole - a @ b).abs().max().item(),
+        "layout": [str(p) for p in result.placements],
+        "planned": len(function._plans),
+        "gradient apart": ((b.grad - b_whole.grad).abs().max() / b_whole.grad.abs().max()).item(),
+    }
+
+
+def faults(seed):
+    """Mistakes that every rank must be told of."""
+    import shardwise.running._parallelize as room
+
+    model, args = example()
+    plan = planned(model, args, "dp=2,tp=2", seed)
+    other = nn.Sequential(nn.Linear(10, 18))
+    sharded = sw.parallelize(model, "dp=2,tp=2", args, plan=plan)
+    found = {
+        "mesh": error(lambda: sw.parallelize(model, "dp=2,tp=4", args, plan=plan)),
+        "plan": error(lambda: sw.parallelize(other, "dp=2,tp=2", args[:1], plan=plan)),
+        "plan mesh": error(lambda: sw.parallelize(model, "d=4", args, plan=plan)),
+        "shape": error(lambda: sharded(args[0][:4], args[1])),
+        "dtype": error(lambda: sharded(args[0].double(), args[1])),
+        "form": error(lambda: sharded(*args, 1)),
+    }
+    bare, bare_args = MLP().to("meta"), tuple(arg.to("meta") for arg in args)
+
+    def fill(module):
+        if dist.get_rank() == 1:
+            raise ValueError("no weights today")
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            tensor.zero_()
+
+    half = DeviceMesh("cpu", [0, 1])
+    if dist.get_rank() < 2:
+        found["half"] = error(lambda: sw.parallelize(model, half, args, plan=plan))
+        found["half mapped"] = error(lambda: sw.shard_map(torch.sin, half, ["S(0)"])(args[0]))
+    found["mapped"] = error(lambda: sw.shard_map(torch.sin, "dp=2,tp=2", ["S(0), R", "R, R"])(args[0]))
+    found["later"] = later(sharded, args)
+    found["drawing"] = error(lambda: sw.parallelize(bare, "dp=2,tp=2", bare_args, plan=plan, init=fill))
+    found["options"] = error(lambda: sw.parallelize(model, "dp=2,tp=2", args, plan=plan, memory="1GB"))
+    found["init"] = error(lambda: sw.parallelize(model, "dp=2,tp=2", args, plan=plan, init="zeros"))
+    lower = room.emit
+    if dist.get_rank() == 2:
+
+        def broken(*_, **__):
+            raise MemoryError("no room")
+
+        room.emit = broken
+    found["lowering"] = error(lambda: sw.parallelize(model, "dp=2,tp=2", args, plan=plan))
+    room.emit = lower
+    return found
+
+
+def later(sharded, args):
+    """What is said of an error in a step that follows a handled mistake."""
+
+    def broken(*_):
+        raise RuntimeError("out of memory")
+
+    sharded._forward.forward = broken
+    try:
+        sharded(*args)
+    except RuntimeError as problem:
+        return f"{type(problem).__name__}: {problem}"
+    except sw.UsageError as mistake:
+        return f"UsageError: {mistake}"
+    finally:
+        del sharded._forward.forward
+
+
+def one_rank_stops(seed):
+    """One rank is given another shape; the others are already waiting for it."""
+    model, args = example()
+    sharded = sw.parallelize(model, "dp=2,tp=2", args, plan=planned(model, args, "dp=2,tp=2", seed))
+    sharded(*args)
+    sharded(args[0][: 4 if dist.get_rank() == 1 else 8], args[1])
+
+
+def one_rank_is_killed():
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def compiled(seed):
+    """The program compiled gives what it gives as it is."""
+    model, args = example()
+    plan = planned(model, args, "dp=2,tp=2", seed)
+    losses = []
+    for how in (False, True):
+        sharded = sw.parallelize(model, "dp=2,tp=2", args, plan=plan, compile=how)
+        loss = sharded(*args)
+        loss.backward()
+        losses.append(
+            [
+                loss.full_tensor().item(),
+                *(p.grad.full_tensor().abs().sum().item() for p in sharded.parameters()),
+            ]
+        )
+    return losses

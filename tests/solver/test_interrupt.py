@@ -1,0 +1,71 @@
+"""Ctrl-C ends a search with its best solution, from the library and from the command line."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from shardwise.solver import evaluate, read_problem
+
+_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+@pytest.fixture
+def hard_problem(tmp_path, layers):
+    """A problem that is not solved to the end within a minute."""
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(layers(400, seed=5, limit=0.3).to_json()))
+    return path
+
+
+def test_the_library_returns_its_best(hard_problem):
+    script = (
+        "import sys, json\n"
+        "from shardwise.solver import read_problem, solve\n"
+        "def say(line):\n"
+        "    if line.cost is not None: print('found', file=sys.stderr, flush=True)\n"
+        f"solution = solve(read_problem({str(hard_problem)!r}), time_limit=250, progress=say)\n"
+        "print(json.dumps([solution.status, solution.cost, solution.choices]))\n"
+    )
+    status, cost, choices = json.loads(_interrupt([sys.executable, "-c", script], "found"))
+    result = evaluate(read_problem(hard_problem), choices)
+    assert status == "feasible" and result.feasible and result.cost == cost
+
+
+def test_the_command_writes_its_best(hard_problem, tmp_path):
+    out = tmp_path / "solution.json"
+    run = "from shardwise.cli import main; main()"
+    command = [
+        sys.executable,
+        "-c",
+        run,
+        "solve",
+        str(hard_problem),
+        "--time-limit",
+        "250",
+        "--out",
+        str(out),
+    ]
+    text = _interrupt(command, r"best \d")
+    assert text.startswith("feasible: cost") and "written to" in text
+    assert evaluate(read_problem(hard_problem), json.loads(out.read_text())).feasible
+
+
+def _interrupt(command: list[str], sign: str) -> str:
+    """Send SIGINT when `sign` shows on stderr, which is a terminal; what the command then prints."""
+    master, slave = os.openpty()
+    environment = {**_ENVIRONMENT, "TERM": "xterm", "COLUMNS": "200"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=slave, text=True, env=environment)
+    os.close(slave)
+    shown = ""
+    while not re.search(sign, shown):
+        shown += os.read(master, 4096).decode(errors="replace")
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=200)
+    os.close(master)
+    assert process.returncode == 0
+    return output

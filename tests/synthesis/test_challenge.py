@@ -1,0 +1,48 @@
+"""Calls made to refute a rule."""
+
+import torch
+
+from shardwise.calls import Call
+from shardwise.rules import Rule
+from shardwise.synthesis import challenges, contradicted, studies
+
+LOSS = torch.ops.aten.soft_margin_loss.default
+CALLS = [Call.of(LOSS, [torch.randn(*shape), torch.randn(*shape).sign(), 2], {}) for shape in ((6,), (4, 6))]
+SCATTER = torch.ops.aten.select_scatter.default
+
+
+def rule(op, *clauses):
+    return Rule.from_document({"op": str(op), "clauses": [{"rows": clause} for clause in clauses]})
+
+
+def wrong_clauses(found, calls, count=60):
+    return {str(c) for call in challenges(calls, count) for c in contradicted(found, call)}
+
+
+def test_a_clause_that_forgets_a_choice_is_refuted_although_no_known_call_makes_it():
+    right = "S(d), S(d) -> P(sum) when reduction == 2 and ndim(0) == ndim(1) and size(0, d) == size(1, d)"
+    wrong = "S(d), S(d) -> P(sum) when reduction > 0"
+    assert all(not contradicted(rule(LOSS, wrong), call) for call in CALLS)
+    assert wrong_clauses(rule(LOSS, right, wrong), CALLS) == {wrong}
+
+
+def test_a_clause_that_rests_on_a_dim_of_size_1_is_refuted_where_that_dim_is_another():
+    calls = [Call.of(SCATTER, [torch.rand(4, 1), torch.rand(4), 1, 0], {})]
+    wrong, right = "R, P(sum) -> P(sum) when size(0, -1) == 1", "R, P(sum) -> P(sum) when size(0, dim) == 1"
+    assert wrong_clauses(rule(SCATTER, wrong, right), calls) == {wrong}
+
+
+def test_challenges_run_differ_and_are_the_same_every_time():
+    made = [list(challenges(CALLS, 20)) for _ in range(2)]
+    assert [c.arguments(c.tensors)[0][2:] for c in made[0]] == [
+        c.arguments(c.tensors)[0][2:] for c in made[1]
+    ]
+    assert {c.arguments(c.tensors)[0][2] for c in made[0]} == {0, 1, 2}
+    assert all(torch.is_tensor(c.run(c.tensors)[0]) for c in made[0])
+
+
+def test_a_rule_that_is_found_was_challenged():
+    study = studies(torch.add)[0]
+    assert study.rule is not None and study.challenged >= 30
+    clauses = set(map(str, study.rule.clauses))
+    assert "R, P(max) -> P(max) when alpha > 0" in clauses and "R, P(max) -> P(max)" not in clauses
