@@ -1,15 +1,17 @@
 """Shardwise: how operators may be sharded, found by running them, and whole models sharded by it.
 
-A room is imported when one of its names is first used, so that a command that needs no torch starts at once.
+A room is imported when it, or a public name of it, is first used: `import shardwise` takes next to no time, and
+nothing that is not used is loaded.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .errors import UsageError
+
 if TYPE_CHECKING:
     from .auditing import audit
     from .dtensor import install, uninstall
-    from .errors import UsageError
     from .experiments import Found, Policy, Verdict, adversarial, check, discover
     from .graph import Graph, capture
     from .layout import Sharding
@@ -22,25 +24,6 @@ if TYPE_CHECKING:
     from .solver import solve
     from .synthesis import synthesize
     from .verification import Report, verify
-
-_ROOMS = {
-    "auditing": ("audit",),
-    "dtensor": ("install", "uninstall"),
-    "errors": ("UsageError",),
-    "experiments": ("Found", "Policy", "Verdict", "adversarial", "check", "discover"),
-    "graph": ("Graph", "capture"),
-    "layout": ("Sharding",),
-    "mesh": ("Cluster", "Mesh"),
-    "placements": ("Row",),
-    "planning": ("Plan", "plan"),
-    "propagation": ("propagate",),
-    "rules": ("Rule", "rows", "rule"),
-    "running": ("parallelize", "shard_map", "simulate", "transfer"),
-    "solver": ("solve",),
-    "synthesis": ("synthesize",),
-    "verification": ("Report", "verify"),
-}
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
     "Cluster",
@@ -75,13 +58,44 @@ __all__ = [
     "verify",
 ]
 
+# Every room, with the names of it that are public here.
+_ROOMS: dict[str, tuple[str, ...]] = {
+    "placements": ("Row",),
+    "mesh": ("Cluster", "Mesh"),
+    "layout": ("Sharding",),
+    "calls": (),
+    "rules": ("Rule", "rows", "rule"),
+    "forms": (),
+    "redistribution": (),
+    "expansion": (),
+    "experiments": ("Found", "Policy", "Verdict", "adversarial", "check", "discover"),
+    "synthesis": ("synthesize",),
+    "emission": (),
+    "dtensor": ("install", "uninstall"),
+    "auditing": ("audit",),
+    "graph": ("Graph", "capture"),
+    "propagation": ("propagate",),
+    "solver": ("solve",),
+    "planning": ("Plan", "plan"),
+    "running": ("parallelize", "shard_map", "simulate", "transfer"),
+    "verification": ("Report", "verify"),
+    "book": (),
+    "report": (),
+    "cli": (),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
-def __getattr__(name: str) -> Any:
-    if name not in _ROOM_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f".{_ROOM_OF[name]}", __name__), name)
-    return value
+if not TYPE_CHECKING:
 
+    def __getattr__(name: str) -> Any:
+        if name in _ROOM_OF:
+            found = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+        elif name in _ROOMS:
+            found = import_module(f"{__name__}.{name}")
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found
+        return found
 
-def __dir__() -> list[str]:
-    return __all__
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_ROOMS, *__all__})

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import UsageError
+from ._overloads import operators
 
 
 def operator(op: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,10 +66,10 @@ def resolve_op(name: str) -> Callable[..., Any]:
 def _registered(dotted: str, name: str) -> Callable[..., Any]:
     namespace, packet, *overload = dotted.split(".")
     try:
-        found = getattr(getattr(torch.ops, namespace), packet)
+        found = getattr(operators(namespace), packet)
         return getattr(found, overload[0]) if overload else found
     except AttributeError:
-        hint = _suggestion(packet, getattr(torch.ops, namespace))
+        hint = _suggestion(packet, operators(namespace))
         raise UsageError(f"unknown op {name!r}{hint}") from None
 
 

@@ -21,13 +21,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor._op_schema import OpSchema
 from torch.distributed.tensor._ops.single_dim_strategy import _SingleDimStrategyInfo
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from ..errors import UsageError
 from ..layout import mixes_partials
 from ..mesh import Cluster
 from ..placements import Row
 from ..redistribution import Prices
+from ._caches import clear_caches
 from ._propagate import cluster_of, input_specs, metas, rows_of_torch, strategy_from_rows
 from ._redistribute import is_plain, layout_of_spec, run_plan
 
@@ -77,12 +77,12 @@ def _searching(search: _Search) -> Iterator[None]:
         _active.append(search)
         for module in (torch_redistribute, dispatch, api):
             stack.enter_context(patch.object(module, "redistribute_local_tensor", _redistribute_local_tensor))
-        _clear_sharding_prop_cache()
+        clear_caches()
         try:
             yield
         finally:
             _active.remove(search)
-            _clear_sharding_prop_cache()
+            clear_caches()
 
 
 _users = 0

@@ -20,11 +20,11 @@ from torch.distributed.tensor._ops.single_dim_strategy import (
     _ShardingPlaceholder,
     register_single_dim_strategy,
 )
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from ..calls import overload
 from ..errors import UsageError
 from ..placements import AnyShard, Row
+from ._caches import clear_caches
 from ._extend import extending
 from ._hooks import RuleInfo, expanding
 
@@ -77,7 +77,7 @@ def register(rule: RuleLike) -> None:
     register_single_dim_strategy(op, schema_info(op), allow_uneven_sharding=True)(_strategy_function(rule))
     propagator.op_single_dim_strategy_funcs[op] = _info(rule, op)
     _registered[op] = _Registered(rule, before, stack)
-    _clear_sharding_prop_cache()
+    clear_caches()
 
 
 def extend(rule: RuleLike, *, replaces: bool = False) -> None:
@@ -92,7 +92,7 @@ def extend(rule: RuleLike, *, replaces: bool = False) -> None:
     stack = ExitStack()
     stack.enter_context(extending(op, _info(rule, op), replaces))
     _registered[op] = _Registered(rule, before, stack)
-    _clear_sharding_prop_cache()
+    clear_caches()
 
 
 def _free(rule: RuleLike) -> OpOverload:
@@ -126,7 +126,7 @@ def unregister(rule: RuleLike | OpOverload | str) -> None:
         if value is not _MISSING:
             table[op] = value
     registered.stack.close()
-    _clear_sharding_prop_cache()
+    clear_caches()
 
 
 def registered() -> dict[str, str]:
