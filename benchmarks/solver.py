@@ -2,11 +2,13 @@
 
     SHARDWISE_DATA=../shared/data python benchmarks/solver.py [--problems AGMS] [--seeds 3] [--share 1.0]
     SHARDWISE_DATA=../shared/data python benchmarks/solver.py --interrupt 3,10,30
+    SHARDWISE_DATA=../shared/data python benchmarks/solver.py --lateness 5,10,20,40,60
 
 Each problem runs under its contest time limit (times `--share`), reading the file included, with one worker per
 core. Prints the reductions, the results per seed, and what a quarter of the time had already found. With
 `--interrupt` the command line is sent SIGINT after so many seconds, and what is printed is how long it then took to
-end, and with what.
+end, and with what. With `--lateness` it runs under each of these time limits, alone and beside two processes that
+are always busy, and what is printed is how long after its limit the process was gone.
 """
 
 import argparse
@@ -19,11 +21,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from record import Record, Sheet, takes_json
 
-from shardwise.solver import Problem, evaluate, read_problem, reduce, solve
+from shardwise.solver import Problem, evaluate, prepare, read_problem, reduce, solve
 
 
 def main() -> None:
@@ -34,13 +38,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--share", type=float, default=1.0, help="of the contest's time limit")
     parser.add_argument("--interrupt", default="", help="seconds after which to send SIGINT")
+    parser.add_argument("--lateness", default="", help="time limits in seconds")
     takes_json(parser)
     options = parser.parse_args()
     folder = Path(os.environ.get("SHARDWISE_DATA", "../shared/data")) / "iopddl"
     with open(folder / "results.csv") as file:
         published = {row["instance"]: row for row in csv.DictReader(file)}
     chosen = [name for name in published if name in (options.problems or "".join(published))]
-    _warm_up()
+    prepare()
     record = Record(__doc__, options.json)
     if options.interrupt:
         columns = {"problem": "", "interrupted after": "{:g} s", "ended": "{:.2f} s later", "solution": ""}
@@ -48,6 +53,23 @@ def main() -> None:
         for name in chosen:
             for seconds in options.interrupt.split(","):
                 table.add(*_interrupt(folder / f"{name}.json.gz", float(seconds)))
+        return
+    if options.lateness:
+        columns = {
+            "problem": "",
+            "limit": "{:g} s",
+            "busy processes": "{:d}",
+            "ended": "{:+.2f} s",
+            "status": "",
+        }
+        table = record.sheet("Time limits, and when the process was gone", columns)
+        for beside in (0, 2):
+            with _busy(beside):
+                for name in chosen:
+                    for limit in options.lateness.split(","):
+                        late, status = _lateness(folder / f"{name}.json.gz", float(limit))
+                        table.add(name, float(limit), beside, late, status)
+        record.say(f"at most {max(row[3] for row in table.rows):.2f} s late in {len(table.rows)} runs")
         return
     columns = {"problem": "", "stage": "", "nodes": "{:,}", "edges": "{:,}", "width": ""}
     stages = record.sheet(
@@ -91,22 +113,6 @@ _REFERENCE = {
     "xla": "XLA",
     "lower_bound": "bound",
 }
-
-
-def _warm_up() -> None:
-    """Load the compiled code (compile it, on the first run ever) on a problem that uses all of it."""
-    begun = time.monotonic()
-    k, n = 3, 60
-    problem = Problem.build(
-        costs=[[(7 * i + 5 * c) % 11 for c in range(k)] for i in range(n)],
-        usages=[[(3 * i + 4 * c) % 7 for c in range(k)] for i in range(n)],
-        intervals=[[i, i + 6] for i in range(n)],
-        edges=[[i, i + step] for step in (1, 2, 5) for i in range(n - step)],
-        tables=[[(i * c * d + c + 2 * d) % 13 for c in range(k) for d in range(k)] for i in range(3 * n - 8)],
-        usage_limit=16,
-    )
-    solve(problem, time_limit=5)
-    print(f"warm-up {time.monotonic() - begun:.1f} s (once per process; compiling, on the first run ever)\n")
 
 
 def _reductions(name: str, problem: Problem, table: Sheet) -> None:
@@ -187,6 +193,25 @@ def _interrupt(path: Path, after: float) -> tuple[str, float, float, str]:
         held = evaluate(read_problem(path), json.loads(out.read_text())).feasible if out.exists() else None
         found = {True: said[0] if said else "", False: "does not hold", None: "none yet"}[held]
         return path.name.partition(".")[0], after, took, found
+
+
+@contextmanager
+def _busy(count: int) -> Iterator[None]:
+    """So many processes that never rest."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def _lateness(path: Path, limit: float) -> tuple[float, str]:
+    command = [sys.executable, "-m", "shardwise", "solve", str(path), "--time-limit", str(limit)]
+    begun = time.monotonic()
+    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return time.monotonic() - begun - limit, ran.stdout.partition(",")[0].strip()
 
 
 if __name__ == "__main__":

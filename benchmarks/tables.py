@@ -31,7 +31,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Installing the book", ("install",), "book.md"),
     ("Search on a mesh", ("search",), "redistribution.md"),
     ("Propagation", ("propagation",), "propagation.md"),
-    ("Solver", ("solver", "solver_interrupt"), "solver.md"),
+    ("Solver", ("solver", "solver_interrupt", "solver_lateness"), "solver.md"),
     ("Capture", ("capture",), "capture.md"),
     ("Planning", ("planning_8b", "planning_8b_cube", "planning_70b"), "planning.md"),
     ("Prices on a GPU", ("block_on_gpu",), "calibration.md"),

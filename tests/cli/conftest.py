@@ -2,19 +2,17 @@
 
 import pytest
 
-from shardwise.cli import main
+from shardwise.cli import run
 
 
 @pytest.fixture
 def shardwise(monkeypatch, capsys):
     """Run the command; gives its exit status, what it printed and what it complained of."""
 
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["shardwise", *map(str, arguments)])
+    def call(*arguments):
         monkeypatch.setenv("COLUMNS", "80")
-        with pytest.raises(SystemExit) as stop:
-            main()
+        status = run([str(argument) for argument in arguments])
         printed = capsys.readouterr()
-        return stop.value.code or 0, printed.out, printed.err
+        return status, printed.out, printed.err
 
-    return run
+    return call

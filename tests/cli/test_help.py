@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from shardwise.cli import app, main
+from shardwise.cli import app, run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = re.compile(r"^ *Example: (shardwise .*?) *$", re.MULTILINE)
@@ -17,23 +17,17 @@ LONG = {"audit", "book build", "calibrate"}
 
 @pytest.fixture
 def shardwise(monkeypatch, capsys):
-    def run(line):
-        monkeypatch.setattr("sys.argv", shlex.split(line))
+    def call(line):
         monkeypatch.setenv("COLUMNS", "80")
         monkeypatch.setenv("TERMINAL_WIDTH", "80")
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return stop.value.code or 0, capsys.readouterr().out
+        status = run(shlex.split(line)[1:])
+        return status, capsys.readouterr().out
 
-    return run
+    return call
 
 
 def commands(groups=False):
     """Every command and sub-command by the words that call it; or the groups of them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["shardwise", "--help"])
-        with pytest.raises(SystemExit):
-            main()
 
     def walk(command, words):
         for name, part in getattr(command, "commands", {}).items():

@@ -1,6 +1,8 @@
 """`shardwise solve`: files in, checked solutions out."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -92,3 +94,34 @@ def test_a_broken_file_names_the_place_of_the_fault(problem_file):
     assert isinstance(result.exception, UsageError) and "edges.costs[0] has 3 entries" in str(
         result.exception
     )
+
+
+def test_the_time_limit_counts_from_the_start_of_the_process():
+    script = (
+        "import time; begun = time.monotonic()\n"
+        "from shardwise.cli import _app\n"
+        "age = begun - _app._process_start()\n"
+        "assert 0 <= age < 60, age\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_file_that_is_not_read_in_time_ends_the_command(problem_file, monkeypatch):
+    import importlib
+
+    room = importlib.import_module("shardwise.solver")
+    monkeypatch.setattr(room, "in_time", lambda job, deadline: None)
+    result = _invoke(problem_file)
+    assert result.exit_code == 1
+    assert result.stdout == "unknown: the time was up before the file was read.\n"
+
+
+def test_the_process_ends_with_its_output_written(problem_file):
+    command = [sys.executable, "-m", "shardwise", "solve", str(problem_file), "--json", "--time-limit", "200"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["status"] == "optimal"
+    ran = subprocess.run([*command[:4], "missing.json"], capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("shardwise: missing.json cannot be read")

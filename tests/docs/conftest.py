@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.cli import main
+from shardwise import cli
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -31,9 +31,7 @@ def run_page(monkeypatch):
             if kind == "python":
                 exec(compile(code, str(page), "exec"), namespace)
             else:
-                monkeypatch.setattr("sys.argv", shlex.split(code))
-                with pytest.raises(SystemExit, match="0"):
-                    main()
+                assert cli.run(shlex.split(code)[1:]) == 0
         return printed.getvalue()
 
     def run_all(page: Path) -> int:

@@ -2,13 +2,12 @@
 
 import re
 import shlex
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import typer
 
-from shardwise.cli import _app
+from shardwise.cli import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -25,9 +24,7 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def commands():
-    for name in _app._COMMANDS:
-        import_module(f"shardwise.cli.{name}")
-    return typer.main.get_command(_app.app).commands
+    return typer.main.get_command(app).commands
 
 
 def test_there_are_commands_to_look_at():

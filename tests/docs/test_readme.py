@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.cli import main
+from shardwise.cli import run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "README.md").read_text()
@@ -36,31 +36,29 @@ def is_shown(shown, out, said):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def call(monkeypatch, capsys, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
 
     def start(command):
-        monkeypatch.setattr("sys.argv", shlex.split(command))
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return stop.value.code or 0, capsys.readouterr().out
+        status = run(shlex.split(command)[1:])
+        return status, capsys.readouterr().out
 
     return start
 
 
 @pytest.mark.parametrize("block", BLOCKS[:2])
-def test_what_discovery_prints_is_as_shown(run, block):
+def test_what_discovery_prints_is_as_shown(call, block):
     for command, shown in commands(block):
-        status, out = run(command)
+        status, out = call(command)
         assert status == STATUS.get(command.split()[1], 0)
         assert is_shown(shown, out, str.strip)
 
 
-def test_planning_verifying_and_drawing_happen_as_shown(run, tmp_path):
+def test_planning_verifying_and_drawing_happen_as_shown(call, tmp_path):
     for command, shown in commands(BLOCKS[2]):
-        status, out = run(command)
+        status, out = call(command)
         assert status == 0
         assert is_shown(shown, out, words)
         assert max(map(len, out.splitlines())) <= 80

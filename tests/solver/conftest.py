@@ -5,7 +5,13 @@ import random
 
 import pytest
 
-from shardwise.solver import FORBIDDEN, Problem, evaluate
+from shardwise.solver import FORBIDDEN, Problem, evaluate, prepare
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiled():
+    """Compiling, on the first run on a machine, counts towards no test's time limit."""
+    prepare()
 
 
 def random_problem(seed: int, *, nodes: int = 7, choices: int = 4) -> Problem:

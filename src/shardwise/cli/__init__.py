@@ -1,5 +1,14 @@
 """The command `shardwise`. Each module here holds the commands of one room."""
 
-from ._app import app, main
+from importlib import import_module
 
-__all__ = ["app", "main"]
+from ._app import app, main, run
+
+__all__ = ["app", "main", "run"]
+
+_COMMANDS = (
+    *("_discover", "_book", "_audit", "_propagate", "_solve", "_capture", "_plan", "_verify", "_report"),
+    *("_calibrate", "_show"),
+)
+for _module in _COMMANDS:
+    import_module(f".{_module}", __name__)  # its commands join `app`

@@ -1,8 +1,10 @@
 """The application: one typer app, one sentence for a user's mistake, one JSON document under `--json`."""
 
 import json
+import os
 import sys
-from importlib import import_module
+import time
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -14,12 +16,6 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="
 
 # The shared option of every command.
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-
-# Modules of commands.
-_COMMANDS: tuple[str, ...] = (
-    *("_discover", "_book", "_audit", "_propagate", "_solve", "_capture", "_plan", "_verify", "_report"),
-    *("_calibrate", "_show"),
-)
 
 # What a user wants to know, and the commands that answer it, in the order in which the help lists them.
 _QUESTIONS: dict[str, tuple[str, ...]] = {
@@ -43,15 +39,55 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
+@dataclass
+class Process:
+    """When the process began, on the clock of `time.monotonic`, and whether it must end at once."""
+
+    begun: float
+    at_once: bool = False
+
+
 def main() -> None:
-    for name in _COMMANDS:
-        import_module(f"{__package__}.{name}")
+    """The process `shardwise`."""
+    process = Process(_process_start())
+    status = run(sys.argv[1:], process)
+    if process.at_once:
+        # Python would take every object apart first, which takes seconds where there are millions of them.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+def run(arguments: list[str], process: Process | None = None) -> int:
+    """Run one command in this process; its exit status."""
     _ask()
     try:
-        app(_with_bare_options(sys.argv[1:]))
+        app(_with_bare_options(arguments), obj=process)
     except UsageError as error:
         sys.stderr.write(f"shardwise: {error}\n")
-        sys.exit(2)
+        return 2
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def timed(context: typer.Context) -> Process:
+    """For a command with a time limit, which counts from the start of its process to the end of it."""
+    process = context.obj or Process(time.monotonic())
+    process.at_once = True
+    return process
+
+
+def _process_start() -> float:
+    """When this process began, where the system tells; else now."""
+    try:
+        with open("/proc/self/stat") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+    except OSError:
+        return time.monotonic()
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - age
 
 
 def _ask() -> None:

@@ -6,9 +6,11 @@ Importing the room is quick; what is compiled comes with the first call.
 from typing import TYPE_CHECKING, Any
 
 from ._evaluate import Evaluation, evaluate
+from ._prepare import prepare
 from ._problem import FORBIDDEN, Problem, read_problem
 from ._solution import Progress, Shortfall, Solution
 from ._solve import solve
+from ._threads import in_time
 
 if TYPE_CHECKING:
     from ._reduce import Reduction, reduce
@@ -22,6 +24,8 @@ __all__ = [
     "Shortfall",
     "Solution",
     "evaluate",
+    "in_time",
+    "prepare",
     "read_problem",
     "reduce",
     "solve",

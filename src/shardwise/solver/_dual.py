@@ -6,10 +6,9 @@ a valid bound, and one pass each way between two changes of price is enough.
 """
 
 import numpy as np
-from numba import njit
 
+from ._compiled import compiled, copy, fill
 from ._kernel import Kernel
-from ._loops import copy, fill
 from ._messages import message_offsets, slacks, sweep
 from ._pricing import load_of, price_nodes
 
@@ -18,7 +17,7 @@ _STEPS = 50  # iterations of a round
 BOUND, FACTOR, FAILURES = 0, 1, 2  # slots of the state
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def ascend(a, offset, messages, prices, direction, best_messages, best_prices, state, target, steps, x, stop):
     """Polyak steps towards `target`; back to the best prices with a smaller factor when they fail in a row.
 

@@ -10,10 +10,9 @@ nodes given the fixed ones; without fixed nodes it is the optimum.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from ._compiled import compiled, copy, fill
 from ._kernel import Arrays
-from ._loops import copy, fill
 
 _SCALE = 32  # units of the integer logarithm per factor of two
 _BUCKETS = 128
@@ -73,7 +72,7 @@ def scratch(a: Arrays, seed: int) -> Scratch:
     )
 
 
-@njit(cache=True)
+@compiled
 def uniform(random):
     """The next number in [0, 1) of a splitmix64 generator."""
     random[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -84,7 +83,7 @@ def uniform(random):
     return (z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True)
+@compiled
 def _linked(hash, slots, u, v):
     """Whether the pair was in the set, of which the first `slots` slots are used. It is now."""
     if u > v:
@@ -100,7 +99,7 @@ def _linked(hash, slots, u, v):
     return False
 
 
-@njit(cache=True)
+@compiled
 def _file(s, v, limit):
     """Put `v` into the bucket of its table size; what is above the limit goes into the last one."""
     b = min(s.node[v].log_size >> 4, _BUCKETS - 1)
@@ -118,7 +117,7 @@ def _file(s, v, limit):
     s.bucket_head[b] = v
 
 
-@njit(cache=True)
+@compiled
 def _unfile(s, v):
     if s.node[v].bucket < 0:
         return
@@ -131,7 +130,7 @@ def _unfile(s, v):
     s.node[v].bucket = -1
 
 
-@njit(cache=True)
+@compiled
 def _leave(s, v, limit):
     """`v` is no longer live: its neighbours lose it."""
     p = s.node[v].head
@@ -144,7 +143,7 @@ def _leave(s, v, limit):
         p = s.link[p].next
 
 
-@njit(cache=True)
+@compiled
 def plan(a, s, region, limit):
     """Choose order, scopes and cutset for the nodes of `region`. Returns the number eliminated and fixed."""
     log_limit = np.int64(np.log2(limit) * _SCALE)
@@ -243,7 +242,7 @@ def plan(a, s, region, limit):
     return eliminated, fixed
 
 
-@njit(cache=True)
+@compiled
 def work_without_cutset(a, s, limit):
     """Table entries that eliminating every node would look at; infinite where a node would have to be fixed."""
     eliminated, fixed = plan(a, s, np.arange(len(a.k)), limit)
@@ -258,7 +257,7 @@ def work_without_cutset(a, s, limit):
     return work
 
 
-@njit(cache=True)
+@compiled
 def _tidy_scope(s, i):
     """Drop fixed nodes from the scope of step `i` and sort it, latest first. Returns its length."""
     begin = s.step[i].scope
@@ -275,7 +274,7 @@ def _tidy_scope(s, i):
     return length
 
 
-@njit(cache=True)
+@compiled
 def solve_region(a, theta, tables, s, x, region, limit, pool):
     """Set `x` on `region` to the best choices given the rest. Returns how many were fixed and the pool.
 

@@ -1,7 +1,7 @@
-"""What an infeasible problem lacks: the smallest memory limit that would do, and where it binds.
+"""What an infeasible problem lacks: the smallest memory limit that is feasible, and where it binds.
 
 Without costs only forbidden pairs and memory matter, so the smallest limit is found by bisection: a limit
-either has a solution, whose peak is a smaller limit that does, or is proven to have none.
+either has a solution, whose peak is a smaller feasible limit, or is proven to have none.
 """
 
 import time
@@ -28,9 +28,7 @@ def shortfall(problem: Problem, deadline: float, solve: Callable[[Problem, float
         tables=np.where(problem.tables >= FORBIDDEN, FORBIDDEN, 0),
         usage_limit=_UNLIMITED,
     )
-    # A second more than what is left: without any solution there would be nothing to say.
-    end = max(deadline, time.monotonic() + 1.0)
-    first = solve(free, end)
+    first = solve(free, deadline)
     if first.status == "infeasible":
         return Shortfall(None, None, None, forbidden=True)
     low = max(problem.usage_limit + 1, smallest_load(problem)[0])
@@ -39,8 +37,8 @@ def shortfall(problem: Problem, deadline: float, solve: Callable[[Problem, float
     best = first.choices
     high = evaluate(free, best).peak
     middle = low  # often tight, so it is tried first
-    while low < high and time.monotonic() < end:
-        attempt = solve(replace(free, usage_limit=middle), end)
+    while low < high and time.monotonic() < deadline:
+        attempt = solve(replace(free, usage_limit=middle), deadline)
         if attempt.status == "infeasible":
             low = middle + 1
         elif attempt.choices is not None:

@@ -5,7 +5,8 @@ falls from one pair of passes to the next while the node costs stay the same, an
 """
 
 import numpy as np
-from numba import njit
+
+from ._compiled import compiled
 
 
 def message_offsets(a) -> np.ndarray:
@@ -13,7 +14,7 @@ def message_offsets(a) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(a.k[a.ends.reshape(-1)])]).astype(np.int64)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sweep(a, theta, tables, messages, offset, x, forward):
     """One pass. Forward passes also decode into `x`; backward passes return the lower bound."""
     n = len(a.k)
@@ -88,7 +89,7 @@ def sweep(a, theta, tables, messages, offset, x, forward):
     return bound
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def slacks(a, theta, tables, messages, offset, slack):
     """How much the bound rises, at least, when a node is held at a choice. Valid after a backward pass.
 

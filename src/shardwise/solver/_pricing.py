@@ -1,12 +1,11 @@
 """What a choice per node of the kernel costs, what memory it loads, and node costs with memory priced."""
 
 import numpy as np
-from numba import njit
 
-from ._loops import copy, fill
+from ._compiled import compiled, copy, fill
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def cost_of(a, x):
     total = 0.0
     for v in range(len(a.k)):
@@ -17,7 +16,7 @@ def cost_of(a, x):
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def load_of(a, x, load):
     fill(load, 0)
     for v in range(len(a.k)):
@@ -30,7 +29,7 @@ def load_of(a, x, load):
         load[t] += load[t - 1]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def overflow(a, load):
     """The sum over points of what exceeds the capacity."""
     total = 0
@@ -39,7 +38,7 @@ def overflow(a, load):
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def price_nodes(a, prices, theta):
     """Node costs with memory priced."""
     sums = np.empty(len(prices) + 1)

@@ -1,9 +1,8 @@
 """The compiled steps of reduction: each turns the working problem into a smaller one with the same optimum."""
 
 import numpy as np
-from numba import njit
 
-from ._loops import fill
+from ._compiled import compiled, fill
 from ._work import (
     DOMINATED,
     ELIMINATED,
@@ -42,7 +41,7 @@ MOST_GROWTH = 1 << 20
 MOST_DOMINANCE = 400_000_000
 
 
-@njit(cache=True)
+@compiled
 def fix(w, tables, log, u):
     """Remove `u`, which has no memory items and no edges or a single choice: its best choice is known."""
     s = w.node[u].start
@@ -67,7 +66,7 @@ def fix(w, tables, log, u):
     return log
 
 
-@njit(cache=True)
+@compiled
 def prune(w, tables, usages, u):
     """Remove choices of infinite cost. False when none is left."""
     keep = np.empty(w.node[u].k, np.bool_)
@@ -83,7 +82,7 @@ def prune(w, tables, usages, u):
     return True
 
 
-@njit(cache=True)
+@compiled
 def arc_consistent(w, tables, usages, e):
     """Remove choices that no choice of the other node allows. False when none is left."""
     for side in range(2):
@@ -109,7 +108,7 @@ def arc_consistent(w, tables, usages, e):
     return True
 
 
-@njit(cache=True)
+@compiled
 def separate(w, tables, e):
     """Drop an edge that is a sum of a function of either end, moving both into the nodes."""
     a, b = w.half[2 * e].end, w.half[2 * e + 1].end
@@ -134,7 +133,7 @@ def separate(w, tables, e):
     return True
 
 
-@njit(cache=True)
+@compiled
 def is_function(w, tables, h, f):
     """Whether the choice of `h`'s node determines the other's, and if so `f`, the map."""
     u, v = w.half[h].end, w.half[h ^ 1].end
@@ -151,7 +150,7 @@ def is_function(w, tables, h, f):
     return True
 
 
-@njit(cache=True)
+@compiled
 def growth_of_merge(w, h):
     """Entries that the tables of `h`'s other node gain when it is merged into `h`'s node."""
     u, v = w.half[h].end, w.half[h ^ 1].end
@@ -163,7 +162,7 @@ def growth_of_merge(w, h):
     return gain
 
 
-@njit(cache=True)
+@compiled
 def merge(w, tables, usages, log, h, f):
     """Merge the node `v` at the other end of `h` into `u`: its choice is `f` of the choice of `u`."""
     u, v = w.half[h].end, w.half[h ^ 1].end
@@ -230,7 +229,7 @@ def merge(w, tables, usages, log, h, f):
     return tables, usages, log
 
 
-@njit(cache=True)
+@compiled
 def move_items(w, usages, u, v, f):
     i = w.node[v].item
     while i >= 0:
@@ -256,7 +255,7 @@ def move_items(w, usages, u, v, f):
     return usages
 
 
-@njit(cache=True)
+@compiled
 def fold(w, tables, log, v):
     """Eliminate `v`, which has one neighbour and no memory: the neighbour's choice decides it."""
     h = w.node[v].head ^ 1
@@ -281,7 +280,7 @@ def fold(w, tables, log, v):
     return log
 
 
-@njit(cache=True)
+@compiled
 def eliminate_pair(w, tables, log, v):
     """Eliminate `v`, which has two neighbours and no memory, by a table over both (or in theirs if any)."""
     ha = w.node[v].head ^ 1
@@ -336,7 +335,7 @@ def eliminate_pair(w, tables, log, v):
     return tables, log
 
 
-@njit(cache=True)
+@compiled
 def uses_no_more(w, usages, u, y, x):
     i = w.node[u].item
     while i >= 0:
@@ -346,7 +345,7 @@ def uses_no_more(w, usages, u, y, x):
     return True
 
 
-@njit(cache=True)
+@compiled
 def excess(tables, o, own, others, k, y, x):
     """The most that choice `y` costs above choice `x` on one edge, over the other node's choices."""
     most = -np.inf
@@ -361,7 +360,7 @@ def excess(tables, o, own, others, k, y, x):
     return most
 
 
-@njit(cache=True)
+@compiled
 def best_partners(w, tables, u, x):
     """For each edge of the node, the other node's choice that goes best with `x`."""
     degree = 0
@@ -381,7 +380,7 @@ def best_partners(w, tables, u, x):
     return best
 
 
-@njit(cache=True)
+@compiled
 def least_excess(w, tables, u, best, y, x):
     """What choice `y` costs above `x` where `x` is at its best: the most it costs above is no less. Tells most pairs
     apart at once."""
@@ -397,7 +396,7 @@ def least_excess(w, tables, u, best, y, x):
     return total
 
 
-@njit(cache=True)
+@compiled
 def dominate(w, tables, usages, u):
     """Remove choices that another can replace at no more cost and memory, whatever else is chosen."""
     k = w.node[u].k
@@ -434,7 +433,7 @@ def dominate(w, tables, usages, u):
         remove_choices(w, tables, usages, u, keep)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def reduce_to_fixpoint(w, tables, usages, log, steps, most_eliminated):
     """Apply the steps (a sum of `STEP_...`) until none applies.
 

@@ -47,7 +47,7 @@ class Solution:
     `status` is `optimal` (proven), `feasible`, `infeasible` (proven) or `unknown` (time ran out before either
     a solution or a proof). `choices` holds one integer per node; it, `cost` and `peak` are None without a
     solution. `bound` is a lower bound on the cost of every solution, `shortfall` says what an infeasible
-    problem lacks.
+    problem lacks, `reason` why nothing is known.
     """
 
     status: str
@@ -58,6 +58,7 @@ class Solution:
     seconds: float
     log: tuple[Progress, ...] = field(default=(), repr=False)
     shortfall: Shortfall | None = None
+    reason: str | None = None
 
     @property
     def gap(self) -> float | None:

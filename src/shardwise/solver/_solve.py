@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import UsageError, require
-from ._evaluate import evaluate
+from ._evaluate import Evaluation, evaluate
 from ._exchange import Exchange, View
 from ._infeasible import shortfall
+from ._prepare import prepare
 from ._problem import Problem
 from ._solution import Progress, Solution
+from ._threads import Threads, in_time
 
 if TYPE_CHECKING:
     from ._reduce import Reduction
 
-_LEAST_ROUNDS = 8  # of a small problem, whatever the time
+_ENDING = 0.5  # seconds of the limit, at most, in which workers end and the solution is checked
 _FEW_NODES = 40  # of a kernel, up to which one worker is enough
 
 
@@ -40,8 +42,9 @@ def solve(
 ) -> Solution:
     """The cheapest choice per node under the memory limit.
 
-    Runs until the optimum is proven, or a solution is known to lie within the share `gap` of it, or `time_limit`
-    seconds have passed since the call; Ctrl-C ends it early with the best so far. `workers` defaults to the
+    Returns when the optimum is proven, or a solution is known to lie within the share `gap` of it, or `time_limit`
+    seconds have passed since the call, whatever they went into (the first call on a machine compiles for some
+    20 s); Ctrl-C ends it early with the best so far. `workers` defaults to the
     cores at hand, at most 8. With `max_iterations`, rounds of search are counted instead and the result depends
     on `seed` alone (two workers unless told otherwise); the time limit still holds. `progress` is called with
     every improvement.
@@ -52,7 +55,7 @@ def solve(
     run = _Run(
         problem,
         begun,
-        begun + time_limit,
+        begun + time_limit - min(_ENDING, time_limit / 10),
         max_iterations,
         seed,
         _workers(workers, max_iterations),
@@ -111,11 +114,16 @@ class _Run:
         self.exchange: Exchange | None = None
         self.log: list[Progress] = []
         self.explain = True
-        self.settled = True  # whether the deadline counts
+        self.slowest_check = 0.0
 
     def solve(self) -> Solution:
-        self._aside([self._reduce])
-        assert self.reduction is not None
+        if in_time(prepare, self.deadline) is None:
+            return self._unknown(
+                "the time was up before the code was ready, which the first call on a machine compiles for some 20 s"
+            )
+        self.reduction = in_time(self._reduce, self.deadline)
+        if self.reduction is None:
+            return self._unknown("the time was up before the problem was reduced")
         kernel = self.reduction.kernel
         if kernel is None:
             return self._infeasible()
@@ -123,7 +131,7 @@ class _Run:
             return self._finish(View(np.zeros(0, np.int64), 0.0, 0.0, proven=True))
         workers = 1 if kernel.nodes < _FEW_NODES else self.workers
         self.exchange = Exchange(workers, self.most_rounds is not None, self._closed)
-        self._aside([partial(self._work, number, workers) for number in range(workers)])
+        self._search(workers)
         view = self.exchange.view()
         if view.proven and view.choice is None:
             return self._infeasible()
@@ -133,47 +141,22 @@ class _Run:
         """What Ctrl-C leaves: the best so far."""
         return self._finish(View() if self.exchange is None else self.exchange.view())
 
-    def _aside(self, jobs: list[Callable[[], None]]) -> None:
-        """Run the jobs in threads. This one stays free for the clock, the log and Ctrl-C."""
-        failures: list[Exception] = []
-
-        def run(job: Callable[[], None]) -> None:
-            try:
-                job()
-            except Exception as error:
-                failures.append(error)
-                self._halt()
-
-        threads = [threading.Thread(target=run, args=(job,), daemon=True) for job in jobs]
-        for thread in threads:
-            thread.start()
-        try:
-            while any(thread.is_alive() for thread in threads):
-                if self.exchange is None:
-                    threads[0].join(0.2)
-                    continue
-                self.exchange.wait(min(0.2, self._left()) if self._left() > 0 else 0.05)
-                self._note()
-                if self._left() <= 0 and self.settled:
-                    self.exchange.halt()
-                if self.exchange.halted:
-                    break
-        finally:
-            self._halt()
-            patience = time.monotonic() + 0.5
-            for thread in threads:
-                thread.join(max(0.0, patience - time.monotonic()))
-        for failure in failures:
-            raise failure
-
-    def _halt(self) -> None:
-        if self.exchange is not None:
-            self.exchange.halt()
-
-    def _reduce(self) -> None:
+    def _reduce(self) -> "Reduction":
         from ._reduce import reduce
 
-        self.reduction = reduce(self.problem)
+        return reduce(self.problem)
+
+    def _search(self, workers: int) -> None:
+        """Let the workers search until they end or the time is up; what they find is logged meanwhile."""
+        assert self.exchange is not None
+        threads = Threads([partial(self._work, number, workers) for number in range(workers)])
+        try:
+            while threads.running and not self.exchange.halted and self._left() > 0:
+                self.exchange.wait(min(0.2, self._left()))
+                self._note()
+        finally:
+            self.exchange.halt()
+            threads.join(time.monotonic() + _ENDING / 2)
 
     def _work(self, number: int, workers: int) -> None:
         assert self.exchange is not None and self.reduction is not None
@@ -181,8 +164,6 @@ class _Run:
 
         exchange, in_step = self.exchange, self.most_rounds is not None
         worker = Worker(self.reduction, number, workers, self.seed, exchange.stop, self._left, in_step)
-        # A small problem gets an answer even if the time went into compiling, on the first call ever.
-        self.settled = not worker.small
         rounds = 0
         try:
             while self.most_rounds is None or rounds < self.most_rounds:
@@ -191,7 +172,6 @@ class _Run:
                     return
                 exchange.tell(number, worker.round(view))
                 rounds += 1
-                self.settled = self.settled or rounds >= _LEAST_ROUNDS
             exchange.meet()
         except threading.BrokenBarrierError:
             pass  # another worker ended the run
@@ -199,7 +179,8 @@ class _Run:
             exchange.leave()
 
     def _left(self) -> float:
-        return self.deadline - time.monotonic()
+        """Seconds of search: the last check takes as long as the slowest so far, and so does the caller's own."""
+        return self.deadline - time.monotonic() - 2 * self.slowest_check
 
     def _closed(self, view: View) -> bool:
         bound = self._bound(view.bound)
@@ -236,7 +217,7 @@ class _Run:
         peak = last.peak if last is not None else None
         if cost is not None and (last is None or last.cost != cost):
             assert view.choice is not None
-            peak = evaluate(self.problem, self.reduction.expand(view.choice).tolist()).peak
+            peak = self._checked(view.choice)[1].peak
         self._add(Progress(time.monotonic() - self.begun, cost, bound, peak))
 
     def _add(self, line: Progress) -> None:
@@ -246,17 +227,8 @@ class _Run:
 
     def _finish(self, view: View) -> Solution:
         if view.choice is None:
-            bound = (
-                self._bound(view.bound)
-                if self.reduction is not None and self.reduction.kernel is not None
-                else None
-            )
-            return Solution(
-                "unknown", None, None, bound, None, time.monotonic() - self.begun, tuple(self.log)
-            )
-        assert self.reduction is not None
-        choices = self.reduction.expand(view.choice).tolist()
-        checked = evaluate(self.problem, choices)
+            return self._unknown("no solution was found in the time given", view.bound)
+        choices, checked = self._checked(view.choice)
         if not checked.feasible:
             raise AssertionError(f"the search returned a solution that does not hold: {checked}")
         bound = self._bound(view.bound)
@@ -267,6 +239,20 @@ class _Run:
         status = "optimal" if bound == checked.cost else "feasible"
         seconds = time.monotonic() - self.begun
         return Solution(status, choices, checked.cost, bound, checked.peak, seconds, tuple(self.log))
+
+    def _checked(self, choice: np.ndarray) -> tuple[list[int], Evaluation]:
+        """A solution of the kernel as one of the problem, judged by the evaluator."""
+        assert self.reduction is not None
+        begun = time.monotonic()
+        choices = self.reduction.expand(choice).tolist()
+        checked = evaluate(self.problem, choices)
+        self.slowest_check = max(self.slowest_check, time.monotonic() - begun)
+        return choices, checked
+
+    def _unknown(self, reason: str, bound: float = -math.inf) -> Solution:
+        known = None if self.exchange is None else self._bound(bound)
+        seconds = time.monotonic() - self.begun
+        return Solution("unknown", None, None, known, None, seconds, tuple(self.log), reason=reason)
 
     def _attempt(self, problem: Problem, deadline: float) -> Solution:
         run = _Run(problem, time.monotonic(), deadline, self.most_rounds, self.seed, self.workers, None)

@@ -7,14 +7,13 @@ accepts each one that pays, provided no time point gets worse than its capacity 
 import math
 
 import numpy as np
-from numba import njit
 
+from ._compiled import compiled, copy, fill
 from ._eliminate import solve_region, uniform
-from ._loops import copy, fill
 from ._pricing import cost_of, load_of, price_nodes
 
 
-@njit(cache=True)
+@compiled
 def _change_of_load(a, nodes, x, y, change):
     """Add the change of load from `x` to `y` on `nodes` to `change`; returns the range it touches."""
     first, last = len(change), 0
@@ -30,7 +29,7 @@ def _change_of_load(a, nodes, x, y, change):
     return first, last
 
 
-@njit(cache=True)
+@compiled
 def _accept(a, nodes, x, y, load, prices, change, overflowing):
     """Move `nodes` from `x` to `y` if that pays and overflows nothing. Returns the change of cost or nan."""
     gain = 0.0
@@ -73,7 +72,7 @@ def _accept(a, nodes, x, y, load, prices, change, overflowing):
     return gain if accepted else np.nan
 
 
-@njit(cache=True)
+@compiled
 def _components(a, s, x, y, region, members, starts):
     """Connected components of the nodes that changed: `members` from `starts`. Returns their number."""
     count = 0
@@ -101,7 +100,7 @@ def _components(a, s, x, y, region, members, starts):
     return count
 
 
-@njit(cache=True)
+@compiled
 def _ball(a, s, size, region):
     """A connected set of about `size` nodes around a random one, in `region`. Returns how many."""
     n = len(a.k)
@@ -125,7 +124,7 @@ def _ball(a, s, size, region):
     return filled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def walk(a, s, x, load, prices, scale, noise, size, limit, free, pool):
     """One proposal and its acceptance, in place on `x` and `load`. Returns the change of cost and the pool.
 

@@ -8,9 +8,8 @@ pools grow: tables, item usages and the undo log. `np.inf` marks forbidden entri
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from ._loops import copy
+from ._compiled import compiled, copy
 
 # Of a fixed type, since numba compiles a function anew for every literal that it is called with.
 QUEUE_EDGE, QUEUE_NODE, QUEUE_DOMINANCE = np.int64(0), np.int64(1), np.int64(2)
@@ -57,7 +56,7 @@ class Work(NamedTuple):
     queue_ends: np.ndarray  # [queue, (first, count)]
 
 
-@njit(cache=True)
+@compiled
 def push(w, which, what):
     if w.queued[which, what]:
         return
@@ -67,7 +66,7 @@ def push(w, which, what):
     w.queue_ends[which, 1] += 1
 
 
-@njit(cache=True)
+@compiled
 def pop(w, which):
     first = w.queue_ends[which, 0]
     what = w.queue[which, first]
@@ -77,7 +76,7 @@ def pop(w, which):
     return what
 
 
-@njit(cache=True)
+@compiled
 def touch(w, u):
     """The choices of `u` changed: look again at its edges, at itself and at its neighbours."""
     push(w, QUEUE_NODE, u)
@@ -89,7 +88,7 @@ def touch(w, u):
         h = w.half[h].next
 
 
-@njit(cache=True)
+@compiled
 def attach(w, h, u):
     w.half[h].end = u
     w.half[h].prev = -1
@@ -100,7 +99,7 @@ def attach(w, h, u):
     w.node[u].degree += 1
 
 
-@njit(cache=True)
+@compiled
 def detach(w, h):
     u = w.half[h].end
     if w.half[h].prev >= 0:
@@ -112,14 +111,14 @@ def detach(w, h):
     w.node[u].degree -= 1
 
 
-@njit(cache=True)
+@compiled
 def drop_edge(w, e):
     detach(w, 2 * e)
     detach(w, 2 * e + 1)
     w.edge[e].alive = False
 
 
-@njit(cache=True)
+@compiled
 def strides(w, h):
     """Strides in the table of half-edge `h` of its own node's choices and of the other's."""
     if h & 1:
@@ -127,7 +126,7 @@ def strides(w, h):
     return w.node[w.half[h ^ 1].end].k, 1
 
 
-@njit(cache=True)
+@compiled
 def room_for_tables(w, tables, need):
     """`tables` with room for `need` more entries; live tables move to a larger pool when it is full."""
     used = w.counts[TABLES_USED]
@@ -150,7 +149,7 @@ def room_for_tables(w, tables, need):
     return grown
 
 
-@njit(cache=True)
+@compiled
 def room_for(pool, used, need):
     if used + need <= len(pool):
         return pool
@@ -159,7 +158,7 @@ def room_for(pool, used, need):
     return grown
 
 
-@njit(cache=True)
+@compiled
 def remove_choices(w, tables, usages, u, keep):
     """Keep the choices of `u` where `keep`, in every array that is indexed by them."""
     k = w.node[u].k
@@ -206,7 +205,7 @@ def remove_choices(w, tables, usages, u, keep):
     touch(w, u)
 
 
-@njit(cache=True)
+@compiled
 def settle_items(w, usages, u):
     """Move what every choice of `u` uses alike into the base load; drop items left without a difference."""
     before = -1
@@ -234,7 +233,7 @@ def settle_items(w, usages, u):
         i = after
 
 
-@njit(cache=True)
+@compiled
 def record(w, log, node, first, second):
     """Begin an undo record: the choices that are left at `first` and `second`, to be followed by values."""
     ka = w.node[first].k if first >= 0 else 1
@@ -257,7 +256,7 @@ def record(w, log, node, first, second):
     return log, used + 2 + ka + kb
 
 
-@njit(cache=True)
+@compiled
 def undo(records, count, log, choice):
     """Fill in the choices of removed nodes, latest removal first."""
     for r in range(count - 1, -1, -1):
@@ -274,7 +273,7 @@ def undo(records, count, log, choice):
         choice[node] = log[o + 2 + ka + kb + x * kb + y]
 
 
-@njit(cache=True)
+@compiled
 def begin(w, tables, usages):
     """Link the edges, merge parallel ones, put loops into node costs, queue everything."""
     for e in range(len(w.edge)):
@@ -314,7 +313,7 @@ def begin(w, tables, usages):
         push(w, QUEUE_DOMINANCE, u)
 
 
-@njit(cache=True)
+@compiled
 def queue_all(w):
     for e in range(len(w.edge)):
         if w.edge[e].alive:
@@ -325,7 +324,7 @@ def queue_all(w):
             push(w, QUEUE_DOMINANCE, u)
 
 
-@njit(cache=True)
+@compiled
 def settle_all(w, usages):
     for u in range(len(w.node)):
         if w.node[u].alive and w.node[u].item >= 0:
@@ -334,7 +333,7 @@ def settle_all(w, usages):
             push(w, QUEUE_DOMINANCE, u)
 
 
-@njit(cache=True)
+@compiled
 def largest_usages(w, usages, most):
     """The largest usage of each item that is still in use; zero for the others."""
     for u in range(len(w.node)):
@@ -346,7 +345,7 @@ def largest_usages(w, usages, most):
                 i = w.item[i].next
 
 
-@njit(cache=True)
+@compiled
 def items_of(w, usages, nodes):
     """Memory items of `nodes` in compact form."""
     count = 0

@@ -267,8 +267,9 @@ class Worker:
             return View()
         # Someone must go on walking meanwhile; a small program is worth all the time of one worker.
         share = 0.3 if self.alone and not self.small else 1.0 if size_of(kernel) < 60_000 else 0.4
-        seconds = max(share * self.seconds_left(), 0.5 if self.small else 0.0)
-        proof = prove(kernel, seconds, lambda: bool(self.stop[0]), 50 if self.in_step else None)
+        proof = prove(
+            kernel, share * self.seconds_left(), lambda: bool(self.stop[0]), 50 if self.in_step else None
+        )
         shift = kernel.constant - self.kernel.constant
         report = View(bound=min(proof.bound + shift, view.cost))
         if proof.choice is not None:

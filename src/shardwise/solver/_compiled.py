@@ -1,0 +1,21 @@
+"""Compiled code: kept on disk after the first use on a machine, and run without Python's lock, so that the thread
+that watches the clock is never held up. Arrays are filled and copied by plain loops, since slice assignment takes
+seconds to compile.
+"""
+
+from numba import njit
+
+compiled = njit(cache=True, nogil=True)
+
+
+@compiled
+def fill(array, value):
+    for i in range(len(array)):
+        array[i] = value
+
+
+@compiled
+def copy(target, source, count):
+    """`target[:count] = source[:count]`."""
+    for i in range(count):
+        target[i] = source[i]

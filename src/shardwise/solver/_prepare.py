@@ -1,0 +1,42 @@
+"""Getting the compiled code ready: from disk, or on the first call on a machine by compiling for some 20 s."""
+
+from functools import cache
+
+import numpy as np
+
+from ._problem import Problem
+
+_ROUNDS = 12  # after which one worker has used all of the code
+
+
+@cache
+def prepare() -> bool:
+    """Compile all that a search uses, or load it; done once in a process. Always true."""
+    from ._exchange import View
+    from ._reduce import reduce
+    from ._worker import Worker
+
+    reduction = reduce(_small())
+    worker = Worker(reduction, 0, 1, 0, np.zeros(1, np.int64), lambda: 1.0, True)
+    view = View()
+    for _ in range(_ROUNDS):
+        view = view.better(worker.round(view))
+    assert view.choice is not None
+    reduction.expand(view.choice)
+    return True
+
+
+def _small() -> Problem:
+    """A problem that no reduction solves and that uses every step of the search."""
+    k, n, steps = 3, 20, (1, 2, 5)
+    edges = [[i, i + step] for step in steps for i in range(n - step)]
+    return Problem.build(
+        costs=[[(7 * i + 5 * c) % 11 for c in range(k)] for i in range(n)],
+        usages=[[(3 * i + 4 * c) % 7 for c in range(k)] for i in range(n)],
+        intervals=[[i, i + 6] for i in range(n)],
+        edges=edges,
+        tables=[
+            [(i * c * d + c + 2 * d) % 13 for c in range(k) for d in range(k)] for i in range(len(edges))
+        ],
+        usage_limit=16,
+    )
