@@ -28,10 +28,10 @@ def match(path: Path, table: Sheet) -> bool:
     for case in read_cases(path):
         total += 1
         program, level = program_of(case), level_of(case)
-        differing = mismatches(case, propagate(program, level, sweeps=1))
+        differing = mismatches(case, propagate(program, level=level, sweeps=1))
         if differing:
             wrong.append((case, differing))
-        at_fixed_point += not mismatches(case, propagate(program, level))
+        at_fixed_point += not mismatches(case, propagate(program, level=level))
     table.add(path.name, total, total - len(wrong), at_fixed_point)
     for case, lines in wrong:
         print(f"  {case.get('id')} ({level_of(case)})")
@@ -177,7 +177,7 @@ def speed(record: Record) -> None:
             gc.collect()
             gc.disable()
             start = time.process_time()
-            outcome = propagate(program, level)
+            outcome = propagate(program, level=level)
             seconds = time.process_time() - start
             gc.enable()
             size = len(program.nodes)

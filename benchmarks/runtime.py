@@ -70,7 +70,7 @@ def megatron(
     parallelize_module(by_hand, mesh, styles)
     model = made()
     pins = {"x": "R", "up.*.weight": "S(0)", "up.*.bias": "S(0)", "down.*.weight": "S(1)", "down.*.bias": "R"}
-    planned = sw.parallelize(model, mesh, (x,), pin=pins)
+    planned = sw.parallelize(model, (x,), mesh=mesh, pin=pins)
 
     def step(module: nn.Module) -> Callable[[], Tensor]:
         optimizer = torch.optim.SGD(module.parameters(), lr=1e-4)
@@ -101,7 +101,7 @@ def dispatch(
     distribute_module(eager, mesh)
     sharded_x = distribute_tensor(x, mesh, [Shard(0)])
     pins = {"x": "S(0)", "*.weight": "R", "*.bias": "R", "output": "S(0)"}
-    planned = sw.parallelize(model, mesh, (x,), pin=pins, training=False, local_outputs=True)
+    planned = sw.parallelize(model, (x,), mesh=mesh, pin=pins, training=False, local_outputs=True)
     local = sharded_x.to_local()
     with torch.no_grad():
         results = [eager(sharded_x).to_local(), planned(local), model(local)]

@@ -358,7 +358,7 @@ pins = {"x": "S(0), R", "w1": "R, S(1)", "w2": "R, S(0)", "output": "S(0), R"}
 values = tuple(data.values())
 plan = sw.plan(network, values, training=False, mesh="dp=2,tp=2", cluster="laptop", pin=pins)
 assert [step.kind for move in plan.schedule.moves for step in move.change.collectives] == ["all_reduce"]
-assert sw.verify(network, values, None, plan).ok
+assert sw.verify(network, values, plan=plan).ok
 
 plans = len(choices) ** 2 * len(relu_choices)
 print(f"{len(mm)} rows of mm, {len(choices)} choices on a 2 x 2 mesh, the cheapest of {plans:,} plans:")

@@ -87,7 +87,7 @@ def main(folder: Path) -> None:
     console.print(plan.summary(most=3))
 
     console.rule("4. Does the plan compute what the model computes?")
-    console.print(str(sw.verify(model, batch, None, plan, steps=2)))
+    console.print(str(sw.verify(model, batch, plan=plan, steps=2)))
 
     console.rule("5. What does it look like?")
     folder.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ first, x = dist.get_rank() == 0, torch.randn(16, 64)
 folder = [tempfile.mkdtemp() if first else ""]
 dist.broadcast_object_list(folder)
 
-before = sw.parallelize(Model(), "dp=2,tp=2", (x,), cluster="laptop", pin={"up.weight": "R, S(0)"})
+before = sw.parallelize(Model(), (x,), mesh="dp=2,tp=2", cluster="laptop", pin={"up.weight": "R, S(0)"})
 optimizer = torch.optim.AdamW(before.parameters(), lr=1e-2)
 for _ in range(3):
     before(x).backward()
@@ -42,7 +42,7 @@ dcp.save(before.state_dict(), checkpoint_id=folder[0])
 with torch.device("meta"):
     empty = Model()
 after = sw.parallelize(
-    empty, "tp=4", (x,), cluster="laptop", pin={"up.weight": "S(0)", "down.weight": "S(1)"}, init="empty"
+    empty, (x,), mesh="tp=4", cluster="laptop", pin={"up.weight": "S(0)", "down.weight": "S(1)"}, init="empty"
 )
 state = after.state_dict()
 dcp.load(state, checkpoint_id=folder[0])

@@ -26,7 +26,7 @@ tokens = torch.randint(0, 256, (8, 32))
 
 dist.init_process_group("gloo")
 sharded = sw.parallelize(
-    model, "dp=2,tp=2", kwargs={"input_ids": tokens, "labels": tokens}, cluster="laptop", memory="6MB"
+    model, kwargs={"input_ids": tokens, "labels": tokens}, mesh="dp=2,tp=2", cluster="laptop", memory="6MB"
 )
 optimizer = torch.optim.AdamW(sharded.parameters(), lr=3e-3)
 if dist.get_rank() == 0:

@@ -11,24 +11,26 @@ from .errors import UsageError
 
 if TYPE_CHECKING:
     from .auditing import audit
-    from .dtensor import install, uninstall
-    from .experiments import Found, Policy, Verdict, adversarial, check, discover
+    from .dtensor import install, redistribute, uninstall
+    from .experiments import Found, Verdict, adversarial, check, discover
     from .graph import Graph, capture
-    from .layout import Sharding
+    from .layout import Layout, Sharding
     from .mesh import Cluster, Mesh
     from .placements import Row
     from .planning import Plan, plan
     from .propagation import propagate
     from .rules import Rule, rows, rule
+    from .rules.hand import hand
     from .running import parallelize, shard_map, simulate, transfer
     from .solver import solve
-    from .synthesis import synthesize
+    from .synthesis import Policy, synthesize
     from .verification import Report, verify
 
 __all__ = [
     "Cluster",
     "Found",
     "Graph",
+    "Layout",
     "Mesh",
     "Plan",
     "Policy",
@@ -43,10 +45,12 @@ __all__ = [
     "capture",
     "check",
     "discover",
+    "hand",
     "install",
     "parallelize",
     "plan",
     "propagate",
+    "redistribute",
     "rows",
     "rule",
     "shard_map",
@@ -62,16 +66,17 @@ __all__ = [
 _ROOMS: dict[str, tuple[str, ...]] = {
     "placements": ("Row",),
     "mesh": ("Cluster", "Mesh"),
-    "layout": ("Sharding",),
+    "layout": ("Layout", "Sharding"),
     "calls": (),
     "rules": ("Rule", "rows", "rule"),
+    "rules.hand": ("hand",),
     "forms": (),
     "redistribution": (),
     "expansion": (),
-    "experiments": ("Found", "Policy", "Verdict", "adversarial", "check", "discover"),
-    "synthesis": ("synthesize",),
+    "experiments": ("Found", "Verdict", "adversarial", "check", "discover"),
+    "synthesis": ("Policy", "synthesize"),
     "emission": (),
-    "dtensor": ("install", "uninstall"),
+    "dtensor": ("install", "redistribute", "uninstall"),
     "auditing": ("audit",),
     "graph": ("Graph", "capture"),
     "propagation": ("propagate",),

@@ -21,6 +21,12 @@ def require(value: object, kind: Any, what: str, right: str) -> None:
         raise UsageError(f"{what} is {given}: give {right}")
 
 
+def require_given(value: object, function: str, what: str, right: str) -> None:
+    """Refuse a call of a public function that lacks something: `what` it needs, and what would be `right` to write."""
+    if value is None:
+        raise UsageError(f"{function} needs {what}: write {right}")
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what an error says; its kind, if it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

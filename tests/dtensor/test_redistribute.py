@@ -72,7 +72,7 @@ def check(mode, device_mesh, source, target, tensor):
     becomes_partial = any(
         isinstance(b, Partial) and a != b for a, b in zip(source.placements, target.placements, strict=True)
     )
-    with use_search("h100"), record_collectives() as seen:
+    with use_search(), record_collectives() as seen:
         if becomes_partial:
             moved = redistribute(distributed, target)
         else:

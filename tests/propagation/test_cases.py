@@ -14,7 +14,7 @@ def test_public_cases_match(data, name, count, sweeps):
     wrong = {
         (case["id"], case["level"]): lines
         for case in cases
-        if (lines := mismatches(case, propagate(program_of(case), level_of(case), sweeps=sweeps)))
+        if (lines := mismatches(case, propagate(program_of(case), level=level_of(case), sweeps=sweeps)))
     }
     assert len(cases) == count
     assert not wrong

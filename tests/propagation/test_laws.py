@@ -130,7 +130,7 @@ def axes_of(sharding):
 @given(programs(), levels)
 @settings(deadline=None)
 def test_no_axis_is_removed_or_reordered(program, level):
-    outcome = propagate(program, level)
+    outcome = propagate(program, level=level)
     for name, value in program.values.items():
         for before, after in zip(value.sharding.dims, outcome[name].dims, strict=True):
             assert is_prefix(before.axes, after.axes)
@@ -139,7 +139,7 @@ def test_no_axis_is_removed_or_reordered(program, level):
 @given(programs(), levels)
 @settings(deadline=None)
 def test_closed_dims_and_replicated_axes_stay(program, level):
-    outcome = propagate(program, level)
+    outcome = propagate(program, level=level)
     for name, value in program.values.items():
         for before, after in zip(value.sharding.dims, outcome[name].dims, strict=True):
             assert before.open or (after.axes, after.open) == (before.axes, False)
@@ -149,7 +149,7 @@ def test_closed_dims_and_replicated_axes_stay(program, level):
 @given(programs(), levels)
 @settings(deadline=None)
 def test_no_axis_shards_two_dims_of_a_value(program, level):
-    for sharding in [*(outcome := propagate(program, level)).shardings.values(), *outcome.results]:
+    for sharding in [*(outcome := propagate(program, level=level)).shardings.values(), *outcome.results]:
         axes = axes_of(sharding)
         assert not any(a.overlaps(b) for i, a in enumerate(axes) for b in axes[:i])
 
@@ -167,8 +167,8 @@ def again(program, outcome):
 @given(programs(), levels)
 @settings(deadline=None)
 def test_the_outcome_is_a_fixed_point(program, level):
-    outcome = propagate(program, level)
-    second = propagate(again(program, outcome), level)
+    outcome = propagate(program, level=level)
+    second = propagate(again(program, outcome), level=level)
     assert second.updates == 0
     assert second.shardings == {name: s.without_priorities() for name, s in outcome.shardings.items()}
 
@@ -211,7 +211,7 @@ def test_what_agrees_everywhere_is_kept_by_every_level(program):
     for name, value in program.values.items():
         bare.value(name, value.shape)
     for level in LEVELS:
-        outcome = propagate(bare, level)
+        outcome = propagate(bare, level=level)
         assert outcome.updates == 0
         assert all(sharding.is_unknown for sharding in outcome.shardings.values())
 
@@ -220,11 +220,11 @@ def test_what_agrees_everywhere_is_kept_by_every_level(program):
 @given(programs(), levels)
 @settings(deadline=None, max_examples=3000)
 def test_the_laws_hold_on_many_programs(program, level):
-    outcome = propagate(program, level)
+    outcome = propagate(program, level=level)
     for name, value in program.values.items():
         axes = axes_of(outcome[name])
         assert not any(a.overlaps(b) for i, a in enumerate(axes) for b in axes[:i])
         for before, after in zip(value.sharding.dims, outcome[name].dims, strict=True):
             assert is_prefix(before.axes, after.axes)
             assert before.open or after.axes == before.axes
-    assert propagate(again(program, outcome), level).updates == 0
+    assert propagate(again(program, outcome), level=level).updates == 0

@@ -23,7 +23,7 @@ def chain(**shardings):
 
 
 def found(program, level="user-priority"):
-    return {name: str(sharding) for name, sharding in propagate(program, level).shardings.items()}
+    return {name: str(sharding) for name, sharding in propagate(program, level=level).shardings.items()}
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -65,11 +65,11 @@ def test_one_sweep_may_stop_before_the_fixed_point_and_says_so():
     program = Program(MESH)
     program.input("x", (8, 8))
     program.op("m k, k n -> m n", ["x", "x"], name="y", sharding="[{a}, {b}]")
-    once, fully = propagate(program, "basic", sweeps=1), propagate(program, "basic")
+    once, fully = propagate(program, level="basic", sweeps=1), propagate(program, level="basic")
     assert (str(once["x"]), once.complete) == ("[{?}, {b, ?}]", False)
     assert once.summary.startswith("stopped before the fixed point")
     assert (str(fully["x"]), fully.complete) == ("[{a, ?}, {b, ?}]", True)
-    assert propagate(program, "basic", sweeps=5).complete
+    assert propagate(program, level="basic", sweeps=5).complete
     with pytest.raises(UsageError, match="0 sweeps were asked for"):
         propagate(program, sweeps=0)
 
@@ -370,7 +370,7 @@ def test_mistakes_are_one_sentence():
     with pytest.raises(UsageError, match="the shapes of its outputs are needed"):
         program.op(FactorRule.parse("([i, j])->([i, 1]) {i=8, j=8} reduction={j}"), ["x"])
     with pytest.raises(UsageError, match="unknown level 'quick'"):
-        propagate(program, "quick")
+        propagate(program, level="quick")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def two_inputs(x, y, rule="i j, i j -> i j"):
 
 
 def lines(program, level="aggressive"):
-    return [line.strip() for line in str(propagate(program, level, debug=True).trace).splitlines()]
+    return [line.strip() for line in str(propagate(program, level=level, debug=True).trace).splitlines()]
 
 
 def test_a_step_tells_the_op_the_dim_the_factor_and_the_source():

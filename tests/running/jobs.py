@@ -71,7 +71,7 @@ def run(folder, seed):
 
 
 def planned(model, args, mesh, seed):
-    return random_plan(capture(model, args), mesh, seed)
+    return random_plan(capture(model, args), mesh=mesh, seed=seed)
 
 
 def training(folder, seed):
@@ -81,7 +81,7 @@ def training(folder, seed):
         with torch.no_grad():
             model.up.weight.zero_()
     plan = planned(model, args, "dp=2,tp=2", seed)
-    sharded = sw.parallelize(model, "dp=2,tp=2", args, plan=plan)
+    sharded = sw.parallelize(model, args, mesh="dp=2,tp=2", plan=plan)
     twin, _ = example()
     ours = torch.optim.AdamW(sharded.parameters(), lr=1e-2)
     theirs = torch.optim.AdamW(twin.parameters(), lr=1e-2)
@@ -126,20 +126,20 @@ def arguments(seed):
     """The same loss from whole arguments, from pieces of them and from DTensors."""
     model, args = example()
     plan = planned(model, args, "dp=2,tp=2", seed)
-    sharded = sw.parallelize(model, "dp=2,tp=2", args, plan=plan)
+    sharded = sw.parallelize(model, args, mesh="dp=2,tp=2", plan=plan)
     layouts = [plan.inputs[entry.name] for entry in plan.graph.with_role("user_input")]
     pieces = [layout.split(arg)[dist.get_rank()].clone() for layout, arg in zip(layouts, args, strict=True)]
     mesh = sharded.device_mesh
     tensors = [DTensor.from_local(arg, mesh, [Replicate()] * 2) for arg in args]
     losses = [sharded(*given).full_tensor().item() for given in (args, pieces, tensors)]
-    local = sw.parallelize(model, "dp=2,tp=2", args, plan=plan, local_outputs=True)
+    local = sw.parallelize(model, args, mesh="dp=2,tp=2", plan=plan, local_outputs=True)
     return [*losses, local(*args).item(), model(*args).item()]
 
 
 def checkpoint(folder, seed):
     """What was saved on 2x2, loaded on 4."""
     model, args = example()
-    sharded = sw.parallelize(model, "d=4", args, plan=planned(model, args, "d=4", seed + 1))
+    sharded = sw.parallelize(model, args, mesh="d=4", plan=planned(model, args, "d=4", seed + 1))
     before = sharded.up.weight.full_tensor().clone()
     dcp.load({"model": sharded.state_dict()}, checkpoint_id=f"{folder}/step")
     after = {name: tensor.full_tensor() for name, tensor in sharded.state_dict().items()}
@@ -154,7 +154,7 @@ def deferred(seed):
         args = (torch.empty(8, 10),)
     drawn = []
     for mesh in ("dp=2,tp=2", "d=4"):
-        sharded = sw.parallelize(model, mesh, args, plan=planned(model, args, mesh, seed), seed=3)
+        sharded = sw.parallelize(model, args, mesh=mesh, plan=planned(model, args, mesh, seed), seed=3)
         drawn.append([parameter.full_tensor() for parameter in sharded.parameters()])
     same = all(torch.equal(a, b) for a, b in zip(*drawn, strict=True))
     bare = MLP().to("meta")
@@ -162,15 +162,15 @@ def deferred(seed):
     plan = planned(bare, bare_args, "d=4", seed)
     places, x = Places().to("meta"), (torch.empty(8, 6, device="meta"),)
     theirs, _ = example()
-    some = sw.parallelize(bare if dist.get_rank() else theirs, "d=4", bare_args, plan=plan)
+    some = sw.parallelize(bare if dist.get_rank() else theirs, bare_args, mesh="d=4", plan=plan)
     return {
         "same": same,
         "spread": drawn[0][0].std().item(),
-        "missing": error(lambda: sw.parallelize(bare, "d=4", bare_args, plan=plan)),
+        "missing": error(lambda: sw.parallelize(bare, bare_args, mesh="d=4", plan=plan)),
         "missing integers": error(
-            lambda: sw.parallelize(places, "d=4", x, plan=planned(places, x, "d=4", seed))
+            lambda: sw.parallelize(places, x, mesh="d=4", plan=planned(places, x, "d=4", seed))
         ),
-        "empty": list(sw.parallelize(bare, "d=4", bare_args, plan=plan, init="empty").scale.shape),
+        "empty": list(sw.parallelize(bare, bare_args, mesh="d=4", plan=plan, init="empty").scale.shape),
         "received": all(
             torch.equal(tensor.full_tensor(), dict(theirs.named_parameters())[name])
             for name, tensor in some.named_parameters()
@@ -248,7 +248,7 @@ def mapped():
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
     torch.manual_seed(0)
     a, b = torch.randn(6, 8), torch.randn(8, 5, requires_grad=True)
-    function = sw.shard_map(torch.matmul, mesh, ["S(0), S(1)", "R, S(0)"], "S(0), R")
+    function = sw.shard_map(torch.matmul, mesh=mesh, in_specs=["S(0), S(1)", "R, S(0)"], out_specs="S(0), R")
     result = function(a, b)
     (result.to_local() ** 2).sum().backward()
     whole = result.full_tensor()
@@ -269,11 +269,11 @@ def faults(seed):
     model, args = example()
     plan = planned(model, args, "dp=2,tp=2", seed)
     other = nn.Sequential(nn.Linear(10, 18))
-    sharded = sw.parallelize(model, "dp=2,tp=2", args, plan=plan)
+    sharded = sw.parallelize(model, args, mesh="dp=2,tp=2", plan=plan)
     found = {
-        "mesh": error(lambda: sw.parallelize(model, "dp=2,tp=4", args, plan=plan)),
-        "plan": error(lambda: sw.parallelize(other, "dp=2,tp=2", args[:1], plan=plan)),
-        "plan mesh": error(lambda: sw.parallelize(model, "d=4", args, plan=plan)),
+        "mesh": error(lambda: sw.parallelize(model, args, mesh="dp=2,tp=4", plan=plan)),
+        "plan": error(lambda: sw.parallelize(other, args[:1], mesh="dp=2,tp=2", plan=plan)),
+        "plan mesh": error(lambda: sw.parallelize(model, args, mesh="d=4", plan=plan)),
         "shape": error(lambda: sharded(args[0][:4], args[1])),
         "dtype": error(lambda: sharded(args[0].double(), args[1])),
         "form": error(lambda: sharded(*args, 1)),
@@ -288,13 +288,14 @@ def faults(seed):
 
     half = DeviceMesh("cpu", [0, 1])
     if dist.get_rank() < 2:
-        found["half"] = error(lambda: sw.parallelize(model, half, args, plan=plan))
-        found["half mapped"] = error(lambda: sw.shard_map(torch.sin, half, ["S(0)"])(args[0]))
-    found["mapped"] = error(lambda: sw.shard_map(torch.sin, "dp=2,tp=2", ["S(0), R", "R, R"])(args[0]))
+        found["half"] = error(lambda: sw.parallelize(model, args, mesh=half, plan=plan))
+        found["half mapped"] = error(lambda: sw.shard_map(torch.sin, mesh=half, in_specs=["S(0)"])(args[0]))
+    specs = ["S(0), R", "R, R"]
+    found["mapped"] = error(lambda: sw.shard_map(torch.sin, mesh="dp=2,tp=2", in_specs=specs)(args[0]))
     found["later"] = later(sharded, args)
-    found["drawing"] = error(lambda: sw.parallelize(bare, "dp=2,tp=2", bare_args, plan=plan, init=fill))
-    found["options"] = error(lambda: sw.parallelize(model, "dp=2,tp=2", args, plan=plan, memory="1GB"))
-    found["init"] = error(lambda: sw.parallelize(model, "dp=2,tp=2", args, plan=plan, init="zeros"))
+    found["drawing"] = error(lambda: sw.parallelize(bare, bare_args, mesh="dp=2,tp=2", plan=plan, init=fill))
+    found["options"] = error(lambda: sw.parallelize(model, args, mesh="dp=2,tp=2", plan=plan, memory="1GB"))
+    found["init"] = error(lambda: sw.parallelize(model, args, mesh="dp=2,tp=2", plan=plan, init="zeros"))
     lower = room.emit
     if dist.get_rank() == 2:
 
@@ -302,7 +303,7 @@ def faults(seed):
             raise MemoryError("no room")
 
         room.emit = broken
-    found["lowering"] = error(lambda: sw.parallelize(model, "dp=2,tp=2", args, plan=plan))
+    found["lowering"] = error(lambda: sw.parallelize(model, args, mesh="dp=2,tp=2", plan=plan))
     room.emit = lower
     return found
 
@@ -327,7 +328,7 @@ def later(sharded, args):
 def one_rank_stops(seed):
     """One rank is given another shape; the others are already waiting for it."""
     model, args = example()
-    sharded = sw.parallelize(model, "dp=2,tp=2", args, plan=planned(model, args, "dp=2,tp=2", seed))
+    sharded = sw.parallelize(model, args, mesh="dp=2,tp=2", plan=planned(model, args, "dp=2,tp=2", seed))
     sharded(*args)
     sharded(args[0][: 4 if dist.get_rank() == 1 else 8], args[1])
 
@@ -343,7 +344,7 @@ def compiled(seed):
     plan = planned(model, args, "dp=2,tp=2", seed)
     losses = []
     for how in (False, True):
-        sharded = sw.parallelize(model, "dp=2,tp=2", args, plan=plan, compile=how)
+        sharded = sw.parallelize(model, args, mesh="dp=2,tp=2", plan=plan, compile=how)
         loss = sharded(*args)
         loss.backward()
         losses.append(

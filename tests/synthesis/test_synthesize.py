@@ -100,10 +100,10 @@ def test_examples_of_the_user_are_enough():
     def weigh(x: torch.Tensor, dim: int) -> torch.Tensor:
         return x * x.sum(dim, keepdim=True)
 
-    rule = sw.synthesize(torch.ops.shardwise_test.weigh.default, ([torch.rand(4, 6, 8), 1], {}))
+    rule = sw.synthesize(torch.ops.shardwise_test.weigh.default, torch.rand(4, 6, 8), 1)
     assert [str(c) for c in rule.clauses] == [BATCH]
     # What the decorator gives is as good as what it registers.
-    assert sw.synthesize(weigh, ([torch.rand(4, 6, 8), 1], {})).clauses == rule.clauses
+    assert sw.synthesize(weigh, torch.rand(4, 6, 8), dim=1).clauses == rule.clauses
     assert [str(row) for row in sw.discover(weigh, torch.rand(4, 6), 1).rows] == ["S(0) -> S(0)"]
 
 
@@ -119,12 +119,12 @@ def test_rows_are_given_where_no_rule_fits():
     study = studies(op, examples)[0]
     assert study.rule is None and study.disagreed
     with pytest.raises(sw.UsageError, match="no short list of clauses yields the rows"):
-        sw.synthesize(op, *examples)
+        sw.Policy(examples=examples).synthesize(op)
     assert "rows" in next(yaml.safe_load_all(yaml_report([study])))
 
 
 def test_values_to_try_are_tried_beside_those_of_the_examples_and_no_others():
-    study = studies(torch.softmax, [([torch.rand(4, 6, 8), 1], {})], {"dim": [0, -1]})[0]
+    study = studies(torch.softmax, [([torch.rand(4, 6, 8), 1], {})], values={"dim": [0, -1]})[0]
     assert {judged.call.arguments(judged.call.tensors)[0][1] for judged in study.judged} == {0, 1, -1}
     assert list(map(str, study.rule.clauses)) == ["S(d) -> S(d) when d != dim"]
 
@@ -141,7 +141,7 @@ def test_values_to_try_are_tried_beside_those_of_the_examples_and_no_others():
 )
 def test_values_of_nothing_are_refused(values, sentence):
     with pytest.raises(sw.UsageError, match=sentence):
-        sw.synthesize(torch.softmax, sweep=values)
+        sw.Policy(values=values).synthesize(torch.softmax)
 
 
 def test_the_report_on_cross():

@@ -35,7 +35,7 @@ def plan_of():
     """`plan_of(graph, mesh, seed)`: a random plan."""
 
     def make(graph, mesh, seed=0, offers=None):
-        return random_plan(graph, mesh, seed, offers=offers)
+        return random_plan(graph, mesh=mesh, seed=seed, offers=offers)
 
     return make
 

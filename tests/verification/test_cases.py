@@ -14,7 +14,7 @@ from shardwise.verification import verify
 
 def run(function, args, in_specs, out_spec="R", mesh="d=4", auto=False):
     """The function sharded so, checked against itself; and the plan it ran by."""
-    mapped = sw.shard_map(function, mesh, in_specs, out_spec, auto=auto)
+    mapped = sw.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_spec, auto=auto)
     found, expected = mapped(*args), function(*args)
     for some, other in zip(_leaves(found), _leaves(expected), strict=True):
         torch.testing.assert_close(some, other, rtol=1e-4, atol=1e-5)
@@ -116,7 +116,7 @@ def test_43_rounding_comes_after_the_sum():
     a = torch.zeros(4, 8)
     a[:, 0], a[:, 7] = 2049.0, 1.0
     b = torch.ones(8, 4)
-    mapped = sw.shard_map(lambda a, b: (a @ b).half(), "d=4", K, "R")
+    mapped = sw.shard_map(lambda a, b: (a @ b).half(), mesh="d=4", in_specs=K, out_specs="R")
     assert torch.equal(mapped(a, b), torch.full((4, 4), 2050.0, dtype=torch.float16))
     assert not any(is_partial(p) for p in given(mapped.plan_for(a, b), "_to_copy"))
 
@@ -217,7 +217,7 @@ def test_54_56_57_training_steps_agree_in_numbers_collectives_and_memory(dtype):
     torch.manual_seed(0)
     model, args = Block().to(dtype), (torch.randint(0, 19, (4, 8)),)
     graph = capture(model, args)
-    report = verify(model, args, {}, random_plan(graph, "dp=2,tp=2"), steps=2)
+    report = verify(model, args, plan=random_plan(graph, mesh="dp=2,tp=2"), steps=2)
     assert report.same_numbers, str(report)
     assert report.collectives == report.priced and len(report.priced) > 50
     assert 0.9 * report.predicted_peak <= report.peak <= 1.05 * report.predicted_peak
@@ -225,8 +225,10 @@ def test_54_56_57_training_steps_agree_in_numbers_collectives_and_memory(dtype):
 
 def test_55_draws_are_right_and_differ_between_shards_but_not_between_replicas():
     x = torch.ones(4000, 8)
-    mapped = sw.shard_map(lambda x: F.dropout(x, 0.3), "a=2,b=2", ["S(0), R"], "S(0), R")
-    ran = simulate(mapped.plan_for(x), mapped.function, (x,), seed=5)
+    mapped = sw.shard_map(
+        lambda x: F.dropout(x, 0.3), mesh="a=2,b=2", in_specs=["S(0), R"], out_specs="S(0), R"
+    )
+    ran = simulate(mapped.function, (x,), plan=mapped.plan_for(x), seed=5)
     first, replica, second, _ = ran.outputs["output"].locals
     assert torch.equal(first, replica)
     assert (first != second).float().mean() > 0.3
@@ -249,7 +251,7 @@ def test_a_mapped_function_is_differentiated_in_one_process_too():
     b, twin = (
         torch.randn(6, 8, generator=torch.Generator().manual_seed(1)).requires_grad_() for _ in range(2)
     )
-    mapped = sw.shard_map(function, "d=2", ["S(1)", "S(0)"], ["R", "R"])
+    mapped = sw.shard_map(function, mesh="d=2", in_specs=["S(1)", "S(0)"], out_specs=["R", "R"])
     result, places = mapped(a, {"b": b}, scale=3.0)
     result.square().sum().backward()
     expected, expected_places = function(a, {"b": twin}, scale=3.0)
@@ -264,7 +266,7 @@ def test_an_argument_and_a_result_of_one_name_have_each_their_own_layout():
     def double(output):
         return output * 2
 
-    mapped = sw.shard_map(double, "d=4", ["S(1)"], "S(0)")
+    mapped = sw.shard_map(double, mesh="d=4", in_specs=["S(1)"], out_specs="S(0)")
     plan = mapped.plan_for(torch.rand(8, 8))
     assert ([str(layout) for layout in plan.inputs.values()], str(plan.outputs[0])) == (["S(1)"], "S(0)")
 
@@ -273,7 +275,7 @@ def test_a_move_stands_before_its_user():
     """The schedule is what runs: nothing is used before it is made, and nothing after it is dead."""
     torch.manual_seed(0)
     graph = capture(Block(), (torch.randint(0, 19, (4, 8)),))
-    schedule = random_plan(graph, "dp=2,tp=2", 0).schedule
+    schedule = random_plan(graph, mesh="dp=2,tp=2", seed=0).schedule
     made = {value for value in schedule.layouts if value.ref.name in {entry.name for entry in graph.inputs}}
     made = {value for value in made if not value.copy}
     dead = set()

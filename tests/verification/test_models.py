@@ -32,11 +32,11 @@ def test_every_call_has_rows_and_both_a_plan_and_a_random_one_give_what_the_mode
     plan = plan_graph(graph, mesh="dp=2,tp=2", cluster=slow_devices, compare=False)
     assert [str(n.overload) for n in graph.nodes if plan.choices[n.name].source == "replicated"] == []
     # What is too small to be worth sharding is sharded at random all the same.
-    anyhow = random_plan(graph, "dp=2,tp=2", 0)
+    anyhow = random_plan(graph, mesh="dp=2,tp=2", seed=0)
     on_each_axis = zip(*(choice.rows for choice in anyhow.choices.values()), strict=True)
     assert all(any(not row.is_replicated for row in rows) for rows in on_each_axis)
     for each in (plan, anyhow):
-        report = verify(model, args, kwargs, each, steps=2)
+        report = verify(model, args, kwargs, plan=each, steps=2)
         assert report.ok, str(report)
 
 
@@ -50,7 +50,7 @@ def test_ten_steps(name, dtype, slow_devices):
     model = model.to(dtype)
     graph = capture(model, (), kwargs)
     plan = plan_graph(graph, mesh="dp=2,tp=2", cluster=slow_devices, compare=False)
-    report = verify(model, (), kwargs, plan, steps=10, optimizer="adamw", backend="gloo")
+    report = verify(model, (), kwargs, plan=plan, steps=10, optimizer="adamw", backend="gloo")
     # Adam makes a step of full length even of a gradient that is rounding alone, as many are in bfloat16.
     tracked = {"loss", "output", "gradient"} | ({"parameter", "buffer"} if dtype == torch.float32 else set())
     assert all(check.ok for check in report.checks if check.kind in tracked), str(report)

@@ -43,9 +43,9 @@ def check(name, seeds, cluster):
     sent = 0
     for mesh in MESHES:
         plans = [plan_graph(graph, mesh=mesh, cluster=cluster, compare=False)]
-        plans += [random_plan(graph, mesh, seed, offers=offers) for seed in seeds]
+        plans += [random_plan(graph, mesh=mesh, seed=seed, offers=offers) for seed in seeds]
         for number, plan in enumerate(plans):
-            report = verify(model, args, kwargs, plan, steps=2)
+            report = verify(model, args, kwargs, plan=plan, steps=2)
             assert report.ok, (
                 f"{name} on {mesh}, {f'random plan {number - 1}' if number else 'plan'}:\n{report}"
             )
@@ -72,7 +72,7 @@ def test_all_by_the_planner_and_by_ten_random_plans(name, slow_devices):
 @pytest.mark.parametrize("name", ON_GLOO)
 def test_on_real_ranks(name):
     model, args, kwargs, graph = built(name)
-    plan = random_plan(graph, "a=2,b=2", 1)
-    report = verify(model, args, kwargs, plan, steps=2, backend="gloo", build=zoo.ZOO[name])
+    plan = random_plan(graph, mesh="a=2,b=2", seed=1)
+    report = verify(model, args, kwargs, plan=plan, steps=2, backend="gloo", build=zoo.ZOO[name])
     assert report.ok, str(report)
     assert report.collectives

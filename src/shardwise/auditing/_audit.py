@@ -22,12 +22,11 @@ from ..errors import UsageError, require
 from ..experiments import (
     Counterexample,
     Crash,
+    ExperimentPolicy,
     Found,
     Laboratory,
-    Policy,
     Unjudgeable,
     check,
-    discover,
     run_isolated,
 )
 from ..placements import Row, Shards, fewest_shards, is_partial, is_replicate, is_shard, placement_text
@@ -155,7 +154,7 @@ def audit_call(call: OverloadCall, *, claims_only: bool = False) -> CallFindings
     try:
         laboratory = Laboratory(template, (template.name,))
         if not claims_only:
-            found = discover(call.op, *call.args, policy=_policy(call), **call.kwargs)
+            found = _policy(call).discover(call.op, *call.args, **call.kwargs)
             findings.verdict = found.verdict
     except Unjudgeable as why:
         findings.verdict = why.verdict
@@ -187,9 +186,9 @@ def audit_call(call: OverloadCall, *, claims_only: bool = False) -> CallFindings
     return findings
 
 
-def _policy(call: OverloadCall) -> Policy:
+def _policy(call: OverloadCall) -> ExperimentPolicy:
     """All partials where that is affordable, else sums alone; other claims are then checked one by one."""
-    policy = Policy()
+    policy = ExperimentPolicy()
     options = [1 + sum(size > 1 for size in t.shape) + len(policy.partials) for t in call.tensors]
     return policy if math.prod(options) <= _MANY else replace(policy, partials=("sum",))
 

@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 
 from ..calls import DIM_ARGUMENTS, Call, OverloadCall, named_arguments, overload
 from ..errors import UsageError, first_line
-from ..experiments import Found, Policy, check, discover, held_as_given
+from ..experiments import ExperimentPolicy, Found, check, held_as_given
 from ..placements import Row
 from ..rules import UNIMPORTANT, Case, Entry, book_rows, constants, is_by_hand, plain
 from ..synthesis import ENOUGH, Budget, Study, Sweep, study_calls, sweep
@@ -48,7 +48,7 @@ def studied(
 ) -> Entry:
     """The entry of an operator, from calls of it or of its original; `find` is what discovers one call. Some kernels
     do not survive calls that are made to refute a rule: it may be left unchallenged."""
-    find = find or found_for
+    find = find or partial(found_for, ExperimentPolicy())
     op, calls = overload(name), calls_of(name, calls)
     examples = [(list(c.args), dict(c.kwargs)) for c in of_one_kind(calls)]
     if any(t.layout != torch.strided or t.is_quantized for c in calls[:1] for t in c.tensors):
@@ -69,14 +69,14 @@ def studied(
 
 def studied_with_sums(name: str, calls: Sequence[OverloadCall]) -> Entry:
     """`studied` with no partials but sums, for an operator whose other rows follow no short list of clauses."""
-    entry = studied(name, calls, partial(found_for, policy=Policy(partials=_SUMS)))
+    entry = studied(name, calls, partial(found_for, ExperimentPolicy(partials=_SUMS)))
     reason = "no short list of clauses yields the rows with other partials than sums: they are left out"
     return replace(entry, reason=reason, evidence={**entry.evidence, "partials": list(_SUMS)})
 
 
 def partials_tried(entry: Entry) -> tuple[str, ...]:
     """The partials that an entry's rows are about."""
-    return tuple(entry.evidence.get("partials", Policy().partials))
+    return tuple(entry.evidence.get("partials", ExperimentPolicy().partials))
 
 
 def _swept(name: str, op: Any, examples: list[Any], enough: Sequence[int]) -> Sweep:
@@ -109,7 +109,7 @@ def by_hand(
     judged, agreeing, experiments = 0, 0, 0
     verdict, reason = "ruled", ""
     for call in calls[:_BY_HAND]:
-        found = found_for(call.op, *call.args, **call.kwargs)
+        found = found_for(ExperimentPolicy(), call.op, *call.args, **call.kwargs)
         if found.verdict not in ("rows", "no valid rows"):
             verdict, reason = ("random", found.reason) if found.verdict == "random" else (verdict, reason)
             continue
@@ -155,21 +155,20 @@ def _is_dense(call: OverloadCall) -> bool:
     return all(not isinstance(r, Tensor) or r.layout == torch.strided for r in results)
 
 
-def found_for(op: OpOverload, *args: Any, policy: Policy | None = None, **kwargs: Any) -> Found:
+def found_for(policy: ExperimentPolicy, op: OpOverload, /, *args: Any, **kwargs: Any) -> Found:
     """What discovery finds; a call that it cannot work with (a dtype that numpy lacks, say) is one that cannot run."""
-    policy = policy or Policy()
     call = Call.of(op, args, kwargs)
     if len(call.tensors) - sum(len(group) - 1 for group in call.lists) > _MANY_INPUTS:
         policy = replace(policy, partials=_SUMS)
     try:
-        return discover(op, *args, policy=policy, **kwargs)
+        return policy.discover(op, *args, **kwargs)
     except UsageError as error:
         return Found(str(op), (), "cannot run", str(error))
     except Exception as error:
         return Found(str(op), (), "cannot run", f"{type(error).__name__}: {first_line(error)}")
 
 
-def entry_of(study: Study, calls: Sequence[OverloadCall], find: Callable[..., Found] = found_for) -> Entry:
+def entry_of(study: Study, calls: Sequence[OverloadCall], find: Callable[..., Found]) -> Entry:
     """The entry that a study comes to; where it found no rule, the rows of the calls at hand."""
     name = study.overload
     rule = None if study.rule is None else without_accidents(replace(study.rule, evidence={}, front=None))

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from ..calls import Call, OverloadCall
 from ..errors import UsageError
-from ..experiments import Crash, Found, Policy, run_isolated
+from ..experiments import Crash, ExperimentPolicy, Found, run_isolated
 from ..rules import Entry, book_rows, is_by_hand
 from ..synthesis import Budget, Sweep, study_calls
 from ._entry import by_hand_as_given, entry_of, found_for, studied, studied_with_sums
@@ -43,8 +43,8 @@ def learn(name: str, calls: Sequence[OverloadCall]) -> Entry:
     met = list(calls[:_CAREFUL])
     for call in met:
         found: Any = Crash()
-        for policy in (Policy(), Policy(empty=False)):
-            found = _limited(partial(_bare, call.op, *call.args, policy=policy, **call.kwargs), _CALL)
+        for policy in (ExperimentPolicy(), ExperimentPolicy(empty=False)):
+            found = _limited(partial(_bare, policy, call.op, *call.args, **call.kwargs), _CALL)
             if not isinstance(found, Crash):
                 break
         founds.append(
@@ -106,6 +106,6 @@ def _known(known: dict[str, Found], op: OpOverload, *args: Any, **kwargs: Any) -
     return known[str(OverloadCall(op, args, kwargs, ""))]
 
 
-def _bare(op: OpOverload, *args: Any, policy: Policy | None = None, **kwargs: Any) -> Found:
+def _bare(policy: ExperimentPolicy, op: OpOverload, /, *args: Any, **kwargs: Any) -> Found:
     """What was found, without the experiments, which do not travel between processes."""
-    return replace(found_for(op, *args, policy=policy, **kwargs), trials={}, dispatched=None)
+    return replace(found_for(policy, op, *args, **kwargs), trials={}, dispatched=None)

@@ -7,7 +7,7 @@ from typing import Any
 from torch._ops import OpOverload
 
 from ..calls import Call, OverloadCall, named_arguments
-from ..experiments import Found, Policy
+from ..experiments import ExperimentPolicy, Found
 from ..placements import Row
 from ..rules import Entry, Rule, derived, is_covered, variant_by_hand
 from ..synthesis import confirms
@@ -63,10 +63,8 @@ def confirmed(name: str, original: Entry, calls: Sequence[OverloadCall]) -> Entr
     covered = [c for c in calls if is_covered(named_arguments(c.op, c.args, c.kwargs), original.constant)]
     for call in covered[:_CONFIRMING] or calls[:1]:
         silent = not call.op._schema.returns
-        policy = Policy(partials=partials_tried(original))
-        found = found_for(
-            _returning(call.op) if silent else call.op, *call.args, policy=policy, **call.kwargs
-        )
+        policy = ExperimentPolicy(partials=partials_tried(original))
+        found = found_for(policy, _returning(call.op) if silent else call.op, *call.args, **call.kwargs)
         experiments += found.experiments
         if found.verdict not in ("rows", "no valid rows"):
             return Entry(name, found.verdict, found.reason) if found.verdict == original.verdict else None

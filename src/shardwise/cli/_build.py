@@ -17,6 +17,15 @@ Build = Annotated[
     ),
 ]
 
+ClusterName = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="h100 (the default), h200, a100, l40s, tpu, laptop, or a JSON file.",
+        show_default=False,
+    ),
+]
+
 
 def built(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """What the function gives: a model, its positional arguments and its keyword arguments."""

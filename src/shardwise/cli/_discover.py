@@ -65,14 +65,14 @@ def discover_command(
             "--yaml, --emit-strategy and --emit-tests need --sweep: a rule comes from many calls"
         )
     from ..calls import call_text
-    from ..experiments import Policy, discover_isolated
+    from ..experiments import ExperimentPolicy, discover_isolated
     from ..report import prose_page
 
     function, args, kwargs = called(op, shape, arg, kw)
     partials = ("sum", "avg", "max", "min", "product") if product else ("sum", "avg", "max", "min")
     with Bars(quiet=json) as progress:
         progress("running experiments")
-        found = discover_isolated(function, args, kwargs, Policy(partials, narrowing))
+        found = discover_isolated(ExperimentPolicy(partials, narrowing), function, *args, **kwargs)
     if html is not None:
         write_text(html, prose_page(_found_blocks(found, f"{found.op}{call_text(args, kwargs)}")))
     if json:
@@ -125,12 +125,12 @@ def check_command(
 
     Example: shardwise check torch.abs "P(sum) -> P(sum)" --shape 4,6
     """
-    from ..experiments import Crash, Policy, check, run_isolated
+    from ..experiments import Crash, ExperimentPolicy, run_isolated
 
     function, args, kwargs = called(op, shape, arg, kw)
 
     def answer() -> dict[str, Any]:
-        verdict = check(function, row, *args, policy=Policy(narrowing=narrowing), **kwargs)
+        verdict = ExperimentPolicy(narrowing=narrowing).check(function, row, *args, **kwargs)
         example = verdict.counterexample
         return {**verdict.to_json(), "op": op, "shown": None if example is None else example.shown()}
 

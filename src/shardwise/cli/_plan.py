@@ -8,7 +8,7 @@ import typer
 from ..errors import UsageError
 from ..files import require_writable
 from ._app import Json, app, print_json
-from ._build import built
+from ._build import ClusterName, built
 from ._progress import Bars
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ def plan(
         int | None,
         typer.Option(help="Try every mesh of this many devices and rank them, instead of --mesh."),
     ] = None,
-    cluster: Annotated[
-        str, typer.Option(help="h100, h200, a100, l40s, tpu, laptop, or a JSON file.")
-    ] = "h100",
+    cluster: ClusterName = None,
     memory: Annotated[
         str | None, typer.Option(help="What a device may hold: 80GB. By default all that it has.")
     ] = None,
@@ -55,12 +53,12 @@ def plan(
     if (mesh is None) == (devices is None):
         raise UsageError("give either --mesh, such as dp=8,tp=8, or --devices, such as 64")
     require_writable(out)
-    from ..mesh import Cluster, Mesh
+    from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
     from ..planning import Plan, plan_graph
 
     meshes = [Mesh.parse(mesh)] if mesh is not None else [Mesh.parse(text) for text in _meshes(devices)]
     options: dict[str, Any] = {
-        "cluster": Cluster.of(cluster),
+        "cluster": Cluster.of(cluster or DEFAULT_CLUSTER),
         "memory": memory,
         "optimizer": optimizer,
         "pin": dict(_pins(pin or [])),

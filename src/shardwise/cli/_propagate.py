@@ -41,7 +41,7 @@ def propagate(
         if case is not None and document.get("id") != case:
             continue
         given = document if level is None else {**document, "level": level}
-        outcome = run(program_of(document), level_of(given), debug=trace, sweeps=sweeps)
+        outcome = run(program_of(document), level=level_of(given), debug=trace, sweeps=sweeps)
         wrong = mismatches(document, outcome) if level is None else []
         documents.append(_document(document, outcome, wrong))
         if not as_json:

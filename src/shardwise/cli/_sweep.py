@@ -54,7 +54,7 @@ def sweep_op(
 
     def answer(progress: Progress) -> dict[str, Any]:
         progress("collecting calls")
-        found = studies(resolve_op(op), examples, values, partial(progress, "studying calls"))
+        found = studies(resolve_op(op), examples, values=values, progress=partial(progress, "studying calls"))
         progress("writing")
         rules = [s.rule for s in found if s.rule is not None]
         texts = {"yaml": yaml_report(found), "reports": [report(s) for s in found]}

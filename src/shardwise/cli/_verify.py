@@ -7,7 +7,7 @@ import typer
 
 from ..errors import UsageError
 from ._app import Json, app, print_json
-from ._build import Build, builder, built
+from ._build import Build, ClusterName, builder, built
 from ._progress import Bars
 
 
@@ -18,7 +18,7 @@ def verify(
     plan: Annotated[
         Path | None, typer.Option(help="A plan from `shardwise plan --out`; else one is made.")
     ] = None,
-    cluster: Annotated[str, typer.Option(help="What the plan is made for, if one is made.")] = "h100",
+    cluster: ClusterName = None,
     inference: Annotated[
         bool, typer.Option("--inference", help="Forward alone, the model in eval mode.")
     ] = False,
@@ -46,7 +46,7 @@ def verify(
     import torch
 
     from ..graph import capture
-    from ..mesh import Mesh
+    from ..mesh import DEFAULT_CLUSTER, Mesh
     from ..planning import Plan, plan_graph, random_plan
     from ..verification import verify as run
 
@@ -70,15 +70,17 @@ def verify(
             progress("capturing")
             graph = capture(model, args, kwargs, training=not inference)
             if random:
-                plans = [random_plan(graph, str(mesh), number) for number in range(random)]
+                plans = [random_plan(graph, mesh=str(mesh), seed=number) for number in range(random)]
             else:
-                plans = [plan_graph(graph, mesh=str(mesh), cluster=cluster, compare=False, progress=progress)]
+                prices = cluster or DEFAULT_CLUSTER
+                plans = [plan_graph(graph, mesh=str(mesh), cluster=prices, compare=False, progress=progress)]
         reports = []
         for number, chosen in enumerate(plans):
             progress.title = f"plan {number + 1} of {len(plans)}" if random else ""
             reports.append(
                 run(
-                    *(model, args, kwargs, chosen),
+                    *(model, args, kwargs),
+                    plan=chosen,
                     steps=steps,
                     optimizer=optimizer,
                     double=double,

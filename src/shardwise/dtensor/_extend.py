@@ -19,7 +19,6 @@ from ..calls import is_composite
 from ..errors import UsageError
 from ..redistribution import Prices
 from ._hooks import RuleInfo, expanding
-from ._propagate import cluster_of
 from ._redistribute import is_plain, layout_of_spec
 
 # How propagation says that it has no way to run a call: torch by these (NotImplementedError is one), our rows where the
@@ -107,6 +106,6 @@ def _price(schema: OpSchema, answer: OutputSharding) -> float | None:
         if source.placements != target.placements:
             assert source.tensor_meta is not None
             shape, itemsize = tuple(source.tensor_meta.shape), source.tensor_meta.dtype.itemsize
-            prices = Prices(cluster_of(source.mesh))
+            prices = Prices()
             total += prices.plan(layout_of_spec(source), layout_of_spec(target), shape, itemsize).price
     return total

@@ -24,11 +24,11 @@ from torch.distributed.tensor._ops.single_dim_strategy import _SingleDimStrategy
 
 from ..errors import UsageError
 from ..layout import mixes_partials
-from ..mesh import Cluster
+from ..mesh import DEFAULT_CLUSTER, Cluster
 from ..placements import Row
 from ..redistribution import Prices
 from ._caches import clear_caches
-from ._propagate import cluster_of, input_specs, metas, rows_of_torch, strategy_from_rows
+from ._propagate import input_specs, metas, rows_of_torch, strategy_from_rows
 from ._redistribute import is_plain, layout_of_spec, run_plan
 
 _torch_expand = sharding_prop._expand_single_dim_strategy_to_mesh
@@ -42,24 +42,15 @@ class RuleInfo(_SingleDimStrategyInfo):
     rows: Callable[[Any, Any, Any], list[Row]] | None = None
 
 
-@dataclass
-class _Search:
-    """The search in use: a cluster, or None for the one that fits the device."""
-
-    cluster: Cluster | None = None
-
-    def cluster_for(self, device_mesh: DeviceMesh) -> Cluster:
-        return self.cluster or cluster_of(device_mesh)
+# The cluster of the search in use, if one is.
+_active: list[Cluster] = []
 
 
-_active: list[_Search] = []
-
-
-def use_search(cluster: Cluster | str | None = None) -> ExitStack:
+def use_search(*, cluster: Cluster | str = DEFAULT_CLUSTER) -> ExitStack:
     """Make DTensor choose placements by our search and redistribute by our plans.
 
     Takes effect at once; `with use_search(): ...` ends it with the block, `.close()` on what it returns ends
-    it too. Prices are those of `cluster`, by default a laptop's for CPU meshes and an H100's otherwise.
+    it too. Prices are those of `cluster`.
 
     What stays with PyTorch: operators with hand-written strategies, foreach operators, anything being traced,
     placements other than R, S and P.
@@ -67,21 +58,21 @@ def use_search(cluster: Cluster | str | None = None) -> ExitStack:
     if _active:
         raise UsageError("use_search() is already in use: close it before using another")
     stack = ExitStack()
-    stack.enter_context(_searching(_Search(None if cluster is None else Cluster.of(cluster))))
+    stack.enter_context(_searching(Cluster.of(cluster)))
     return stack
 
 
 @contextmanager
-def _searching(search: _Search) -> Iterator[None]:
+def _searching(cluster: Cluster) -> Iterator[None]:
     with expanding(), ExitStack() as stack:
-        _active.append(search)
+        _active.append(cluster)
         for module in (torch_redistribute, dispatch, api):
             stack.enter_context(patch.object(module, "redistribute_local_tensor", _redistribute_local_tensor))
         clear_caches()
         try:
             yield
         finally:
-            _active.remove(search)
+            _active.remove(cluster)
             clear_caches()
 
 
@@ -119,8 +110,7 @@ def _expand(mesh: DeviceMesh, schema: OpSchema, info: _SingleDimStrategyInfo, ou
 
 def _by_rule(schema: OpSchema, specs: list[DTensorSpec], info: RuleInfo, output_meta: Any) -> Any:
     assert info.rows is not None
-    search = _active[-1] if _active else _Search()
-    cluster = search.cluster_for(specs[0].mesh) if specs else Cluster.preset("laptop")
+    cluster = _active[-1] if _active else Cluster.of(DEFAULT_CLUSTER)
     outputs = [None if meta is None else tuple(meta.shape) for meta in metas(output_meta)]
     rows = info.rows(schema.args_meta, schema.kwargs_meta, outputs)
     return strategy_from_rows(schema, specs, rows, output_meta, cluster, runs_plans=bool(_active))
@@ -133,8 +123,7 @@ def _by_search(
     if found is None or not specs:
         return None
     rows, fits = found
-    cluster = _active[-1].cluster_for(specs[0].mesh)
-    return strategy_from_rows(schema, specs, rows, output_meta, cluster, runs_plans=True, accept=fits)
+    return strategy_from_rows(schema, specs, rows, output_meta, _active[-1], runs_plans=True, accept=fits)
 
 
 def _redistribute_local_tensor(
@@ -154,7 +143,7 @@ def _redistribute_local_tensor(
         return _torch_redistribute(local_tensor, current_spec, target_spec, **options)
     meta = current_spec.tensor_meta
     assert meta is not None
-    prices = Prices(_active[-1].cluster_for(current_spec.mesh))
+    prices = Prices(_active[-1])
     shape = tuple(meta.shape)
     plan = prices.plan(layout_of_spec(current_spec), layout_of_spec(target_spec), shape, meta.dtype.itemsize)
     return run_plan(local_tensor, plan, current_spec.mesh, shape)

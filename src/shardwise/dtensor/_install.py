@@ -68,7 +68,7 @@ def _without_sizes(row: Row) -> Row:
     return Row(row.inputs, row.outputs, row.shards) if sized else row
 
 
-def install(replace: Literal["wrong"] | None = None) -> None:
+def install(*, replace: Literal["wrong"] | None = None) -> None:
     """Give DTensor the book: rules for operators that it has none for, and the rows that its own rules lack.
 
     With `replace="wrong"` the rules that the audit refuted are replaced by the book's. Operators without a valid row

@@ -26,11 +26,6 @@ from ..redistribution import Prices
 from ._redistribute import is_plain, is_plain_placement, layout_of_spec
 
 
-def cluster_of(device_mesh: DeviceMesh) -> Cluster:
-    """The preset whose prices fit the mesh's kind of device, where the user names none."""
-    return Cluster.preset("laptop" if device_mesh.device_type == "cpu" else "h100")
-
-
 def input_specs(schema: OpSchema) -> list[DTensorSpec] | None:
     """The specs of all tensors of a call, lists flattened, keyword arguments last; None if they are not for
     us: on several meshes, with sizes that are symbols, or with placements of a kind we do not know.

@@ -9,9 +9,9 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..layout import Layout
-from ..mesh import Cluster, Mesh
+from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..redistribution import Plan, Prices
 from ._steps import run_step
 
@@ -49,19 +49,26 @@ def is_plain_placement(placement: Placement) -> bool:
 
 
 def redistribute(
-    tensor: DTensor, target: Layout | Sequence[Placement] | str, *, cluster: Cluster | str = "h100"
+    tensor: DTensor,
+    placements: Layout | Sequence[Placement] | str,
+    *,
+    cluster: Cluster | str = DEFAULT_CLUSTER,
 ) -> DTensor:
-    """The tensor in another layout on its mesh, by the cheapest plan for the cluster.
+    """The tensor laid out on its mesh as `placements` say, by the steps that are cheapest on the cluster.
 
     Unlike `DTensor.redistribute` this runs an all-to-all on gloo too, exchanges whole pieces between ranks
     where that is enough, and makes integers partial exactly. Gradients do not pass through it; inside
     `use_search()` DTensor's own `redistribute` runs the same plans and has gradients.
     """
+    require(tensor, DTensor, "tensor", "a DTensor")
+    require(placements, (Layout, str, Sequence), "placements", "a layout such as 'S(0), R'")
     mesh = Mesh.from_device_mesh(tensor.device_mesh)
-    if isinstance(target, str):
-        target = Layout.parse(target, mesh)
-    elif not isinstance(target, Layout):
-        target = Layout(mesh, tuple(target))
+    if isinstance(placements, Layout):
+        target = placements
+    elif isinstance(placements, str):
+        target = Layout.parse(placements, mesh)
+    else:
+        target = Layout(mesh, tuple(placements))
     if not is_plain(tensor._spec):
         raise UsageError(f"{tensor._spec} cannot be planned: it has placements other than R, S and P")
     prices = Prices(cluster)

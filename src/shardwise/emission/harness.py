@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..experiments import Policy, ascending, discover, negative, normal
+from ..experiments import ExperimentPolicy, ascending, discover, negative, normal
 from ..synthesis import studies
 from ._report import yaml_report
 
@@ -25,9 +25,8 @@ def discover_strategies(
     **kwargs: Any,
 ) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     """The rows of one call as (inputs, outputs) in text; `kwargs` go to the operator."""
-    found = discover(
-        op, *_tensors(input_ndims, input_shape, device), policy=Policy(ranks=_ranks(world_size)), **kwargs
-    )
+    policy = ExperimentPolicy(ranks=_ranks(world_size))
+    found = policy.discover(op, *_tensors(input_ndims, input_shape, device), **kwargs)
     document = found.to_json()
     return [(tuple(row["inputs"]), tuple(row["outputs"])) for row in document["rows"]]
 

@@ -1,6 +1,6 @@
 """How a call may be sharded, found by running it on pieces and comparing with the whole."""
 
-from ._discover import Policy, check, discover, refuted, require_operator
+from ._discover import ExperimentPolicy, check, discover, refuted, require_operator
 from ._experiment import Case
 from ._found import Counterexample, Found, Verdict
 from ._given import held_as_given
@@ -14,9 +14,9 @@ __all__ = [
     "Counterexample",
     "Crash",
     "Expected",
+    "ExperimentPolicy",
     "Found",
     "Laboratory",
-    "Policy",
     "Unjudgeable",
     "Verdict",
     "adversarial",

@@ -10,8 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import NoneType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -32,10 +31,13 @@ from ._trial import Trial, maximal, replicated_partials, with_less_partials
 
 
 @dataclass(frozen=True)
-class Policy:
-    """What discovery considers. `narrowing` accepts partial sums through a cast to a narrower float, which
-    rounds every piece before they are added. `empty` lets ranks run on empty pieces, which ends the process in a
-    few native kernels."""
+class ExperimentPolicy:
+    """What experiments consider, with `discover` and `check` under it.
+
+    `partials` are the reductions that are tried, `ranks` the numbers of ranks. `narrowing` accepts partial sums
+    through a cast to a narrower float, which rounds every piece before they are added. `empty` lets ranks run on empty
+    pieces, which ends the process in a few native kernels.
+    """
 
     partials: tuple[str, ...] = ("sum", "avg", "max", "min")
     narrowing: bool = False
@@ -51,13 +53,53 @@ class Policy:
         if not self.ranks or not set(self.ranks) <= set(RANKS):
             raise UsageError(f"experiments on {self.ranks} ranks are not made: use some of {RANKS}")
 
+    def discover(self, op: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Found:
+        """As `shardwise.discover`, under this policy."""
+        return _discover(self, op, args, kwargs)
 
-def _undisturbed(function: Callable[..., Any]) -> Callable[..., Any]:
+    def check(self, op: Callable[..., Any], row: Row | str, /, *args: Any, **kwargs: Any) -> Verdict:
+        """As `shardwise.check`, under this policy."""
+        return _check(self, op, row, args, kwargs)
+
+
+def discover(op: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Found:
+    """All rows that hold for the call `op(*args, **kwargs)`, beside the all-replicated one.
+
+    The tensors are examples: they give shapes and dtypes, and their values join the generated ones. Only maximal
+    rows are listed: one that takes P(avg), P(max) or P(min) also takes R there.
+
+    >>> found = discover(torch.softmax, torch.rand(4, 6, 8), dim=1)
+    >>> [str(row) for row in found.rows]
+    ['S(0) -> S(0)', 'S(2) -> S(2)']
+    """
+    return ExperimentPolicy().discover(op, *args, **kwargs)
+
+
+def check(op: Callable[..., Any], row: Row | str, /, *args: Any, **kwargs: Any) -> Verdict:
+    """Try to refute one row for the call `op(*args, **kwargs)`.
+
+    The verdict is true if every experiment agrees for even shards at least (`shards` says for which), and carries
+    a counterexample if values differ. A row may name the local form by which the ranks run.
+
+    >>> bool(check(torch.abs, "P(sum) -> P(sum)", torch.rand(4, 6)))
+    False
+    >>> table, tokens = torch.rand(12, 4), torch.randint(12, (5,))
+    >>> bool(check(torch.ops.aten.embedding.default, "S(0), R -> P(sum) with local lookup", table, tokens))
+    True
+    """
+    return ExperimentPolicy().check(op, row, *args, **kwargs)
+
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def _undisturbed(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """Run without gradients, numpy's warnings about infinities and the cyclic garbage collector, which would
     otherwise take a third of the time."""
 
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -71,17 +113,9 @@ def _undisturbed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_undisturbed
-def discover(op: Callable[..., Any], /, *args: Any, policy: Policy | None = None, **kwargs: Any) -> Found:
-    """All rows that hold for the call `op(*args, **kwargs)`, beside the all-replicated one.
-
-    The tensors are examples: they give shapes and dtypes, and their values join the generated ones. Only maximal
-    rows are listed: one that takes P(avg), P(max) or P(min) also takes R there.
-
-    >>> found = discover(torch.softmax, torch.rand(4, 6, 8), dim=1)
-    >>> [str(row) for row in found.rows]
-    ['S(0) -> S(0)', 'S(2) -> S(2)']
-    """
-    policy = _policy(policy)
+def _discover(
+    policy: ExperimentPolicy, op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Found:
     started = time.process_time()
     call = _bind(op, args, kwargs)
     overloads: tuple[str, ...] = ()
@@ -133,21 +167,13 @@ def discover(op: Callable[..., Any], /, *args: Any, policy: Policy | None = None
 
 
 @_undisturbed
-def check(
-    op: Callable[..., Any], row: Row | str, /, *args: Any, policy: Policy | None = None, **kwargs: Any
+def _check(
+    policy: ExperimentPolicy,
+    op: Callable[..., Any],
+    row: Row | str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
 ) -> Verdict:
-    """Try to refute one row for the call `op(*args, **kwargs)`.
-
-    The verdict is true if every experiment agrees for even shards at least (`shards` says for which), and carries
-    a counterexample if values differ. A row may name the local form by which the ranks run.
-
-    >>> bool(check(torch.abs, "P(sum) -> P(sum)", torch.rand(4, 6)))
-    False
-    >>> table, tokens = torch.rand(12, 4), torch.randint(12, (5,))
-    >>> bool(check(torch.ops.aten.embedding.default, "S(0), R -> P(sum) with local lookup", table, tokens))
-    True
-    """
-    policy = _policy(policy)
     row = row if isinstance(row, Row) else Row.parse(row)
     call = _bind(op, args, kwargs)
     _check_inputs(row, call)
@@ -177,17 +203,18 @@ def check(
 
 
 @_undisturbed
-def refuted(call: Call, rows: Sequence[Row]) -> list[Row]:
+def refuted(call: Call, rows: Sequence[Row], policy: ExperimentPolicy | None = None) -> list[Row]:
     """Those of some rows claimed of a call that an experiment contradicts, for shards of which they are claimed. None
     are where the call cannot be judged."""
+    policy = policy or ExperimentPolicy()
     try:
         refuse_strange(call)
-        laboratory = Laboratory(call, (call.name,))
+        laboratory = Laboratory(call, (call.name,), policy.ranks, policy.empty)
     except Unjudgeable:
         return []
     wrong = []
     for row in rows:
-        outputs = _output_options(laboratory, Policy(), row.inputs)
+        outputs = _output_options(laboratory, policy, row.inputs)
         outputs[: len(row.outputs)] = [None if p is None else [p] for p in row.outputs]
         trial = _run(laboratory, Trial(row.inputs, outputs, row.local, range(len(row.outputs))))
         claims = [claim for by_placement in trial.claims for claim in (by_placement or {}).values()]
@@ -196,13 +223,8 @@ def refuted(call: Call, rows: Sequence[Row]) -> list[Row]:
     return wrong
 
 
-def _laboratory(call: Call, front: Dispatched, policy: Policy) -> Laboratory:
+def _laboratory(call: Call, front: Dispatched, policy: ExperimentPolicy) -> Laboratory:
     return Laboratory(front.judged, (call.name, front.judged.name), policy.ranks, policy.empty)
-
-
-def _policy(policy: Policy | None) -> Policy:
-    require(policy, (Policy, NoneType), "policy", "a Policy, such as Policy(partials=('sum',))")
-    return policy or Policy()
 
 
 def _bind(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
@@ -226,7 +248,9 @@ def require_operator(op: Any) -> None:
         )
 
 
-def _try(front: Dispatched, laboratory: Laboratory, inputs: tuple[Placement, ...], policy: Policy) -> Trial:
+def _try(
+    front: Dispatched, laboratory: Laboratory, inputs: tuple[Placement, ...], policy: ExperimentPolicy
+) -> Trial:
     """The trial of one placement of the inputs: as it stands, then with local sizes where arguments name some."""
     outputs = _output_options(laboratory, policy, inputs)
     if not policy.narrowing and _adds(inputs):
@@ -251,7 +275,7 @@ def _run(laboratory: Laboratory, trial: Trial) -> Trial:
 
 
 def _output_options(
-    laboratory: Laboratory, policy: Policy, inputs: Sequence[Placement]
+    laboratory: Laboratory, policy: ExperimentPolicy, inputs: Sequence[Placement]
 ) -> list[list[Placement] | None]:
     """Placements each output may be given; None for outputs that are no tensors. An output that ignores the
     values is not called partial: it would be so by accident. An input written in place keeps its placement; one that is
@@ -280,7 +304,9 @@ def _adds(inputs: Sequence[Placement]) -> bool:
     return any(is_partial(p) and p.reduce_op in ("sum", "avg", "product") for p in inputs)
 
 
-def _verdict(row: Row, trial: Trial, front: Dispatched, laboratory: Laboratory, policy: Policy) -> Verdict:
+def _verdict(
+    row: Row, trial: Trial, front: Dispatched, laboratory: Laboratory, policy: ExperimentPolicy
+) -> Verdict:
     claimed: list[Placement | None] = [None] * len(trial.claims)
     for position, placement in zip(front.outputs, row.outputs, strict=True):
         claimed[position] = placement

@@ -4,7 +4,7 @@ import faulthandler
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,17 +14,17 @@ import torch
 from ..calls import op_name
 from ..errors import UsageError, first_line
 from ..progress import Progress
-from ._discover import Policy, discover
+from ._discover import ExperimentPolicy
 from ._found import Found
 
 
 def discover_isolated(
-    op: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], policy: Policy
+    policy: ExperimentPolicy, op: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Found:
-    """`discover` in a child process. If a kernel crashes, once more without empty shards, which is where most
+    """`policy.discover` in a child process. If a kernel crashes, once more without empty shards, which is where most
     crashes come from; if it crashes again, the verdict is "crashed"."""
     for attempt in (policy, replace(policy, empty=False)):
-        result = run_isolated(partial(_bare, op, args, kwargs, attempt))
+        result = run_isolated(partial(_bare, attempt, op, args, kwargs))
         if not isinstance(result, Crash):
             return result
     return Found(op_name(op), (), "crashed", f"its process ended with {result}")
@@ -87,6 +87,8 @@ def _send(sending: Any, function: Callable[..., Any], telling: bool) -> None:
         sending.send(("raised", f"{type(error).__name__}: {first_line(error)}"))
 
 
-def _bare(op: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], policy: Policy) -> Found:
+def _bare(
+    policy: ExperimentPolicy, op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Found:
     """What was found without the experiments, which do not travel between processes."""
-    return replace(discover(op, *args, policy=policy, **kwargs), trials={}, dispatched=None)
+    return replace(policy.discover(op, *args, **kwargs), trials={}, dispatched=None)

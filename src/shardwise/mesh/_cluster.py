@@ -20,6 +20,9 @@ from ._mesh import Mesh
 Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute"]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
+# What prices are of, wherever no cluster is named.
+DEFAULT_CLUSTER = "h100"
+
 Topology = Literal["switch", "ring"]
 Algorithm = Literal["ring", "tree"]
 

@@ -3,14 +3,16 @@
 from ._evaluate import Cost
 from ._explain import Considered, Explainer
 from ._items import pattern
-from ._make import Planner, plan, plan_graph
-from ._plan import Choice, Copy, Plan
+from ._make import GAP, Planner, plan, plan_graph
+from ._pins import Pin
+from ._plan import Choice, Copy, Plan, require_plan
 from ._random import random_plan
 from ._rows import Offers
 from ._schedule import Call, Move, Schedule, Value
 from ._summary import bytes_text, time_text
 
 __all__ = [
+    "GAP",
     "Call",
     "Choice",
     "Considered",
@@ -19,6 +21,7 @@ __all__ = [
     "Explainer",
     "Move",
     "Offers",
+    "Pin",
     "Plan",
     "Planner",
     "Schedule",
@@ -28,5 +31,6 @@ __all__ = [
     "plan",
     "plan_graph",
     "random_plan",
+    "require_plan",
     "time_text",
 ]

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch.distributed.device_mesh import DeviceMesh
 
-from ..errors import UsageError
+from ..errors import UsageError, require_given
 from ..graph import Graph, capture
-from ..mesh import Cluster, Mesh
+from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
 from ..solver import Progress as Line
 from ..solver import Solution, solve
@@ -32,28 +33,56 @@ _MANY = 2_000  # items from which layers that look alike share their choices
 
 
 def plan(
-    model: Any,
+    model: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    mesh: Mesh | DeviceMesh | str | None = None,
+    cluster: Cluster | str = DEFAULT_CLUSTER,
+    memory: int | float | str | None = None,
     training: bool = True,
-    **options: Any,
+    optimizer: str = "adam",
+    pin: Mapping[str, Pin] | None = None,
+    alike: bool | None = None,
+    gap: float = GAP,
+    time_limit: float = 60.0,
+    compare: bool = True,
+    debug: bool = False,
+    progress: Progress | None = None,
 ) -> Plan:
-    """The cheapest way to run a model, an `nn.Module` or a function, on a mesh; options as for `plan_graph`.
+    """The cheapest way to run a model, an `nn.Module` or a function, on a mesh.
+
+    `mesh` has to be given: named axes, such as `"dp=2,tp=2"`. The model is captured with its backward if `training`;
+    all other options are as for `plan_graph`.
 
     >>> import torch
     >>> best = plan(torch.nn.Linear(64, 64), (torch.rand(32, 64),), mesh="dp=2,tp=2", cluster="laptop")
     >>> print(best.mesh, len(best.choices) == len(best.graph.nodes))
     dp=2,tp=2 True
     """
-    return plan_graph(capture(model, args, kwargs, training=training), **options)
+    require_given(mesh, "plan", "a mesh", "shardwise.plan(model, args, mesh='dp=2,tp=2')")
+    assert mesh is not None
+    return plan_graph(
+        capture(model, args, kwargs, training=training),
+        mesh=Mesh.of(mesh),
+        cluster=cluster,
+        memory=memory,
+        optimizer=optimizer,
+        pin=pin,
+        alike=alike,
+        gap=gap,
+        time_limit=time_limit,
+        compare=compare,
+        debug=debug,
+        progress=progress,
+    )
 
 
 def plan_graph(
     graph: Graph,
     *,
-    mesh: Mesh | str,
-    cluster: Cluster | str = "h100",
+    mesh: Mesh | DeviceMesh | str,
+    cluster: Cluster | str = DEFAULT_CLUSTER,
     memory: int | float | str | None = None,
     optimizer: str = "adam",
     pin: Mapping[str, Pin] | None = None,

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import require, require_given
 from ..files import path_of
 from ..graph import Graph, Ref
 from ..layout import Layout
@@ -16,6 +17,13 @@ from ._schedule import Schedule, schedule
 
 if TYPE_CHECKING:
     from ._explain import Considered
+
+
+def require_plan(plan: object, function: str) -> None:
+    """Refuse anything but a plan as the `plan` that a public function needs."""
+    made = "shardwise.plan(model, args, mesh='dp=2,tp=2')"
+    require_given(plan, function, "a plan", f"shardwise.{function}(model, args, plan={made})")
+    require(plan, Plan, "plan", "a Plan, such as shardwise.plan makes or Plan.load reads")
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,12 @@
 import random
 from collections.abc import Sequence
 
+from torch.distributed.device_mesh import DeviceMesh
+
 from ..expansion import expand
 from ..graph import Graph, Node
 from ..layout import Layout
-from ..mesh import Cluster, Mesh
+from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..placements import Row, parse_placement, shard
 from ._plan import Choice, Plan
 from ._rows import Offers
@@ -14,11 +16,11 @@ from ._rows import Offers
 
 def random_plan(
     graph: Graph,
-    mesh: Mesh | str,
-    seed: int = 0,
     *,
+    mesh: Mesh | DeviceMesh | str,
+    seed: int = 0,
     offers: Offers | None = None,
-    cluster: Cluster | str = "h100",
+    cluster: Cluster | str = DEFAULT_CLUSTER,
     replicated: float = 0.1,
 ) -> Plan:
     """A plan with rows at random for every node (with probability `replicated`, the replicated one), and random

@@ -57,7 +57,7 @@ class Propagation:
 
 
 def propagate(
-    program: Program, level: Level = "user-priority", *, debug: bool = False, sweeps: int | None = None
+    program: Program, *, level: Level = "user-priority", debug: bool = False, sweeps: int | None = None
 ) -> Propagation:
     """Spread the shardings of a program over all of its values, until nothing changes.
 

@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ..errors import UsageError
 from ..layout import AxisRef, DimSharding, Layout, Sharding, is_prefix, layouts_of, mixes_partials
-from ..mesh import Cluster, Mesh
+from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..placements import is_partial, is_replicate, is_shard
 from ..redistribution import Plan, plan
 from ._factors import Factor, FactorRule
@@ -41,7 +41,11 @@ class Reshard:
         return self.layouts[0] != self.layouts[1]
 
     def plan(
-        self, shape: Sequence[int], *, dtype: torch.dtype = torch.float32, cluster: Cluster | str = "h100"
+        self,
+        shape: Sequence[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        cluster: Cluster | str = DEFAULT_CLUSTER,
     ) -> Plan:
         """The cheapest chain of collectives that does it, for a tensor of this shape."""
         return plan(*self.layouts, shape, dtype=dtype, cluster=cluster)

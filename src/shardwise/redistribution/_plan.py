@@ -15,7 +15,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ..errors import UsageError
 from ..layout import Layout
-from ..mesh import Cluster, Mesh
+from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..placements import is_partial, is_shard
 from ._space import Space, space
 from ._steps import KINDS
@@ -72,7 +72,7 @@ def plan(
     shape: Sequence[int],
     *,
     dtype: torch.dtype = torch.float32,
-    cluster: Cluster | str = "h100",
+    cluster: Cluster | str = DEFAULT_CLUSTER,
 ) -> Plan:
     """The cheapest way to bring a tensor from one layout to another on the same mesh.
 
@@ -91,7 +91,7 @@ def price(
     shape: Sequence[int],
     *,
     dtype: torch.dtype = torch.float32,
-    cluster: Cluster | str = "h100",
+    cluster: Cluster | str = DEFAULT_CLUSTER,
 ) -> float:
     """Seconds of the cheapest way from one layout to another."""
     _require(source, target, shape)
@@ -103,7 +103,7 @@ def price_table(
     shape: Sequence[int],
     *,
     dtype: torch.dtype = torch.float32,
-    cluster: Cluster | str = "h100",
+    cluster: Cluster | str = DEFAULT_CLUSTER,
 ) -> np.ndarray:
     """Seconds from each layout (row) to each other (column), all at once; kept for the next who asks."""
     if not layouts:
@@ -129,7 +129,7 @@ def _price_table(
 class Prices:
     """The prices of one cluster, as `shardwise.expansion` asks for them."""
 
-    def __init__(self, cluster: Cluster | str = "h100") -> None:
+    def __init__(self, cluster: Cluster | str = DEFAULT_CLUSTER) -> None:
         self.cluster = Cluster.of(cluster)
 
     def from_source(self, where: Space, source: int, shape: tuple[int, ...], itemsize: int) -> np.ndarray:

@@ -60,7 +60,7 @@ def rule(op: Callable[..., Any] | str) -> Rule:
     return ruled
 
 
-def rows(op: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> list[Row]:
+def rows(op: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> list[Row]:
     """The rows of a call, from the book: nothing is run, so tensors may be on any device, the meta device included.
 
     >>> [str(row) for row in rows(torch.softmax, torch.rand(4, 6, 8), 1)]

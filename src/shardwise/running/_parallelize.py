@@ -1,17 +1,17 @@
 """`parallelize`: a model becomes its sharded self, inside a program that `torchrun` started on every rank."""
 
 from collections.abc import Callable, Mapping, Sequence
-from types import NoneType
+from inspect import signature
 from typing import Any
 
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..errors import UsageError, require
+from ..errors import UsageError, require_given
 from ..graph import as_module, call_arguments
-from ..mesh import Mesh
-from ..planning import Plan
+from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
+from ..planning import GAP, Pin, Plan, require_plan
 from ..planning import plan as make_plan
 from ._agree import agreed, from_first
 from ._emit import emit
@@ -22,31 +22,58 @@ from ._module import Sharded
 
 def parallelize(
     model: Callable[..., Any],
-    mesh: DeviceMesh | Mesh | str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    mesh: Mesh | DeviceMesh | str | None = None,
     plan: Plan | None = None,
     init: Init | str | None = None,
     local_outputs: bool = False,
     compile: bool | str = False,
     seed: int = 0,
-    **options: Any,
+    cluster: Cluster | str = DEFAULT_CLUSTER,
+    memory: int | float | str | None = None,
+    training: bool = True,
+    optimizer: str = "adam",
+    pin: Mapping[str, Pin] | None = None,
+    alike: bool | None = None,
+    gap: float = GAP,
+    time_limit: float = 60.0,
+    compare: bool = True,
 ) -> Sharded:
     """The model run by a plan on the ranks of a mesh: an `nn.Module` with DTensor parameters of the same names.
 
-    `args` and `kwargs` are example arguments, as for `capture`. Without a plan the first rank makes one with the
-    `options` of `shardwise.plan`; the first rank's plan is used by all. Weights are the first rank's, and the other
-    ranks' models may be on the meta device; those that are on the meta device there, too, are drawn here, by `init` or
-    as its modules draw them, or with `init="empty"` left to a checkpoint. `compile` compiles the local program, by the
-    backend of `torch.compile` that it names. What fails on one rank raises on every rank.
+    `args` and `kwargs` are example arguments, as for `capture`. Either `mesh` or `plan` has to be given. Without a plan
+    the first rank makes one, with the options from `cluster` on, which are those of `shardwise.plan`; the first rank's
+    plan is used by all. Weights are the first rank's, and the other ranks' models may be on the meta device; those that
+    are on the meta device there, too, are drawn here, by `init` or as its modules draw them, or with `init="empty"`
+    left to a checkpoint. `compile` compiles the local program, by the backend of `torch.compile` that it names. What
+    fails on one rank raises on every rank.
     """
+    if mesh is None and plan is not None:
+        require_plan(plan, "parallelize")
+        mesh = plan.mesh
+    require_given(
+        mesh, "parallelize", "a mesh or a plan", "shardwise.parallelize(model, args, mesh='dp=2,tp=2')"
+    )
+    assert mesh is not None
     if not dist.is_initialized():
         raise UsageError(
             "there is no process group: start the program with torchrun and call init_process_group"
         )
-    if plan is not None and options:
-        raise UsageError(f"{', '.join(options)} cannot be given beside a plan: they are for making one")
+    options: dict[str, Any] = {
+        "cluster": cluster,
+        "memory": memory,
+        "training": training,
+        "optimizer": optimizer,
+        "pin": pin,
+        "alike": alike,
+        "gap": gap,
+        "time_limit": time_limit,
+        "compare": compare,
+    }
+    if plan is not None and (given_too := _other_than_default(options)):
+        raise UsageError(f"{', '.join(given_too)} cannot be given beside a plan: they are for making one")
     if init is not None and init != "empty" and not callable(init):
         raise UsageError(f"init is {init!r}: give a function that fills a module, or 'empty'")
     require_all_processes(mesh)
@@ -83,14 +110,20 @@ def parallelize(
     )
 
 
+def _other_than_default(options: Mapping[str, Any]) -> list[str]:
+    known = signature(make_plan).parameters
+    return [name for name, value in options.items() if value != known[name].default]
+
+
 def _given(
     model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, plan: Plan | None
 ) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    require(plan, (Plan, NoneType), "plan", "a Plan, such as shardwise.plan makes or Plan.load reads")
+    if plan is not None:
+        require_plan(plan, "parallelize")
     return as_module(model), *call_arguments(args, kwargs)
 
 
-def require_all_processes(mesh: DeviceMesh | Mesh | str) -> None:
+def require_all_processes(mesh: Mesh | DeviceMesh | str) -> None:
     """Raise before the first agreement, for which processes outside the mesh might not come."""
     if isinstance(mesh, DeviceMesh) and mesh.size() != dist.get_world_size():
         raise UsageError(
@@ -106,7 +139,7 @@ def _rank_in(device_mesh: DeviceMesh) -> int:
     return Mesh.of(device_mesh).rank(coordinate)
 
 
-def _device_mesh(mesh: DeviceMesh | Mesh | str) -> DeviceMesh:
+def _device_mesh(mesh: Mesh | DeviceMesh | str) -> DeviceMesh:
     if isinstance(mesh, DeviceMesh):
         return mesh
     mesh, world = Mesh.of(mesh), dist.get_world_size()

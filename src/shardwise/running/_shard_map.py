@@ -16,10 +16,10 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 from torch.utils import _pytree as pytree
 
-from ..errors import UsageError
+from ..errors import UsageError, require_given
 from ..graph import Graph, arguments, capture
 from ..layout import Layout
-from ..mesh import Cluster, Mesh
+from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..planning import Plan, plan_graph
 from ._agree import agreed
 from ._live import require_no_written_arguments
@@ -35,7 +35,7 @@ class ShardMapped:
     def __init__(
         self,
         function: Callable[..., Any],
-        mesh: DeviceMesh | Mesh | str,
+        mesh: Mesh | DeviceMesh | str,
         in_specs: Sequence[Spec] | None,
         out_specs: Any,
         auto: bool,
@@ -56,7 +56,7 @@ class ShardMapped:
             first = dist.get_rank() == 0
             plan = agreed("planning", lambda: self.plan_for(*args, **kwargs) if first else None)
             self._programs[key] = parallelize(
-                self.function, self.mesh, _whole(args), _whole(kwargs), plan=plan
+                self.function, _whole(args), _whole(kwargs), mesh=self.mesh, plan=plan
             )
         return self._programs[key](*args, **kwargs)
 
@@ -108,33 +108,37 @@ class ShardMapped:
 
 
 def shard_map(
-    fn: Callable[..., Any],
-    mesh: DeviceMesh | Mesh | str,
-    in_specs: Sequence[Spec] | None = None,
-    out_specs: Any = None,
+    function: Callable[..., Any],
     *,
+    mesh: Mesh | DeviceMesh | str | None = None,
+    in_specs: Sequence[Spec] | None = None,
+    out_specs: Spec | Sequence[Spec] = None,
     auto: bool = False,
     debug: bool = False,
-    cluster: Cluster | str = "h100",
+    cluster: Cluster | str = DEFAULT_CLUSTER,
 ) -> ShardMapped:
-    """A function on whole tensors, run sharded over a mesh.
+    """A function on whole tensors, run sharded over a mesh, which has to be given: `"dp=2,tp=2"`.
 
     `in_specs` has a layout for each tensor among the arguments, `out_specs` one for each result: `"S(0), R"`,
     placements, a `Layout`, or `{"dp": "S(0)"}` for some axes. What is left out or None is replicated, or with `auto`
     found. `debug` prints every node with its choice and what the alternatives would have cost.
 
     >>> import torch
-    >>> mapped = shard_map(torch.matmul, "d=4", ["S(1)", "S(0)"], "R")
+    >>> mapped = shard_map(torch.matmul, mesh="d=4", in_specs=["S(1)", "S(0)"], out_specs="R")
     >>> a, b = torch.rand(6, 8), torch.rand(8, 5)
     >>> bool((mapped(a, b) - a @ b).abs().max() < 1e-5)
     True
     >>> [step.kind for move in mapped.plan_for(a, b).schedule.moves for step in move.change.collectives]
     ['all_reduce']
     """
-    if not callable(fn):
-        raise UsageError(f"{fn!r} cannot be run: give a function on whole tensors, such as torch.matmul")
+    if not callable(function):
+        raise UsageError(
+            f"{function!r} cannot be run: give a function on whole tensors, such as torch.matmul"
+        )
+    require_given(mesh, "shard_map", "a mesh", "shardwise.shard_map(function, mesh='dp=2,tp=2')")
+    assert mesh is not None
     Mesh.of(mesh)  # a mistake in it is told here, not at the first call
-    return ShardMapped(fn, mesh, in_specs, out_specs, auto, debug, cluster)
+    return ShardMapped(function, mesh, in_specs, out_specs, auto, debug, cluster)
 
 
 def _simulated(
@@ -156,7 +160,8 @@ class _Simulated(torch.autograd.Function):
         ctx: Any, plan: Plan, function: Callable[..., Any], form: pytree.TreeSpec, *leaves: Any
     ) -> tuple[Tensor, ...]:
         ctx.plan, ctx.function, ctx.form, ctx.leaves = plan, function, form, leaves
-        ran = simulate(plan, function, *pytree.tree_unflatten(leaves, form))
+        args, kwargs = pytree.tree_unflatten(leaves, form)
+        ran = simulate(function, args, kwargs, plan=plan)
         made = {name: pieces.whole() for name, pieces in ran.outputs.items() if pieces is not None}
         ctx.names = list(made)
         trained = {entry.target for entry in plan.graph.with_role("tangent")}
@@ -167,7 +172,8 @@ class _Simulated(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         graph, leaves = ctx.plan.graph, ctx.leaves
         tangents = dict(zip(ctx.names, grads, strict=True))
-        ran = simulate(ctx.plan, ctx.function, *pytree.tree_unflatten(leaves, ctx.form), tangents=tangents)
+        args, kwargs = pytree.tree_unflatten(leaves, ctx.form)
+        ran = simulate(ctx.function, args, kwargs, plan=ctx.plan, tangents=tangents)
         places = arguments(graph, *pytree.tree_unflatten(range(len(leaves)), ctx.form))
         found: list[Tensor | None] = [None] * len(leaves)
         for entry in graph.with_role("user_input"):

@@ -18,7 +18,7 @@ from ..errors import UsageError, require
 from ..graph import Ref, inputs_of
 from ..layout import Layout
 from ..placements import is_replicate
-from ..planning import Call, Move, Plan, Value
+from ..planning import Call, Move, Plan, Value, require_plan
 from ._lower import Lowering
 
 
@@ -69,19 +69,21 @@ class Simulated:
 
 
 def simulate(
-    plan: Plan,
     model: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    plan: Plan | None = None,
     seed: int = 0,
     tangents: Mapping[str, Tensor] | None = None,
 ) -> Simulated:
     """Run a plan on all its ranks inside this process: forward, and backward where the plan has one.
 
-    Tangents not given are ones. The model itself is not changed.
+    `plan` has to be given: what `shardwise.plan` made of this model and such arguments. `tangents` are the gradients
+    of outputs, by name, that backward starts from; those not given are ones. The model itself is not changed.
     """
-    require(plan, Plan, "plan", "a Plan, such as shardwise.plan makes or Plan.load reads")
+    require_plan(plan, "simulate")
+    assert plan is not None
     require(seed, int, "seed", "a whole number")
     given = inputs_of(plan.graph, model, args, kwargs, tangents)
     return Simulation(plan).run(plan_pieces(plan, given), seed)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from ..calls import Call
-from ..experiments import refuted
+from ..experiments import ExperimentPolicy, refuted
 from ..placements import Row, is_partial, partials_of
 from ..rules import Clause, Rule, bind
 from ._changes import Habit, changed_at_random
@@ -48,7 +48,7 @@ def _runs(call: Call) -> bool:
     return bool(tensors) and all(0 < t.numel() <= _ELEMENTS for t in tensors)
 
 
-def contradicted(rule: Rule, call: Call) -> list[Clause]:
+def contradicted(rule: Rule, call: Call, policy: ExperimentPolicy | None = None) -> list[Clause]:
     """The clauses of a rule that claim something of a call that an experiment refutes."""
     outputs = [o if isinstance(o, Tensor) else None for o in call.run([t.clone() for t in call.tensors])]
     bound = bind(
@@ -65,7 +65,7 @@ def contradicted(rule: Rule, call: Call) -> list[Clause]:
         ]
         for clause in rule.clauses
     }
-    wrong = refuted(call, list(dict.fromkeys(row for rows in claims.values() for row in rows)))
+    wrong = refuted(call, list(dict.fromkeys(row for rows in claims.values() for row in rows)), policy)
     return [clause for clause, rows in claims.items() if any(row in wrong for row in rows)]
 
 

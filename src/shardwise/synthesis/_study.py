@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import DIM_ARGUMENTS, Call, op_name, reaches_dispatch
-from ..errors import UsageError, require
-from ..experiments import Found, discover, require_operator
+from ..calls import DIM_ARGUMENTS, Call, must_run, op_name, reaches_dispatch
+from ..errors import UsageError
+from ..experiments import ExperimentPolicy, Found, require_operator
 from ..rules import Clause, Reading, Rule
 from ._challenge import challenges, contradicted
 from ._sweep import Sweep, sweep
@@ -28,7 +28,8 @@ IDLE = 6
 CHALLENGES = 30
 LEARNED = 12
 
-Example = tuple[list[Any], dict[str, Any]]
+# One call of an operator: its arguments, and its keyword arguments.
+Example = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -75,59 +76,35 @@ class Study:
     seconds: float = 0.0
 
 
-def synthesize(
-    op: Callable[..., Any], *examples: Example, sweep: Mapping[str, Sequence[Any]] | None = None
-) -> Rule:
-    """The rule of an operator, from calls of many ranks, sizes and arguments.
-
-    >>> rule = synthesize(torch.softmax)
-    >>> [str(clause) for clause in rule.clauses]
-    ['S(d) -> S(d) when d != dim']
-
-    `examples` are calls to start from, each a list of arguments and a dict of keyword arguments; without them those
-    of torch's own samples. `sweep` says by an argument's name which values to try, beside those of the examples.
-    """
-    study = studies(op, examples, sweep)[0]
-    if study.rule is None:
-        raise UsageError(
-            f"no short list of clauses yields the rows of {study.overload}: {len(study.disagreed)} of "
-            f"{study.held_against + study.challenged} further calls disagree; discover gives the rows of each call"
-        )
-    return study.rule
-
-
 def studies(
     op: Callable[..., Any],
     examples: Sequence[Example] = (),
+    *,
     values: Mapping[str, Sequence[Any]] | None = None,
+    policy: ExperimentPolicy | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Study]:
-    """One study per overload that the operator reaches, those with a rule first, that of most calls before others."""
+    """One study per overload that the operator reaches, those with a rule first, that of most calls before others.
+
+    `examples` are calls to start from, without which torch's own samples serve; `values` those to try for arguments
+    by name; `policy` what experiments consider.
+    """
     require_operator(op)
-    for example in examples:
-        _require_call(example)
-    values = {} if values is None else values
-    require(values, Mapping, "sweep", "a dict such as {'dim': [0, 1, -1]}")
-    for name, given in values.items():
-        require(given, (list, tuple), f"what to try for {name!r}", "a list such as [0, 1, -1]")
-    swept = sweep(op, list(examples), values)
+    for args, kwargs in examples:
+        call = Call.of(op, list(args), dict(kwargs))
+        with must_run(call.name, args, kwargs):
+            call.run([tensor.clone() for tensor in call.tensors])
+    swept = sweep(op, [(list(args), dict(kwargs)) for args, kwargs in examples], values)
     if not swept.calls:
         raise UsageError(
-            f"no calls of {op_name(op)} are known: give examples of them, each a list of arguments and a dict of "
-            "keyword arguments, or --shape 4,6,8"
+            f"no calls of {op_name(op)} are known: give one, as in shardwise.synthesize(op, x, dim=0) or "
+            "--shape 4,6,8"
         )
-    _require_arguments(op, swept, values)
+    _require_arguments(op, swept, values or {})
     # Calls that reach several overloads are judged whole; they are studied only where there are no others.
     single = [name for name, calls in swept.calls.items() if reaches_dispatch(calls[0].op)]
-    found = [study_calls(op_name(op), name, swept, progress) for name in single or swept.calls]
+    found = [study_calls(op_name(op), name, swept, progress, policy=policy) for name in single or swept.calls]
     return sorted(found, key=lambda s: (s.rule is None, -len(swept.calls[s.overload]), s.overload))
-
-
-def _require_call(example: Any) -> None:
-    match example:
-        case [list() | tuple(), dict()]:
-            return
-    raise UsageError("an example is no call: give its arguments as a list and a dict, such as ([x, 0], {})")
 
 
 def _require_arguments(op: Callable[..., Any], swept: Sweep, values: Iterable[str]) -> None:
@@ -148,12 +125,15 @@ def study_calls(
     swept: Sweep,
     progress: Callable[[int, int], None] | None = None,
     budget: Budget = USUAL,
-    find: Callable[..., Found] = discover,
+    policy: ExperimentPolicy | None = None,
+    find: Callable[..., Found] | None = None,
 ) -> Study:
-    """The study of one overload from the calls of a sweep; `find` is `discover`, or the same in other processes."""
+    """The study of one overload from the calls of a sweep under a policy; `find` is the policy's `discover`, or the
+    same in other processes."""
     started = time.process_time()
     study = Study(op, overload, None, [], swept)
-    _Inquiry(study, budget, find, progress).run()
+    policy = policy or ExperimentPolicy()
+    _Inquiry(study, budget, policy, find or policy.discover, progress).run()
     study.seconds = time.process_time() - started
     if study.rule is not None:
         study.rule = _with_evidence(study)
@@ -167,11 +147,13 @@ class _Inquiry:
         self,
         study: Study,
         budget: Budget,
+        policy: ExperimentPolicy,
         find: Callable[..., Found],
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.study = study
         self.budget = budget
+        self.policy = policy
         self.find = find
         self.progress = progress
         self.calls = study.sweep.calls[study.overload]
@@ -247,7 +229,7 @@ class _Inquiry:
         """Calls made to refute the rule that do, with the clauses that they refute."""
         tried = list(challenges(self.calls, self.budget.challenges, seed))
         self.study.challenged += len(tried)
-        return [(call, clauses) for call in tried if (clauses := contradicted(rule, call))]
+        return [(call, clauses) for call in tried if (clauses := contradicted(rule, call, self.policy))]
 
 
 def _sound_part(rule: Rule, judged: Sequence[Judged]) -> Rule:

@@ -122,7 +122,7 @@ def _train_here(
     """What this rank holds in the end: outputs, gradients of the first step, state; what the last step
     sent; and the losses of every step."""
     plan, model = Plan.from_json(document), sent.model()
-    sharded = parallelize(model, plan.mesh, args, kwargs, plan=plan, seed=seed, local_outputs=True)
+    sharded = parallelize(model, args, kwargs, plan=plan, seed=seed, local_outputs=True)
     graph = sharded.plan.graph
     losses = {entry.target for entry in graph.with_role("tangent")}
     trained = [parameter for parameter in sharded.parameters() if parameter.requires_grad]

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..dtensor import Recorded
 from ..errors import UsageError, require
 from ..graph import call_arguments, inputs_of
-from ..planning import Call, Plan, Value
+from ..planning import Call, Plan, Value, require_plan
 from ..progress import Progress, silent
 from ..running import (
     Optimizer,
@@ -32,10 +32,10 @@ BACKENDS = ("simulate", "gloo")
 
 def verify(
     model: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-    plan: Plan,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
     *,
+    plan: Plan | None = None,
     steps: int = 1,
     optimizer: str | Optimizer = "sgd",
     double: bool = False,
@@ -46,12 +46,14 @@ def verify(
 ) -> Report:
     """Run a plan and the unsharded model side by side and compare all that they give.
 
+    `plan` has to be given: what `shardwise.plan` made of this model and such arguments.
     Outputs and losses, every gradient, and parameters and buffers after `steps` optimizer steps (none for a plan
     without backward), by a tolerance that follows from the dtypes; `double` runs both in double precision. The plan
     runs on simulated ranks inside this process, or with `backend="gloo"` on a process for each rank, to which the model
     is sent; one that cannot be sent is made there by `build`, a function that returns it, alone or first in a tuple.
     """
-    require(plan, Plan, "plan", "a Plan, such as shardwise.plan makes or Plan.load reads")
+    require_plan(plan, "verify")
+    assert plan is not None
     require(seed, int, "seed", "a whole number")
     require(steps, int, "steps", "a whole number, 0 or more")
     args, kwargs = call_arguments(args, kwargs)
