@@ -6,7 +6,7 @@ two stands what only the first graph still shows: attention as one call, tied we
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from inspect import signature
 from types import NoneType
 from typing import Any
@@ -19,14 +19,17 @@ from torch.utils import _pytree as pytree
 
 from ..errors import UsageError, require
 from ._attention import fused_attention
+from ._autograd import Kept, refuse_hooks
 from ._callable import as_module, call_arguments, name_of
 from ._device import on_any_device
+from ._eager import Answer, as_if_eager
 from ._exported import flatten, keep_one_of_tied, start_backward_from, take_out_copies
 from ._fake import fake_arguments, fake_state
 from ._graph import Graph, Live
 from ._masks import simplify_attention
 from ._policy import decompositions
 from ._read import name_inputs, read_inputs, read_nodes, read_outputs, tidy
+from ._recurrent import separate_layers
 from ._refusal import refusal, value_read_at
 from ._results import opened_results
 
@@ -52,13 +55,12 @@ def capture(
     name, module = name_of(model), as_module(model)
     given = call_arguments(args, kwargs)
     require(loss, (str, list, tuple, NoneType), "loss", "the name of an output, or a list of them")
+    if training:
+        refuse_hooks(name, module)
     ties = _ties(module)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fake_args, fake_kwargs = fake_arguments(mode, given, training)
     with torch.set_grad_enabled(training), on_any_device():
         try:
-            with fake_state(mode, module, training), opened_results(module):
-                exported = torch.export.export(module, fake_args, fake_kwargs, strict=False)
+            exported, kept, (fake_args, fake_kwargs) = _exported(module, given, training)
         except UsageError:
             raise
         except Exception as error:
@@ -67,10 +69,12 @@ def capture(
             _refuse_hidden_parameters(name, exported)
         in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
         called = exported.module(check_guards=False)
+        kept.put_back(called)
         outputs = _leaf_names(out_spec)
         keep_one_of_tied(called, ties)
         changed = take_out_copies(called)
         simplify_attention(called, fused_attention)
+        separate_layers(called)
         if training:
             start_backward_from(called, outputs, loss)
         names, arguments = _arguments(module, fake_args, reorder_kwargs(fake_kwargs, in_spec))
@@ -82,6 +86,7 @@ def capture(
                 ).graph_module
         except Exception as error:
             raise refusal(name, error, value_read_at(called)) from error
+    _refuse_frozen_state(name, module, joint)
     tidy(joint)
     trainable = {
         key
@@ -108,12 +113,46 @@ def capture(
     return graph
 
 
+def _exported(
+    module: nn.Module, given: Any, training: bool
+) -> tuple[torch.export.ExportedProgram, Kept, Any]:
+    """The program as torch exports it, what it tells autograd, and the fake arguments that it was traced with."""
+    answer = Answer()
+    try:
+        return _export(module, given, training, as_if_eager(module, answer))
+    except Exception:
+        if not answer.given:
+            raise
+    return _export(module, given, training, nullcontext())
+
+
+def _export(
+    module: nn.Module, given: Any, training: bool, around: AbstractContextManager[None]
+) -> tuple[torch.export.ExportedProgram, Kept, Any]:
+    mode, kept = FakeTensorMode(allow_non_fake_inputs=True), Kept()
+    args, kwargs = fake_arguments(mode, given, training)
+    with fake_state(mode, module, training), opened_results(module), kept.recorded(), around:
+        return torch.export.export(module, args, kwargs, strict=False), kept, (args, kwargs)
+
+
 def _refuse_hidden_parameters(name: str, exported: torch.export.ExportedProgram) -> None:
     for constant in exported.constants.values():
         if isinstance(constant, torch.Tensor) and constant.requires_grad:
             raise UsageError(
                 f"{name} uses a tensor of shape {list(constant.shape)} that requires a gradient and is neither an "
                 "argument nor a registered parameter: give it as an argument or register it"
+            )
+
+
+def _refuse_frozen_state(name: str, module: nn.Module, joint: torch.fx.GraphModule) -> None:
+    """The backward of a custom function may reach the model by itself: its weights would stay what they are now."""
+    state = {id(tensor): target for target, tensor in _state(module)}
+    for node in joint.graph.find_nodes(op="get_attr"):
+        target = state.get(id(getattr(joint, node.target)))
+        if target is not None:
+            raise UsageError(
+                f"{name} cannot be captured: the backward of a custom function uses {target!r} without being "
+                "given it; save it for backward"
             )
 
 

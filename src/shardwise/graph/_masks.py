@@ -31,8 +31,13 @@ def simplify_attention(module: fx.GraphModule, stand_in: Callable[..., Tensor]) 
                 _simplify(node, shapes)
                 node.target = stand_in
             inner.recompile()
-    module.graph.eliminate_dead_code()
+    module.graph.eliminate_dead_code(lambda node: node.is_impure() or not _is_operator(node))
     module.recompile()
+
+
+def _is_operator(node: fx.Node) -> bool:
+    """Other functions in an exported graph are there for what they do: they begin and end regions."""
+    return isinstance(node.target, torch._ops.OpOverload)
 
 
 def _simplify(node: fx.Node, shapes: dict[fx.Node, Shape]) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from ..errors import UsageError
+from ._autograd import NotKept
 
 _TORCH = f"{Path(torch.__file__).parent}/"
 _NOT_THE_MODEL = ("<", _TORCH, f"{Path(__file__).parents[1]}/", f"{sysconfig.get_paths()['stdlib']}/")
@@ -67,6 +68,8 @@ def is_users(file: str) -> bool:
 def _reason(error: Exception) -> tuple[str, str]:
     text = str(error).strip()
     kind = type(error).__name__
+    if isinstance(error, NotKept):
+        return text, ""
     for pattern, meaning in _MEANINGS:
         if re.search(pattern, kind) or re.search(pattern, text.split("\n", 1)[0]):
             return meaning, _ADVICE
