@@ -2,8 +2,8 @@
 
 Export records what is computed, not how it is differentiated. Custom `autograd.Function`s, hooks on tensors and
 gradients that the program takes itself are therefore recorded here as calls that stand in the exported graph and run
-again when AOTAutograd differentiates it. `inference_mode` and `.data` are recorded by what they mean. What is left (hooks
-on parameters and modules, `requires_grad` switched on a parameter, `backward` inside) has no place in a graph.
+again when AOTAutograd differentiates it. `inference_mode` and `.data` are recorded by what they mean. What is left
+(hooks on parameters and modules, `requires_grad` switched on a parameter, `backward` inside) has no place in a graph.
 """
 
 from collections.abc import Callable, Iterator, Mapping
