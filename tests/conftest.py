@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed._local_tensor import LocalTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from shardwise.experiments import _values
+from shardwise.experiments import own_generators
 
 torch.set_num_threads(1)
 
@@ -27,9 +27,10 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def generators(monkeypatch):
+def generators():
     """Adversarial inputs that a test or a page registers are its own."""
-    monkeypatch.setattr(_values, "_GENERATORS", list(_values._GENERATORS))
+    with own_generators():
+        yield
 
 
 @pytest.fixture

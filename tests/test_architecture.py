@@ -63,3 +63,13 @@ def test_what_torch_does_not_publish_is_touched_in_few_places(part):
             for module in modules:
                 touches = PRIVATE.match(module) and file not in FILES
                 assert not touches, f"{file.relative_to(SOURCE)} touches {module}"
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "tests").rglob("*.py")), ids=lambda file: file.stem)
+def test_tests_reach_into_no_other_room(file):
+    room = file.relative_to(ROOT / "tests").parts[0]
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shardwise."):
+            names = [*node.module.split(".")[1:], *(name.name for name in node.names)]
+            private = [name for name in names if name.startswith("_")]
+            assert not private or names[0] == room, f"{file.relative_to(ROOT)} imports {'.'.join(names)}"

@@ -5,7 +5,6 @@ import torch
 
 import shardwise as sw
 from shardwise.experiments import Crash, run_isolated
-from shardwise.mesh import _measure
 from shardwise.report import document
 
 
@@ -58,13 +57,6 @@ def test_a_report_counts_what_it_draws(told, planned):
     document(planned, progress=told)
     total = len(planned.schedule.entries)
     assert told.counts("drawing") == [(n, total) for n in range(total)]
-
-
-def test_measuring_counts_its_cases(told, monkeypatch):
-    few = [case for case in _measure.cases("cpu", 1e-6) if case.kind == "launch"] * 3
-    monkeypatch.setattr(_measure, "cases", lambda device, scale: iter(few))
-    _measure.measure("cpu", progress=lambda done, total: told("measuring", done, total))
-    assert told.counts("measuring") == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_a_child_process_tells_its_parent(told):

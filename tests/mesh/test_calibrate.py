@@ -10,7 +10,7 @@ from shardwise import Cluster
 from shardwise.errors import UsageError
 from shardwise.mesh import Link, fit_file
 from shardwise.mesh._calibrate import fit, predicted
-from shardwise.mesh._measure import FORMAT, Sample, cases
+from shardwise.mesh._measure import FORMAT, Sample, cases, measure
 
 SAMPLES = Path(__file__).parents[2] / "benchmarks" / "results" / "h200_samples.json"
 
@@ -113,3 +113,10 @@ def test_files_that_hold_no_samples_are_refused(tmp_path):
         fit_file(tmp_path / "c.json")
     with pytest.raises(UsageError, match="cannot be read"):
         fit_file(tmp_path / "none.json")
+
+
+def test_measuring_counts_its_cases():
+    few = [case for case in cases("cpu", 1e-6) if case.kind == "launch"] * 3
+    told = []
+    measure("cpu", progress=lambda done, total: told.append((done, total)), measured=few)
+    assert told == [(1, 3), (2, 3), (3, 3)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shardwise import Cluster
-from shardwise.calls._overloads import overload
+from shardwise.calls import overload
 from shardwise.graph import TensorInfo
 from shardwise.planning._prices import compute_seconds, kernel_kind, scratch_bytes
 

@@ -12,8 +12,7 @@ from torch.utils import _pytree as pytree
 
 import shardwise as sw
 from shardwise.calls import Call, example_sizes, overload
-from shardwise.experiments._experiment import Experiment
-from shardwise.experiments._partials import WAYS
+from shardwise.experiments import WAYS, Experiment
 from shardwise.graph import attention
 from shardwise.placements import SHARDS, Row, is_partial, is_replicate, split
 from shardwise.rules import hand_rows, hand_written

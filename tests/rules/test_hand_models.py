@@ -6,8 +6,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from shardwise.calls import overload
-from shardwise.graph import capture
-from shardwise.graph._run import inputs_of
+from shardwise.graph import capture, inputs_of
 from shardwise.rules import hand_written
 
 MODELS = ["bert", "cnn", "gpt2", "llama", "lstm", "mixtral", "mlp", "recommender", "t5", "unet", "vit"]

@@ -59,7 +59,9 @@ def _interrupt(command: list[str], sign: str) -> str:
     """Send SIGINT when `sign` shows on stderr, which is a terminal; what the command then prints."""
     master, slave = os.openpty()
     environment = {**_ENVIRONMENT, "TERM": "xterm", "COLUMNS": "200"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=slave, text=True, env=environment)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=slave, text=True, env=environment, preexec_fn=_listen
+    )
     os.close(slave)
     shown = ""
     while not re.search(sign, shown):
@@ -69,3 +71,8 @@ def _interrupt(command: list[str], sign: str) -> str:
     os.close(master)
     assert process.returncode == 0
     return output
+
+
+def _listen() -> None:
+    """Whoever started the tests may have ignored SIGINT, and ignoring is inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -8,7 +8,8 @@ and it is used beside the others. Values are small enough that products and expo
 import fnmatch
 import functools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +53,16 @@ def adversarial(pattern: str = "*", only: bool = False) -> Callable[[Make], Make
         return make
 
     return register
+
+
+@contextmanager
+def own_generators() -> Iterator[None]:
+    """Generators that are registered inside are forgotten afterwards."""
+    before = list(_GENERATORS)
+    try:
+        yield
+    finally:
+        _GENERATORS[:] = before
 
 
 def generators(names: tuple[str, ...]) -> list[Generator]:

@@ -13,7 +13,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,17 +57,20 @@ class Case:
 
 
 def measure(
-    device: str = "cuda", scale: float | None = None, progress: Callable[[int, int], None] | None = None
+    device: str = "cuda",
+    scale: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    measured: Iterable["Case"] | None = None,
 ) -> dict[str, Any]:
     """Samples of every kind of kernel, with the device's name and memory.
 
     `scale` multiplies the work of each case: by default 1 on a GPU and a thousandth on a CPU. `progress` is told how
-    many cases of how many are measured.
+    many cases of how many are measured; `measured` are others than the usual cases.
     """
     if scale is None:
         scale = 1.0 if device == "cuda" else 1e-3
     timer = _Timer(device)
-    every, samples = list(cases(device, scale)), []
+    every, samples = list(cases(device, scale) if measured is None else measured), []
     for c in every:
         samples.append(Sample(c.kind, c.name, str(c.dtype)[6:], c.flops, c.bytes, timer.seconds(c)))
         if progress is not None:
