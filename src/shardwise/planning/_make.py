@@ -15,7 +15,7 @@ from ..graph import Graph, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
 from ..solver import Progress as Line
-from ..solver import Solution, solve
+from ..solver import Solution, prepare, solve
 from ._baselines import Baseline, Restriction, baselines
 from ._choices import Layouts
 from ._explain import all_considered
@@ -143,6 +143,7 @@ class Planner:
     ) -> Plan:
         held = Pins(self.mesh, pins)
         held.require_all_used(self.graph)
+        prepare()  # compiled once per installation, which the limit on a search shall not count
         items = self._timed("choices", lambda: self._items(held))
         self.most_choices = max(map(len, items.all), default=0)
         if alike is None:
