@@ -141,9 +141,9 @@ def compare_all(folder: Path, measured: Path, cluster: str, record: Record) -> N
 def _on_one_device(graph: Any, cluster: str) -> Any:
     """The only plan on a mesh of one device: everything is whole."""
     from shardwise import Cluster, Mesh, Plan, Row
+    from shardwise.expansion import Choice
     from shardwise.layout import Layout
     from shardwise.placements import parse_placement
-    from shardwise.planning import Choice
 
     mesh, whole = Mesh.parse("d=1"), parse_placement("R")
     layout = Layout(mesh, (whole,))

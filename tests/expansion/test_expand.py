@@ -122,8 +122,8 @@ def random_call(rng, meshes=MESHES, operators=tuple(OPERATORS)):
     return [every[i] for i in some], mesh, layouts, shapes, outputs
 
 
-def key(combination, order):
-    return combination.price, combination.changes, [order.index(row) for row in combination.rows]
+def key(found, order):
+    return found.price, found.changes, [order.index(row) for row in found.choice.rows]
 
 
 def check(seed, cases, *options):
@@ -159,7 +159,9 @@ def test_prices_of_combinations_are_those_of_redistribution():
     for _ in range(40):
         chosen, mesh, layouts, shapes, outputs = random_call(rng)
         best = cheapest(chosen, mesh, layouts, shapes, outputs=outputs)
-        total = sum(price(a, b, s) for a, b, s in zip(layouts, best.inputs, shapes, strict=True))
+        total = sum(
+            price(a, b, s) for a, b, s in zip(layouts, best.choice.input_layouts, shapes, strict=True)
+        )
         assert best.price == pytest.approx(total)
 
 
@@ -187,7 +189,7 @@ def test_inputs_that_fit_are_left_alone():
     best = cheapest(MM, MESH, ["S(0), R", "R, S(1)"], SQUARE)
     assert str(best) == "dp: S(0), R -> S(0); tp: R, S(1) -> S(1)"
     assert (best.price, best.changes) == (0, 0)
-    assert [str(x) for x in best.outputs] == ["S(0), S(1)"]
+    assert [str(x) for x in best.choice.output_layouts] == ["S(0), S(1)"]
 
 
 def test_replicated_inputs_stay_replicated_though_slicing_is_free():
@@ -196,7 +198,7 @@ def test_replicated_inputs_stay_replicated_though_slicing_is_free():
 
 def test_a_nesting_order_is_kept_where_an_operator_does_not_care():
     best = cheapest(MM, MESH, ["S(0)[1], S(0)[0]", "R, R"], SQUARE)
-    assert (str(best.inputs[0]), str(best.outputs[0]), best.price) == (
+    assert (str(best.choice.input_layouts[0]), str(best.choice.output_layouts[0]), best.price) == (
         "S(0)[1], S(0)[0]",
         "S(0)[1], S(0)[0]",
         0,
@@ -238,15 +240,15 @@ def test_sizes_of_outputs_count_too():
 
 
 def test_reductions_that_do_not_commute_are_never_mixed():
-    for combination in expand(OPERATORS["add"][0], MESH, ["P(sum), R", "R, P(max)"], SQUARE):
-        for layout in (*combination.inputs, *combination.outputs):
+    for found in expand(OPERATORS["add"][0], MESH, ["P(sum), R", "R, P(max)"], SQUARE):
+        for layout in (*found.choice.input_layouts, *found.choice.output_layouts):
             kinds = {p.reduce_op for p in layout.placements if is_partial(p)}
             assert len(kinds) < 2 or kinds == {"sum", "avg"}
 
 
 def test_a_fixed_input_is_not_moved_and_rows_may_be_excluded():
     best = cheapest(MM, MESH, ["S(1), R", "R, R"], SQUARE, fixed=[0])
-    assert str(best.inputs[0]) == "S(1), R"
+    assert str(best.choice.input_layouts[0]) == "S(1), R"
     assert cheapest(MM, MESH, ["P(sum), R", "R, R"], SQUARE).price == 0
     no_partials = cheapest(
         MM, MESH, ["P(sum), R", "R, R"], SQUARE, allow=lambda axis, row: not is_partial(row.outputs[0])
@@ -260,7 +262,7 @@ def test_many_inputs_are_no_trouble():
     call = (alike, "a=2,b=2,c=2", ["S(0), R, R"] * (many - 1) + ["R, S(1), R"], [(16, 16)] * many)
     best = cheapest(*call)
     assert best.price == min(c.price for c in expand(*call)) > 0
-    assert best.rows[0] == alike[0]
+    assert best.choice.rows[0] == alike[0]
 
 
 def test_calls_without_tensors_have_one_combination():

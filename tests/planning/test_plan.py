@@ -9,10 +9,11 @@ from torch import nn
 from torch.distributed.tensor import Replicate, Shard
 
 import shardwise as sw
+from shardwise.expansion import Choice
 from shardwise.graph import capture
 from shardwise.layout import Layout
 from shardwise.placements import Row
-from shardwise.planning import Call, Choice, Copy, Explainer, Planner, plan_graph
+from shardwise.planning import Call, Copy, Explainer, Planner, plan_graph
 from shardwise.planning._items import CopyItem
 from shardwise.planning._make import GAP, bytes_of
 from shardwise.planning._pins import Pins

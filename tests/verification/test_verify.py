@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 import shardwise as sw
+from shardwise.expansion import Choice
 from shardwise.graph import capture
 from shardwise.placements import Row
-from shardwise.planning import Choice, random_plan
+from shardwise.planning import random_plan
 from shardwise.running import simulate
 from shardwise.verification import verify
 from shardwise.verification._real import _local_arguments

@@ -19,7 +19,7 @@ from torch.distributed.tensor._ops.single_dim_strategy import (
 from torch.distributed.tensor._ops.utils import is_tensor_shardable
 from torch.distributed.tensor.placement_types import Placement
 
-from ..expansion import Combination, NoCombination, cheapest
+from ..expansion import Choice, NoChoice, cheapest
 from ..mesh import Cluster, Mesh
 from ..placements import Row, is_partial, is_shard
 from ..redistribution import Prices
@@ -58,7 +58,7 @@ def strategy_from_rows(
     cluster: Cluster,
     *,
     runs_plans: bool,
-    accept: Callable[[Combination], bool] | None = None,
+    accept: Callable[[Choice], bool] | None = None,
 ) -> OpStrategy | None:
     """The cheapest way to run a call, as DTensor wants it; None if the rows hold none.
 
@@ -90,8 +90,8 @@ def strategy_from_rows(
             fixed=fixed,
             allow=allow,
             accept=accept,
-        )
-    except NoCombination:
+        ).choice
+    except NoChoice:
         return None
     inputs = [
         _spec(device_mesh, [row.inputs[i] for row in best.rows], _meta(spec)) for i, spec in enumerate(specs)
@@ -160,7 +160,7 @@ def _bound_tensors(schema: OpSchema, count: int) -> tuple[list[int], list[tuple[
 
 def rows_of_torch(
     schema: OpSchema, info: _SingleDimStrategyInfo, output_meta: Any, specs: Sequence[DTensorSpec]
-) -> tuple[list[Row], Callable[[Combination], bool]] | None:
+) -> tuple[list[Row], Callable[[Choice], bool]] | None:
     """PyTorch's single-dim strategy of a call as rows, and its own judgement of sizes; None if it says
     something that rows cannot.
     """
@@ -176,9 +176,9 @@ def rows_of_torch(
             return None
         rows.append(Row(tuple(inputs), tuple(outputs)))
 
-    def fits(combination: Combination) -> bool:
+    def fits(choice: Choice) -> bool:
         for number, spec in enumerate(specs):
-            placements = tuple(row.inputs[number] for row in combination.rows)
+            placements = tuple(row.inputs[number] for row in choice.rows)
             wanted = _spec(spec.mesh, placements, _meta(spec))
             unchanged = prepared.allow_uneven_sharding and placements == spec.placements
             if not unchanged and not is_tensor_shardable(_meta(spec).shape, wanted):

@@ -1,6 +1,7 @@
-"""From rows for one mesh axis to combinations for a whole mesh, and the cheapest of them."""
+"""From rows for one mesh axis to choices for a whole mesh, and the cheapest of them."""
 
-from ._expand import Combination, NoCombination, cheapest, expand, sizes_fit
+from ._choice import Choice, Combinations, is_valid
+from ._expand import NoChoice, Priced, cheapest, expand
 from ._fill import fill
 
-__all__ = ["Combination", "NoCombination", "cheapest", "expand", "fill", "sizes_fit"]
+__all__ = ["Choice", "Combinations", "NoChoice", "Priced", "cheapest", "expand", "fill", "is_valid"]

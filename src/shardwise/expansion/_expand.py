@@ -1,9 +1,9 @@
-"""From rows for one axis to combinations for a whole mesh: one row per axis, and the cheapest of them.
+"""From rows for one axis to choices for a whole mesh, and the cheapest of them.
 
-A combination is as good as what it costs to bring the inputs into its layouts. The price of an input depends
-on its own layout alone, so the price of a combination is a sum over inputs of numbers from small tables, and
+A choice is as good as what it costs to bring the inputs into its layouts. The price of an input depends
+on its own layout alone, so the price of a choice is a sum over inputs of numbers from small tables, and
 a choice of rows for the first axes is bounded from below by what each input can reach at best from there.
-Searching best bound first finds the cheapest combination without looking at most of the product.
+Searching best bound first finds the cheapest choice without looking at most of the product.
 """
 
 import heapq
@@ -22,42 +22,28 @@ from ..layout import Layout, mixes_partials
 from ..mesh import Mesh
 from ..placements import Row, is_shard
 from ..redistribution import Prices, space_of
+from ._choice import Choice, Combinations, Shape
 from ._fill import fill
 
 # The price of bringing an input from one layout to another, for those who have their own.
 PriceFunction = Callable[[Layout, Layout, tuple[int, ...]], float]
-Shape = Sequence[int]
 
 
-class NoCombination(UsageError):
-    """No combination of the rows fits the call."""
+class NoChoice(UsageError):
+    """No combination of the rows is valid for the call."""
 
 
 @dataclass(frozen=True)
-class Combination:
-    """One row per mesh axis. `price` is the seconds of bringing all inputs into their layouts, `changes` the
-    number of placements that differ from those the inputs have.
-    """
+class Priced:
+    """A choice with the seconds of bringing all inputs into its layouts, and the number of placements that differ from
+    those the inputs have."""
 
-    mesh: Mesh
-    rows: tuple[Row, ...]
+    choice: Choice
     price: float
     changes: int
 
-    @cached_property
-    def inputs(self) -> tuple[Layout, ...]:
-        return tuple(
-            Layout(self.mesh, placed) for placed in zip(*(row.inputs for row in self.rows), strict=True)
-        )
-
-    @cached_property
-    def outputs(self) -> tuple[Layout | None, ...]:
-        """Layouts of the outputs; None for one that the call does not return."""
-        columns = zip(*(row.outputs for row in self.rows), strict=True)
-        return tuple(None if placed[0] is None else Layout(self.mesh, placed) for placed in columns)
-
     def __str__(self) -> str:
-        return "; ".join(f"{name}: {row}" for name, row in zip(self.mesh.names, self.rows, strict=True))
+        return str(self.choice)
 
 
 def expand(
@@ -71,15 +57,15 @@ def expand(
     dtypes: Sequence[torch.dtype] | None = None,
     fixed: Collection[int] = (),
     allow: Callable[[int, Row], bool] | None = None,
-) -> list[Combination]:
-    """Every valid combination of rows for a call, with its price: the reference for `cheapest`.
+) -> list[Priced]:
+    """Every valid choice for a call, with its price: the reference for `cheapest`.
 
     `inputs` are the layouts the tensors have, `shapes` their shapes; `outputs` the shapes of the outputs,
     without which sizes are judged on the inputs alone. Inputs whose numbers are in `fixed` may not be
     moved, and `allow(axis, row)` may exclude a row on an axis.
     """
     call = _Call(rows, mesh, inputs, shapes, outputs, price, dtypes, fixed, allow)
-    return [call.combination(chosen) for chosen in product(*call.candidates) if call.is_valid(chosen)]
+    return [call.priced(chosen) for chosen in product(*call.candidates) if call.is_valid(chosen)]
 
 
 def cheapest(
@@ -93,9 +79,9 @@ def cheapest(
     dtypes: Sequence[torch.dtype] | None = None,
     fixed: Collection[int] = (),
     allow: Callable[[int, Row], bool] | None = None,
-    accept: Callable[[Combination], bool] | None = None,
-) -> Combination:
-    """The valid combination that costs least; arguments as for `expand`, and `accept` may turn any down.
+    accept: Callable[[Choice], bool] | None = None,
+) -> Priced:
+    """The valid choice that costs least; arguments as for `expand`, and `accept` may turn any down.
 
     Of several that cost the same it is the one that changes fewest placements, then the one whose rows come
     first.
@@ -106,10 +92,10 @@ def cheapest(
     dp: S(0), R -> S(0); tp: S(1), S(0) -> P(sum) 0.0
     """
     call = _Call(rows, mesh, inputs, shapes, outputs, price, dtypes, fixed, allow)
-    for combination in chain(call.unchanged(), call.best_first()):
-        if accept is None or accept(combination):
-            return combination
-    raise NoCombination(
+    for found in chain(call.unchanged(), call.best_first()):
+        if accept is None or accept(found.choice):
+            return found
+    raise NoChoice(
         f"no combination of the rows on mesh {call.mesh} fits inputs "
         f"{', '.join(f'[{layout}]' for layout in call.layouts)} of shapes {', '.join(map(str, call.shapes))}"
     )
@@ -163,9 +149,7 @@ class _Call:
             self.kinds.append(tuple(tuple(placements[kind] for kind in kinds) for kinds in tried))
             self.codes.append([[index.get(kind, 0) for kind in column] for index in code])
             self.own.append(tuple(index[kind] for index, kind in zip(code, has, strict=True)))
-        self.needs = ["" if row.shards == "any" else row.shards[0] for row in self.rows]
-        if self._always_fits():
-            self.needs = [""] * len(self.rows)
+        self.combinations = Combinations(self.rows, self.mesh, self.shapes, self.output_shapes)
 
     def _fill_axes(
         self, rows: Sequence[Row], allow: Callable[[int, Row], bool] | None
@@ -186,15 +170,6 @@ class _Call:
                 choice = [(index, row) for index, row in choice if row in usable]
             candidates.append([index for index, row in choice if allow is None or allow(axis, row)])
         return filled, candidates
-
-    def _always_fits(self) -> bool:
-        """True if every dim divides by the whole mesh, so that no row can ask for more."""
-        ranks = self.mesh.ranks
-        return (
-            all(size > 0 and size % ranks == 0 for shape in self.shapes for size in shape)
-            and all(size > 0 and size % ranks == 0 for shape in self.output_shapes for size in shape or ())
-            and not any(hasattr(p, "split_factor") for row in self.rows for p in (*row.inputs, *row.outputs))
-        )
 
     # -- prices
 
@@ -250,50 +225,20 @@ class _Call:
                     counts[row] += wanted != code
         return changed
 
-    def combination(self, chosen: tuple[int, ...]) -> Combination:
+    def priced(self, chosen: tuple[int, ...]) -> Priced:
         changes = sum(self.changed[axis][row] for axis, row in enumerate(chosen))
-        return Combination(self.mesh, tuple(self.rows[row] for row in chosen), self.price_of(chosen), changes)
+        return Priced(self._choice(chosen), self.price_of(chosen), changes)
 
-    # -- validity
+    def _choice(self, chosen: tuple[int, ...]) -> Choice:
+        return Choice(self.mesh, tuple(self.rows[row] for row in chosen))
 
     def is_valid(self, chosen: tuple[int, ...]) -> bool:
-        """True if every tensor has a layout, of finite price, with shards as the rows want them."""
-        return self.price_of(chosen) < math.inf and self._outputs_and_sizes_fit(chosen)
-
-    def _outputs_and_sizes_fit(self, chosen: tuple[int, ...]) -> bool:
-        rows = [self.rows[row] for row in chosen]
-        for placed in zip(*(row.outputs for row in rows), strict=True):
-            missing = [p is None for p in placed]
-            if any(missing) != all(missing) or mixes_partials(p for p in placed if p is not None):
-                return False
-        if not any(self.needs[row] for row in chosen):
-            return True
-        columns = [(tuple(row.inputs[i] for row in rows), shape) for i, shape in enumerate(self.shapes)]
-        for i, shape in enumerate(self.output_shapes):
-            if shape is not None:
-                columns.append((tuple(p for row in rows if (p := row.outputs[i]) is not None), shape))
-        shards = [row.shards for row in rows]
-        return all(not p or sizes_fit(Layout(self.mesh, p), shards, shape) for p, shape in columns)
-
-    def _may_fit(self, chosen: tuple[int, ...]) -> bool:
-        """False if the first axes alone already cut a dim finer than one of their rows allows."""
-        if not any(self.needs[row] for row in chosen):
-            return True
-        for number, shape in enumerate(self.shapes):
-            pieces, wants = [1] * len(shape), [""] * len(shape)
-            for axis, row in enumerate(chosen):
-                placement = self.rows[row].inputs[number]
-                if is_shard(placement) and placement.dim < len(shape):
-                    pieces[placement.dim] *= self.mesh.shape[axis]
-                    wants[placement.dim] += self.needs[row]
-            for size, count, want in zip(shape, pieces, wants, strict=True):
-                if ("e" in want and size % count) or ("n" in want and size < count):
-                    return False
-        return True
+        """True if the rows hold together, and the inputs can be brought into their layouts."""
+        return self.price_of(chosen) < math.inf and self.combinations.holds(chosen)
 
     # -- search
 
-    def unchanged(self) -> Iterator[Combination]:
+    def unchanged(self) -> Iterator[Priced]:
         """The rows that take the inputs as they are, if there are such on every axis: nothing costs less, so
         no price has to be looked up.
         """
@@ -305,11 +250,11 @@ class _Call:
             for candidates, inputs in zip(self.candidates, wanted, strict=True)
         ]
         chosen = tuple(row for row in matches if row is not None)
-        if len(chosen) == len(matches) and self._outputs_and_sizes_fit(chosen):
-            yield Combination(self.mesh, tuple(self.rows[row] for row in chosen), 0.0, 0)
+        if len(chosen) == len(matches) and self.combinations.holds(chosen):
+            yield Priced(self._choice(chosen), 0.0, 0)
 
-    def best_first(self) -> Iterator[Combination]:
-        """All valid combinations, cheapest first; of equals the one with fewest changes, then the first rows."""
+    def best_first(self) -> Iterator[Priced]:
+        """All valid choices, cheapest first; of equals the one with fewest changes, then the first rows."""
         bounds = [[level.tolist() for level in _prefix_minima(table)] for table in self.tables]
         heap: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, ())]
         while heap:
@@ -317,7 +262,7 @@ class _Call:
             axis = len(chosen)
             if axis == self.mesh.ndim:
                 if self.is_valid(chosen):
-                    yield self.combination(chosen)
+                    yield self.priced(chosen)
                 continue
             slots = []  # per input, the bounds after one more axis, by its placement there
             for codes, levels in zip(self.codes, bounds, strict=True):
@@ -329,21 +274,8 @@ class _Call:
                 total = 0.0
                 for column, slot in slots:
                     total += slot[column[row]]
-                if total < math.inf and self._may_fit((*chosen, row)):
+                if total < math.inf and self.combinations.holds((*chosen, row)):
                     heapq.heappush(heap, (total, changes + self.changed[axis][row], (*chosen, row)))
-
-
-def sizes_fit(layout: Layout, shards: Sequence[str], shape: Shape) -> bool:
-    """True if each dim that a row shards is cut as that row wants it, by all axes on that dim together."""
-    for dim in layout.sharded_dims:
-        wanted = {shards[axis] for axis in layout.axes(dim)}
-        if dim >= len(shape):
-            return False
-        if "even" in wanted and not layout.divides_dim(dim, shape[dim]):
-            return False
-        if "nonempty" in wanted and not layout.fills_dim(dim, shape[dim]):
-            return False
-    return True
 
 
 def _prefix_minima(table: np.ndarray) -> list[np.ndarray]:

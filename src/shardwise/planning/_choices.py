@@ -14,9 +14,9 @@ import numpy as np
 from torch.distributed.tensor.placement_types import Placement
 
 from ..calls import Shape
-from ..expansion import sizes_fit
+from ..expansion import Combinations
 from ..graph import TensorInfo
-from ..layout import Layout, mixes_partials
+from ..layout import Layout
 from ..mesh import Mesh
 from ..placements import Row, parse_placement, shard
 
@@ -32,13 +32,10 @@ class Layouts:
         self.replicated = self.number((parse_placement("R"),) * mesh.ndim)
 
     def number(self, placements: tuple[Placement, ...]) -> int:
-        """The number of a layout; -1 if the placements make none."""
+        """The number of a layout."""
         if placements not in self._numbers:
-            found = -1
-            if not mixes_partials(placements):
-                found = len(self.all)
-                self.all.append(Layout(self.mesh, placements))
-            self._numbers[placements] = found
+            self._numbers[placements] = len(self.all)
+            self.all.append(Layout(self.mesh, placements))
         return self._numbers[placements]
 
     def of(self, layout: Layout) -> int:
@@ -101,22 +98,14 @@ def choices_of(
     mesh = layouts.mesh
     axes = [np.arange(len(rows) if size > 1 else 1) for size in mesh.shape]
     grid = np.stack([g.ravel() for g in np.meshgrid(*axes, indexing="ij")], axis=1)
+    shapes = [info.shape for info in inputs], [None if info is None else info.shape for info in outputs]
+    grid = grid[Combinations(rows, mesh, *shapes).among(grid)]
     columns = [_column([row.inputs[i] for row in rows], grid, layouts) for i in range(len(inputs))]
     made = [
         None if info is None else _column([row.outputs[o] for row in rows], grid, layouts)
         for o, info in enumerate(outputs)
     ]
-    tensors = [*zip(columns, inputs, strict=True), *zip(made, outputs, strict=True)]
-    known = [(column, info) for column, info in tensors if column is not None and info is not None]
-    keep = np.ones(len(grid), bool)
-    for column, _ in known:
-        keep &= column >= 0
-    keep &= _one_local_form(rows, grid)
-    fits = _Fits(rows, layouts)
-    for c in np.flatnonzero(keep & fits.ask(grid)).tolist():
-        keep[c] = all(fits(grid[c], column[c], info.shape) for column, info in known)
-    kept = np.flatnonzero(keep)
-    kept = kept[_first_of_each([column[kept] for column, _ in known])]
+    kept = _first_of_each([column for column in (*columns, *made) if column is not None])
     return Choices(
         grid[kept],
         tuple(rows),
@@ -129,40 +118,10 @@ def _column(placements: Sequence[Placement | None], grid: np.ndarray, layouts: L
     """The number of the layout that each combination gives one tensor."""
     kinds: dict[Any, int] = {}
     codes = np.array([kinds.setdefault(p, len(kinds)) for p in placements])
-    options = list(kinds)
-    table = np.full((len(options),) * grid.shape[1], -1)
-    used = [sorted(set(codes[np.unique(grid[:, axis])].tolist())) for axis in range(grid.shape[1])]
-    for chosen in product(*used):
-        table[chosen] = layouts.number(tuple(options[code] for code in chosen))
-    return table[tuple(codes[grid[:, axis]] for axis in range(grid.shape[1]))]
-
-
-def _one_local_form(rows: Sequence[Row], grid: np.ndarray) -> np.ndarray:
-    """A call runs by one local form at most: combinations of several are out."""
-    forms: dict[str | None, int] = {None: 0}
-    codes = np.array([forms.setdefault(row.local, len(forms)) for row in rows])[grid]
-    most = codes.max(axis=1)
-    return ((codes == 0) | (codes == most[:, None])).all(axis=1)
-
-
-class _Fits:
-    """Whether the pieces of a tensor are such as the rows want: even ones, or none empty."""
-
-    def __init__(self, rows: Sequence[Row], layouts: Layouts) -> None:
-        self.shards = [row.shards for row in rows]
-        self.asks = np.array([shards != "any" for shards in self.shards])
-        self.layouts = layouts
-        self._known: dict[Any, bool] = {}
-
-    def ask(self, grid: np.ndarray) -> np.ndarray:
-        return self.asks[grid].any(axis=1)
-
-    def __call__(self, chosen: np.ndarray, number: int, shape: Shape) -> bool:
-        shards = tuple(self.shards[row] for row in chosen)
-        key = shards, number, shape
-        if key not in self._known:
-            self._known[key] = sizes_fit(self.layouts.all[number], shards, shape)
-        return self._known[key]
+    options, size = list(kinds), (len(kinds),) * grid.shape[1]
+    different, back = np.unique(np.ravel_multi_index(tuple(codes[grid].T), size), return_inverse=True)
+    lines = np.stack(np.unravel_index(different, size), axis=1).tolist()
+    return np.array([layouts.number(tuple([options[code] for code in line])) for line in lines])[back]
 
 
 def _first_of_each(columns: Sequence[np.ndarray]) -> np.ndarray:

@@ -18,7 +18,8 @@ from ._rows import Offers
 from ._summary import describe_move, time_text
 
 if TYPE_CHECKING:
-    from ._plan import Choice, Plan
+    from ..expansion import Choice
+    from ._plan import Plan
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..expansion import Choice
 from ..files import read_document, write_text
 from ..graph import Graph, Ref
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
 from ..placements import Row
-from ._plan import Choice, Copy, Plan
+from ._plan import Copy, Plan
 
 FORMAT = "shardwise.plan/1"
 

@@ -11,6 +11,7 @@ import numpy as np
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import UsageError, require_given
+from ..expansion import Choice
 from ..graph import Graph, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
@@ -22,7 +23,7 @@ from ._explain import all_considered
 from ._fold import Folded, fold
 from ._items import UNIT, CopyItem, Items
 from ._pins import Pin, Pins
-from ._plan import Choice, Copy, Plan
+from ._plan import Copy, Plan
 from ._prices import Optimizer
 from ._rows import Offers
 from ._summary import bytes_text

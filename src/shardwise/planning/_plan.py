@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import require, require_given
+from ..expansion import Choice
 from ..files import path_of
 from ..graph import Graph, Ref
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
-from ..placements import Row
 from ._evaluate import Cost, evaluate
 from ._schedule import Schedule, schedule
 
@@ -24,34 +24,6 @@ def require_plan(plan: object, function: str) -> None:
     made = "shardwise.plan(model, args, mesh='dp=2,tp=2')"
     require_given(plan, function, "a plan", f"shardwise.{function}(model, args, plan={made})")
     require(plan, Plan, "plan", "a Plan, such as shardwise.plan makes or Plan.load reads")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One row per mesh axis, and where the rows come from: `book`, `discovered` or `replicated`."""
-
-    mesh: Mesh
-    rows: tuple[Row, ...]
-    source: str = "book"
-
-    @cached_property
-    def input_layouts(self) -> tuple[Layout, ...]:
-        columns = zip(*(row.inputs for row in self.rows), strict=True)
-        return tuple(Layout(self.mesh, placed) for placed in columns)
-
-    @cached_property
-    def output_layouts(self) -> tuple[Layout | None, ...]:
-        """None for an output that the call does not return."""
-        columns = zip(*(row.outputs for row in self.rows), strict=True)
-        return tuple(None if placed[0] is None else Layout(self.mesh, placed) for placed in columns)
-
-    @property
-    def local(self) -> str | None:
-        """The local form that the call needs, the same on every axis that needs one."""
-        return next((row.local for row in self.rows if row.local is not None), None)
-
-    def __str__(self) -> str:
-        return "; ".join(f"{name}: {row}" for name, row in zip(self.mesh.names, self.rows, strict=True))
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..expansion import expand
+from ..expansion import Choice, is_valid
 from ..graph import Graph, Node
 from ..layout import Layout
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..placements import Row, parse_placement, shard
-from ._plan import Choice, Plan
+from ._plan import Plan
 from ._rows import Offers
 
 
@@ -53,27 +53,12 @@ def _random_choice(
 ) -> Choice:
     plain = next(row for row in rows if row.is_replicated)
     found = [row for row in rows if not row.is_replicated]
+    inputs = [graph.tensor(ref).shape for ref in node.inputs]
+    outputs = [None if info is None else info.shape for info in node.outputs]
     for _ in range(8):
         if not found or rng.random() < replicated:
             break
-        chosen = [rng.choice([*found, plain]) for _ in mesh.shape]
-        filled = _if_valid(graph, node, mesh, chosen)
-        if filled is not None:
-            return Choice(mesh, filled)
+        choice = Choice(mesh, tuple(rng.choice([*found, plain]) for _ in mesh.shape))
+        if is_valid(choice, inputs, outputs):
+            return choice
     return Choice(mesh, (plain,) * mesh.ndim, "replicated")
-
-
-def _if_valid(graph: Graph, node: Node, mesh: Mesh, chosen: Sequence[Row]) -> tuple[Row, ...] | None:
-    """The rows as they are on the mesh, if they go together for the sizes of the node."""
-    shapes = [graph.tensor(ref).shape for ref in node.inputs]
-    outputs = [None if info is None else info.shape for info in node.outputs]
-    wanted = [Layout.replicated(mesh)] * len(shapes)
-    found = expand(
-        list(dict.fromkeys(chosen)),
-        mesh,
-        wanted,
-        shapes,
-        outputs=outputs,
-        allow=lambda axis, row: row == chosen[axis],
-    )
-    return found[0].rows if found else None

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..expansion import Choice
 from ..graph import Node, Ref
 from ..layout import Layout
 from ..redistribution import Plan as Change
 from ..redistribution import Prices
 
 if TYPE_CHECKING:
-    from ._plan import Choice, Plan
+    from ._plan import Plan
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Call:
     """A node run on the local pieces of `inputs`. `dead` are the values that nothing uses afterwards."""
 
     node: Node
-    choice: "Choice"
+    choice: Choice
     inputs: tuple[Value, ...]
     outputs: tuple[Value | None, ...]
     dead: tuple[Value, ...] = ()

@@ -1,0 +1,187 @@
+"""`Choice`: one row per mesh axis for a call, and which rows may be chosen together.
+
+A row is a claim about one axis. What must be true of the rows of all axes together is a list of conditions, each seen
+through what every row says about it: its placement of one tensor, the local form that it needs. Nothing else in
+Shardwise decides whether rows combine.
+"""
+
+import math
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import Any
+
+import numpy as np
+from torch.distributed.tensor.placement_types import Placement
+
+from ..layout import Layout, mixes_partials
+from ..mesh import Mesh
+from ..placements import Row, is_partial, is_shard
+
+Shape = Sequence[int]
+Placed = Sequence[Placement | None]  # of one tensor, by each row
+Tensor = tuple[Placed, tuple[int, ...] | None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One row per mesh axis, and where the rows come from: `book`, `discovered` or `replicated`."""
+
+    mesh: Mesh
+    rows: tuple[Row, ...]
+    source: str = "book"
+
+    @cached_property
+    def input_layouts(self) -> tuple[Layout, ...]:
+        columns = zip(*(row.inputs for row in self.rows), strict=True)
+        return tuple(Layout(self.mesh, placed) for placed in columns)
+
+    @cached_property
+    def output_layouts(self) -> tuple[Layout | None, ...]:
+        """None for an output that the call does not return."""
+        columns = zip(*(row.outputs for row in self.rows), strict=True)
+        return tuple(None if placed[0] is None else Layout(self.mesh, placed) for placed in columns)
+
+    @property
+    def local(self) -> str | None:
+        """The local form that the call needs, the same on every axis that needs one."""
+        return next((row.local for row in self.rows if row.local is not None), None)
+
+    def __str__(self) -> str:
+        return "; ".join(f"{name}: {row}" for name, row in zip(self.mesh.names, self.rows, strict=True))
+
+
+def is_valid(choice: Choice, inputs: Sequence[Shape], outputs: Sequence[Shape | None] = ()) -> bool:
+    """True if the rows of a choice hold together for a call with tensors of these shapes.
+
+    >>> mean = Choice(Mesh.parse("dp=2,tp=2"), (Row.parse("S(0) -> P(avg)", "even"),) * 2)
+    >>> is_valid(mean, [(8, 3)], [(3,)]), is_valid(mean, [(6, 3)], [(3,)])
+    (True, False)
+    """
+    return Combinations(choice.rows, choice.mesh, inputs, outputs).holds(range(len(choice.rows)))
+
+
+@dataclass(frozen=True)
+class _Condition:
+    """What must be true of several axes together: `holds` is given what the row of each axis says about it."""
+
+    says: Sequence[Hashable]
+    holds: Callable[[tuple[Any, ...]], bool]
+
+
+class Combinations:
+    """Which combinations of rows, one per mesh axis, are valid for a call. Rows are meant by their numbers.
+
+    `inputs` and `outputs` are the shapes of its tensors, None for an output that it does not return; outputs whose
+    shapes are not given are judged by their placements alone.
+    """
+
+    def __init__(
+        self, rows: Sequence[Row], mesh: Mesh, inputs: Sequence[Shape], outputs: Sequence[Shape | None] = ()
+    ) -> None:
+        self.mesh = mesh
+        tensors = [([row.inputs[i] for row in rows], tuple(shape)) for i, shape in enumerate(inputs)]
+        made: list[Tensor] = []
+        for o in range(len(rows[0].outputs)):
+            shape = outputs[o] if o < len(outputs) else None
+            made.append(([row.outputs[o] for row in rows], None if shape is None else tuple(shape)))
+        needs = [row.shards for row in rows]
+        if set(needs) != {"any"} and _always_divide([*tensors, *made], mesh.ranks):
+            needs = ["any"] * len(rows)
+        self.conditions = [
+            _Condition(_said(placed, needs), partial(_can_lie, mesh, shape))
+            for placed, shape in (*tensors, *made)
+            if not _always_lies(placed, needs, shape)
+        ]
+        if len({row.local for row in rows} - {None}) > 1:
+            self.conditions.append(_Condition([row.local for row in rows], _is_one_form))
+
+    def holds(self, chosen: Sequence[int]) -> bool:
+        """True if a combination is valid; of rows for the first axes alone, if a valid one may begin with them."""
+        return all(
+            condition.holds(tuple([condition.says[row] for row in chosen])) for condition in self.conditions
+        )
+
+    def among(self, grid: np.ndarray) -> np.ndarray:
+        """The positions of the valid ones among many combinations, one a line."""
+        kept = np.arange(len(grid))
+        for condition in self.conditions:
+            known: dict[Hashable, int] = {}
+            codes = np.array([known.setdefault(said, len(known)) for said in condition.says])
+            said, size = list(known), (len(known),) * self.mesh.ndim
+            flat = np.ravel_multi_index(tuple(codes[grid[kept]].T), size)
+            different, back = np.unique(flat, return_inverse=True)
+            lines = np.stack(np.unravel_index(different, size), axis=1).tolist()
+            holds = np.array([condition.holds(tuple([said[code] for code in line])) for line in lines], bool)
+            kept = kept[holds[back]]
+        return kept
+
+
+def _always_divide(tensors: Sequence[Tensor], ranks: int) -> bool:
+    """True if every dim divides by the whole mesh, so that no row can need more."""
+    evenly = all(size and size % ranks == 0 for _, shape in tensors for size in shape or ())
+    return evenly and not any(hasattr(p, "split_factor") for placed, _ in tensors for p in placed)
+
+
+def _always_lies(placed: Placed, needs: Sequence[str], shape: tuple[int, ...] | None) -> bool:
+    """True if nothing can be wrong with a tensor, whichever rows are chosen."""
+    reductions, missing = set(), 0
+    for placement, need in zip(placed, needs, strict=True):
+        if placement is None:
+            missing += 1
+        elif is_partial(placement):
+            reductions.add(placement.reduce_op)
+        elif shape is not None and is_shard(placement) and (need != "any" or placement.dim >= len(shape)):
+            return False
+    return len(reductions) < 2 and missing in (0, len(placed))
+
+
+def _said(placed: Sequence[Placement | None], needs: Sequence[str]) -> list[tuple[Placement | None, str]]:
+    """What each row says about one tensor: its placement, and the shards that it needs where it shards it."""
+    return [
+        (p, need if p is not None and is_shard(p) else "any") for p, need in zip(placed, needs, strict=True)
+    ]
+
+
+@lru_cache(maxsize=1 << 16)
+def _can_lie(
+    mesh: Mesh, shape: tuple[int, ...] | None, said: tuple[tuple[Placement | None, str], ...]
+) -> bool:
+    """True if a tensor has a layout with these placements on the first axes or all of them, and each dim is cut as the
+    rows that shard it need it, by all axes on that dim together."""
+    placements = tuple([placement for placement, _ in said if placement is not None])
+    if len(placements) < len(said):
+        return not placements  # an output is returned on all axes or on none
+    if mixes_partials(placements):
+        return False
+    if shape is None:
+        return True
+    needs: dict[int, set[str]] = {}
+    for placement, (_, need) in zip(placements, said, strict=True):
+        if is_shard(placement):
+            needs.setdefault(placement.dim, set()).add(need)
+    if any(dim >= len(shape) for dim in needs):
+        return False
+    if all(need == {"any"} for need in needs.values()):
+        return True
+    if len(placements) < mesh.ndim:
+        return all(_may_divide(mesh, placements, dim, shape[dim], need) for dim, need in needs.items())
+    layout = Layout(mesh, placements)
+    return all(
+        ("even" not in need or layout.divides_dim(dim, shape[dim]))
+        and ("nonempty" not in need or layout.fills_dim(dim, shape[dim]))
+        for dim, need in needs.items()
+    )
+
+
+def _may_divide(
+    mesh: Mesh, placements: Sequence[Placement], dim: int, size: int, need: Collection[str]
+) -> bool:
+    """False if the first axes alone cut a dim finer than their rows allow."""
+    pieces = math.prod(mesh.shape[axis] for axis, p in enumerate(placements) if is_shard(p) and p.dim == dim)
+    return not ("even" in need and size % pieces) and not ("nonempty" in need and size < pieces)
+
+
+def _is_one_form(forms: tuple[str | None, ...]) -> bool:
+    """A call runs by one local form at most."""
+    return len({form for form in forms if form is not None}) < 2
