@@ -80,12 +80,12 @@ def _plan_one(task: dict) -> None:
     plan = planner.plan({}, gap=task["gap"], time_limit=task["time_limit"])
     spent = planner.seconds
     own = spent["choices"] + spent["problem"] + spent["solve"]
-    gap = 1 - plan.options["bound"] / plan.cost.seconds
+    gap = 1 - plan.bound / plan.cost.seconds
     numbers = [len(graph.nodes), planner.most_choices]
     numbers += [captured, spent["choices"], spent["problem"], spent["solve"], own, spent["baselines"], gap]
     numbers.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
     plans = [("this plan", plan.cost.seconds, plan.cost.peak)]
-    plans += [(name, b["seconds"], b["peak"]) for name, b in plan.options["baselines"].items() if b]
+    plans += [(name, b.seconds, b.peak) for name, b in plan.baselines.items() if b]
     lines = [(n, s, peak / 1e9, "yes" if peak <= planner.memory else "no") for n, s, peak in plans]
     unfolded = None
     if task["unfolded"]:
@@ -93,9 +93,9 @@ def _plan_one(task: dict) -> None:
         whole = planner.plan({}, alike=False, gap=task["gap"], time_limit=task["time_limit"], compare=False)
         unfolded = (
             f"{task['layers']} layers on {task['mesh']}, each deciding for itself: "
-            f"{whole.cost.seconds:.3f} s, bound {whole.options['bound']:.3f} s, in "
+            f"{whole.cost.seconds:.3f} s, bound {whole.bound:.3f} s, in "
             f"{time.process_time() - begun:.1f} CPU seconds more; sharing choices loses at most "
-            f"{1 - whole.options['bound'] / plan.cost.seconds:.2%}."
+            f"{1 - whole.bound / plan.cost.seconds:.2%}."
         )
     print(json.dumps({"numbers": numbers, "plans": lines, "unfolded": unfolded}))
 

@@ -135,7 +135,7 @@ def test_16_and_19_every_node_gets_a_choice_and_no_baseline_is_cheaper(name, mes
     assert list(tried) == ["data parallel", "FSDP", "tensor parallel", *["FSDP x TP"] * (mesh != "d=4")]
     for baseline in tried.values():
         assert 0 < plan.cost.seconds <= baseline.cost.seconds * (1 + GAP)
-    assert plan.options["bound"] <= plan.cost.seconds * (1 + 1e-6)
+    assert plan.bound <= plan.cost.seconds * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -208,7 +208,7 @@ def test_on_two_axes_a_block_completes_one_sum_each_way_as_megatron_does(name, m
     plan = sw.plan(model, (x,), mesh="dp=2,tp=4", cluster=cluster_with(400e9), optimizer="none", pin=pins)
     blocks = 2 if name == "block" else 1
     assert [reductions(plan, phase, "tp") for phase in ("forward", "backward")] == [blocks, blocks]
-    assert plan.cost.seconds <= plan.options["baselines"]["tensor parallel"]["seconds"]
+    assert plan.cost.seconds <= plan.baselines["tensor parallel"].seconds
 
 
 def test_an_mlp_is_data_parallel_when_the_batch_is_large_and_weights_are_small(make_mlp):

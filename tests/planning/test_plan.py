@@ -47,6 +47,8 @@ def test_a_plan_survives_json(best, tmp_path):
     best.save(tmp_path / "plan.json")
     again = sw.Plan.load(tmp_path / "plan.json")
     assert again == sw.Plan.from_json(json.loads(json.dumps(best.to_json())))
+    for name in ("optimizer", "memory", "pins", "bound", "baselines"):
+        assert getattr(again, name) == getattr(best, name) is not None
     assert again.cost == best.cost
     assert "->" in again.diff(best) and "\n" not in again.diff(best)  # the two times, and no difference
 
@@ -98,14 +100,14 @@ def test_the_cost_is_the_sum_of_its_parts(best):
 
 def test_layers_that_look_alike_cost_as_much_as_layers_on_their_own(graph, best):
     each = plan_graph(graph, alike=False, gap=0.0, **OPTIONS)
-    assert each.options["bound"] <= best.cost.seconds <= each.cost.seconds * 1.01
+    assert each.bound <= best.cost.seconds <= each.cost.seconds * 1.01
 
 
 def test_less_memory_is_kept_to_and_costs_no_less(graph, best):
     limit = int(0.97 * best.cost.peak)
     tight = plan_graph(graph, memory=limit, compare=False, time_limit=10, **OPTIONS)
     assert tight.cost.peak <= limit
-    assert tight.cost.seconds >= best.options["bound"]
+    assert tight.cost.seconds >= best.bound
 
 
 def test_too_little_memory_is_refused_with_what_would_do(graph):
@@ -120,6 +122,21 @@ def test_what_is_explained_is_what_was_chosen(best):
     [chosen] = [entry for entry in considered if entry.chosen]
     assert chosen.rows == str(best.choices["mm"])
     assert chosen.seconds <= considered[0].seconds * (1 + 1e-6)  # no single change makes it cheaper
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"memory": "80GB"}, "the plan's memory is '80GB': give a number of bytes"),
+        ({"bound": []}, "the plan's bound is of type list: give a number of seconds"),
+        ({"optimizer": 3}, "the plan's optimizer is 3: give a name"),
+        ({"baselines": {"FSDP": {"peak": 3}}}, "the plan lacks 'compute'"),
+    ],
+)
+def test_damaged_options_are_named(best, options, sentence):
+    document = best.to_json()
+    with pytest.raises(sw.UsageError, match=f"^{sentence}"):
+        sw.Plan.from_json({**document, "options": {**document["options"], **options}})
 
 
 @pytest.mark.parametrize("kind", ["input", "output", "copy", "call"])
@@ -213,13 +230,13 @@ def test_an_operator_without_rows_is_replicated_and_named():
 def test_a_plan_keeps_what_its_baselines_cost(graph, best):
     planner = Planner(graph, best.mesh, best.cluster)
     tried = planner.baselines(Pins(planner.mesh))
-    kept = best.options["baselines"]
-    assert {name: line["seconds"] for name, line in kept.items()} == {
+    kept = best.baselines
+    assert {name: line.seconds for name, line in kept.items()} == {
         name: made.cost.seconds for name, made in tried.items()
     }
     assert list(kept) == ["data parallel", "FSDP", "tensor parallel", "FSDP x TP"]
     alone = planner.plan({}, compare=False)
-    assert all(alone.cost.seconds <= line["seconds"] * (1 + GAP) for line in kept.values())
+    assert all(alone.cost.seconds <= line.seconds * (1 + GAP) for line in kept.values())
 
 
 def test_a_baseline_that_beats_a_search_cut_short_is_the_plan(graph, monkeypatch):
@@ -228,9 +245,9 @@ def test_a_baseline_that_beats_a_search_cut_short_is_the_plan(graph, monkeypatch
     poor = max(tried, key=lambda made: made.cost.seconds)
     monkeypatch.setattr(planner, "_within_memory", lambda *_: poor)
     made = planner.plan({})
-    cheapest = min(made.options["baselines"].values(), key=lambda line: line["seconds"])
-    assert made.cost.seconds == cheapest["seconds"] < poor.cost.seconds
-    assert made.options["bound"] == poor.options["bound"]
+    cheapest = min(made.baselines.values(), key=lambda line: line.seconds)
+    assert made.cost.seconds == cheapest.seconds < poor.cost.seconds
+    assert made.bound == poor.bound
 
 
 def test_in_data_parallelism_calls_see_whole_weights(graph):

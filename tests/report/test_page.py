@@ -52,10 +52,10 @@ def test_it_shows_the_numbers_of_the_plan(open_page, stack):
     assert time_text(stack.cost.seconds) in about
     assert bytes_text(stack.cost.peak) in about
     step = page.locator("#step").inner_text()
-    for name, line in stack.options["baselines"].items():
+    for name, line in stack.baselines.items():
         assert name in step
-        assert time_text(line["seconds"]) in step
-    assert f"limit {bytes_text(stack.options['memory'])}" in page.locator("#memory").text_content()
+        assert time_text(line.seconds) in step
+    assert f"limit {bytes_text(stack.memory)}" in page.locator("#memory").text_content()
 
 
 def test_lines_are_built_when_they_are_unfolded(open_page):

@@ -5,7 +5,7 @@ from ._explain import Considered, Explainer
 from ._items import pattern
 from ._make import GAP, Planner, plan, plan_graph
 from ._pins import Pin
-from ._plan import Copy, Plan, require_plan
+from ._plan import BaselineCost, Copy, Plan, require_plan
 from ._random import random_plan
 from ._rows import Offers
 from ._schedule import Call, Move, Schedule, Value
@@ -13,6 +13,7 @@ from ._summary import bytes_text, time_text
 
 __all__ = [
     "GAP",
+    "BaselineCost",
     "Call",
     "Considered",
     "Copy",

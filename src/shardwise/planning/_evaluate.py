@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..graph import Ref, TensorInfo, is_view
 from ._choices import Layouts
-from ._prices import Optimizer, compute_seconds, kernel_kind, scratch_bytes, with_shapes
+from ._prices import OptimizerCost, compute_seconds, kernel_kind, scratch_bytes, with_shapes
 from ._rows import described, signature
 from ._schedule import Call, Entry, Value
 
@@ -63,7 +63,7 @@ class _Evaluation:
         self.plan = plan
         self.layouts = Layouts(plan.mesh)
         self.schedule = plan.schedule
-        self.optimizer = Optimizer.of(plan.options.get("optimizer", "none"))
+        self.optimizer = OptimizerCost.of(plan.optimizer)
         self.numbers = {value: self.layouts.of(layout) for value, layout in self.schedule.layouts.items()}
         self._seconds: dict[object, float] = {}
 

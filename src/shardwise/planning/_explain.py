@@ -13,7 +13,7 @@ from ..layout import Layout
 from ._choices import Layouts
 from ._items import UNIT, CopyItem, Item, Items
 from ._pins import Pins
-from ._prices import Optimizer
+from ._prices import OptimizerCost
 from ._rows import Offers
 from ._summary import describe_move, time_text
 
@@ -74,8 +74,8 @@ class Explainer:
     def __init__(self, plan: "Plan") -> None:
         self.plan = plan
         self.layouts = Layouts(plan.mesh)
-        pins = Pins(plan.mesh, plan.options.get("pins", {}))
-        optimizer = Optimizer.of(plan.options.get("optimizer", "none"))
+        pins = Pins(plan.mesh, plan.pins)
+        optimizer = OptimizerCost.of(plan.optimizer)
         self.items = Items(plan.graph, self.layouts, plan.cluster, Offers(plan.graph), optimizer, pins)
         self.chosen = [self._choice_of(place) for place in range(len(self.items.all))]
         self.ties: list[list[tuple[np.ndarray, int]]] = [[] for _ in self.items.all]

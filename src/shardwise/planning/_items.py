@@ -19,7 +19,7 @@ from ..solver import FORBIDDEN
 from ._baselines import Restriction
 from ._choices import Choices, Layouts, choices_of
 from ._pins import Named, Pins
-from ._prices import Optimizer, compute_seconds, kernel_kind, with_shapes
+from ._prices import OptimizerCost, compute_seconds, kernel_kind, with_shapes
 from ._rows import Offers, described, signature
 
 UNIT = 1e-13  # seconds that one unit of cost stands for; costs are rounded down, so bounds stay bounds
@@ -71,7 +71,7 @@ class Items:
         layouts: Layouts,
         cluster: Cluster,
         offers: Offers,
-        optimizer: Optimizer,
+        optimizer: OptimizerCost,
         pins: Pins,
         restriction: Restriction | None = None,
         progress: Callable[[int, int], None] | None = None,

@@ -2,16 +2,17 @@
 
 import json
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..expansion import Choice
 from ..files import read_document, write_text
 from ..graph import Graph, Ref
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
 from ..placements import Row
-from ._plan import Copy, Plan
+from ._plan import BaselineCost, Copy, Plan
 
 FORMAT = "shardwise.plan/1"
 
@@ -27,7 +28,13 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "format": FORMAT,
         "mesh": str(plan.mesh),
         "cluster": plan.cluster.to_json(),
-        "options": dict(plan.options),
+        "options": {
+            "optimizer": plan.optimizer,
+            "memory": plan.memory,
+            "pins": {name: pin if isinstance(pin, str) else dict(pin) for name, pin in plan.pins.items()},
+            "bound": plan.bound,
+            "baselines": {name: _of_baseline(cost) for name, cost in plan.baselines.items()},
+        },
         "cost": {
             "seconds": cost.seconds,
             "compute": cost.compute,
@@ -67,7 +74,7 @@ def from_json(document: Any) -> Plan:
                 for name, output, layout, users in document["copies"]
             ),
             tuple(None if text is None else Layout.parse(text, mesh) for text in document["outputs"]),
-            document["options"],
+            **_options(document["options"]),
         )
     except UsageError:
         raise
@@ -75,6 +82,29 @@ def from_json(document: Any) -> Plan:
         raise UsageError(f"the plan lacks {error}") from None
     except (TypeError, AttributeError, ValueError, IndexError) as error:
         raise UsageError(f"the plan is malformed: {error}") from None
+
+
+def _of_baseline(cost: BaselineCost | None) -> dict[str, Any] | None:
+    if cost is None:
+        return None
+    parts = {"compute": cost.compute, "update": cost.update, "communication": dict(cost.communication)}
+    return {"seconds": cost.seconds, "peak": cost.peak, **parts}
+
+
+def _options(document: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a plan that say what it was planned for and what came of it."""
+    optimizer, memory, bound = (document.get(name) for name in ("optimizer", "memory", "bound"))
+    require(optimizer, (str, NoneType), "the plan's optimizer", "a name such as 'adam'")
+    require(memory, (int, NoneType), "the plan's memory", "a number of bytes")
+    require(bound, (int, float, NoneType), "the plan's bound", "a number of seconds")
+    baselines = {
+        name: None
+        if cost is None
+        else BaselineCost(cost["compute"], cost["update"], cost["communication"], cost["peak"])
+        for name, cost in document.get("baselines", {}).items()
+    }
+    given = {"optimizer": optimizer or "none", "memory": memory, "bound": bound}
+    return {**given, "pins": document.get("pins", {}), "baselines": baselines}
 
 
 def save(plan: Plan, path: Path) -> None:

@@ -23,8 +23,8 @@ from ._explain import all_considered
 from ._fold import Folded, fold
 from ._items import UNIT, CopyItem, Items
 from ._pins import Pin, Pins
-from ._plan import Copy, Plan
-from ._prices import Optimizer
+from ._plan import BaselineCost, Copy, Plan
+from ._prices import OptimizerCost
 from ._rows import Offers
 from ._summary import bytes_text
 
@@ -126,7 +126,7 @@ class Planner:
     ) -> None:
         self.graph, self.mesh, self.cluster = graph, mesh, cluster
         self.memory = int(cluster.device.memory) if memory is None else bytes_of(memory)
-        self.optimizer = Optimizer.of(optimizer)
+        self.optimizer = OptimizerCost.of(optimizer)
         self.progress = progress or silent
         self.offers = Offers(graph, alone=mesh.ranks == 1)
         self.layouts = Layouts(mesh)
@@ -153,11 +153,11 @@ class Planner:
         if not compare:
             return best
         tried = self._timed("baselines", lambda: self.baselines(held, gap, time_limit))
-        table = {name: _line(made) for name, made in tried.items()}
+        table = {name: _cost_of(made) for name, made in tried.items()}
         for made in tried.values():
             if made is not None and made.cost.peak <= self.memory and made.cost.seconds < best.cost.seconds:
-                best = replace(made, options={**made.options, "bound": best.options["bound"]})
-        return replace(best, options={**best.options, "baselines": table})
+                best = replace(made, bound=best.bound)
+        return replace(best, baselines=table)
 
     def _within_memory(self, items: Items, pins: Pins, alike: bool, gap: float, time_limit: float) -> Plan:
         # Without the limit the problem is easier by far, and often its best plan fits.
@@ -273,12 +273,10 @@ class Planner:
             choices,
             tuple(copies),
             tuple(outputs),
-            {
-                "optimizer": self.optimizer.name,
-                "memory": self.memory,
-                "bound": bound,
-                "pins": pins.texts,
-            },
+            optimizer=self.optimizer.name,
+            memory=self.memory,
+            pins=pins.texts,
+            bound=bound,
         )
         needed = tuple(copy for copy in copies if copy.layout != made.layout(copy.ref))
         return replace(made, copies=needed)
@@ -290,12 +288,11 @@ class Planner:
         return result
 
 
-def _line(made: Plan | None) -> dict[str, Any] | None:
+def _cost_of(made: Plan | None) -> BaselineCost | None:
     if made is None:
         return None
     cost = made.cost
-    parts = {"compute": cost.compute, "update": cost.update, "communication": cost.communication}
-    return {"seconds": cost.seconds, "peak": cost.peak, **parts}
+    return BaselineCost(cost.compute, cost.update, cost.communication, cost.peak)
 
 
 _AMOUNT = re.compile(r"(\d+\.?\d*(?:e\d+)?)\s*([KMGT]?)(I?)B", re.IGNORECASE)

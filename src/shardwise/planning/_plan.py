@@ -15,6 +15,8 @@ from ..mesh import Cluster, Mesh
 from ._evaluate import Cost, evaluate
 from ._schedule import Schedule, schedule
 
+PinText = str | Mapping[str, str]  # a layout, or placements by axis
+
 if TYPE_CHECKING:
     from ._explain import Considered
 
@@ -36,11 +38,29 @@ class Copy:
 
 
 @dataclass(frozen=True)
+class BaselineCost:
+    """What the best plan of a baseline's kind costs: seconds of a step, and bytes held at its peak."""
+
+    compute: float
+    update: float
+    communication: Mapping[str, float]
+    peak: int
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.update + sum(self.communication.values())
+
+
+@dataclass(frozen=True)
 class Plan:
     """A graph with a choice for every node.
 
     `inputs` are the layouts of the graph's inputs by name, `outputs` those of its outputs in order (None where
     there is no value). A gradient has the layout of its parameter.
+
+    What it was planned for: the `optimizer`, the `memory` that each device may use, in bytes, and the `pins`, as text.
+    What came of it: `bound`, the seconds below which no plan can be, and the `baselines` that it was compared with, by
+    name (None for one that the pins rule out).
     """
 
     graph: Graph
@@ -50,7 +70,11 @@ class Plan:
     choices: Mapping[str, Choice]
     copies: tuple[Copy, ...]
     outputs: tuple[Layout | None, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: str = "none"
+    memory: int | None = None
+    pins: Mapping[str, PinText] = field(default_factory=dict)
+    bound: float | None = None
+    baselines: Mapping[str, BaselineCost | None] = field(default_factory=dict)
 
     @cached_property
     def schedule(self) -> Schedule:

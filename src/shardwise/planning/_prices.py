@@ -89,7 +89,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class OptimizerCost:
     """What an optimizer keeps beside a parameter (copies of it in its dtype), and whether it keeps it in float32."""
 
     name: str
@@ -97,7 +97,7 @@ class Optimizer:
     master: bool = False
 
     @classmethod
-    def of(cls, name: str) -> "Optimizer":
+    def of(cls, name: str) -> "OptimizerCost":
         """From `none`, `sgd`, `momentum` or `adam`, with `+master` for a copy of the weights in float32."""
         base, _, extra = str(name).partition("+")
         states = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}

@@ -20,7 +20,7 @@ def summary(plan: "Plan", most: int = 10) -> str:
 
 
 def _lines(plan: "Plan", most: int) -> Iterator[str]:
-    cost, options = plan.cost, plan.options
+    cost = plan.cost
     yield f"{plan.graph.name} on mesh {plan.mesh} of {plan.cluster.name}: {time_text(cost.seconds)} a step"
     yield ""
     parts = {"compute": cost.compute, "optimizer": cost.update, **cost.communication}
@@ -30,9 +30,8 @@ def _lines(plan: "Plan", most: int) -> Iterator[str]:
             yield f"  {name:<16} {time_text(seconds):>10}  {seconds / cost.seconds:>6.1%}  {bar}"
     for axis, sent in cost.bytes_per_axis.items():
         yield f"  over {axis:<11} {bytes_text(sent):>10} a device and step"
-    limit = options.get("memory")
     yield ""
-    allowed = f" of {bytes_text(limit)}" if limit else ""
+    allowed = f" of {bytes_text(plan.memory)}" if plan.memory is not None else ""
     yield f"  memory           {bytes_text(cost.peak):>10}{allowed} at its peak, {bytes_text(cost.lasting)} throughout"
     yield f"  over the step    {sparkline(cost.held)}"
     yield from _against(plan)
@@ -41,20 +40,18 @@ def _lines(plan: "Plan", most: int) -> Iterator[str]:
 
 
 def _against(plan: "Plan") -> Iterator[str]:
-    limit = plan.options.get("memory")
     yield ""
     yield f"  {'':<18}{'step':>12}{'memory':>12}"
     rows = [("this plan", plan.cost.seconds, plan.cost.peak)]
-    for name, line in (plan.options.get("baselines") or {}).items():
-        if line is not None:
-            rows.append((name, line["seconds"], line["peak"]))
+    for name, cost in plan.baselines.items():
+        if cost is not None:
+            rows.append((name, cost.seconds, cost.peak))
     for name, seconds, peak in rows:
-        note = "  does not fit" if limit and peak > limit else ""
+        note = "  does not fit" if plan.memory is not None and peak > plan.memory else ""
         yield f"  {name:<18}{time_text(seconds):>12}{bytes_text(peak):>12}{note}"
-    bound = plan.options.get("bound")
-    if bound is not None and plan.cost.seconds:
-        short = max(0.0, 1 - bound / plan.cost.seconds)
-        yield f"  {'lower bound':<18}{time_text(bound):>12}{'':>12}  at most {short:.2%} can be gained"
+    if plan.bound is not None and plan.cost.seconds:
+        short = max(0.0, 1 - plan.bound / plan.cost.seconds)
+        yield f"  {'lower bound':<18}{time_text(plan.bound):>12}{'':>12}  at most {short:.2%} can be gained"
 
 
 def _dearest(plan: "Plan", most: int) -> Iterator[str]:

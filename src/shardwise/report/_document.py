@@ -4,7 +4,7 @@ Whatever repeats (layouts, shapes, rows, choices that were considered) is listed
 that a plan of nine thousand calls stays a few megabytes and the page can build what is unfolded, when it is unfolded.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from math import isinf
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,8 @@ class _Document:
             "notes": self.notes,
             "cost": self._cost(),
             "against": list(self._against()),
-            "limit": plan.options.get("memory"),
-            "bound": plan.options.get("bound"),
+            "limit": plan.memory,
+            "bound": plan.bound,
             "held": self._held(),
             "tree": tree(plan.graph.name, self.modules.all, inputs, entries),
             "inputs": inputs,
@@ -102,16 +102,12 @@ class _Document:
         }
 
     def _against(self) -> Iterator[dict[str, Any]]:
-        for name, line in (self.plan.options.get("baselines") or {}).items():
-            if line is None:
+        for name, cost in self.plan.baselines.items():
+            if cost is None:
                 yield {"name": name, "seconds": None}
             else:
-                parts = (
-                    _parts(line["compute"], line["update"], line["communication"])
-                    if "compute" in line
-                    else None
-                )
-                yield {"name": name, "seconds": line["seconds"], "peak": line["peak"], "parts": parts}
+                parts = _parts(cost.compute, cost.update, cost.communication)
+                yield {"name": name, "seconds": cost.seconds, "peak": cost.peak, "parts": parts}
 
     def _held(self) -> dict[str, Any]:
         """Bytes over time: the largest of each stretch, with the entry at which it is reached."""
@@ -233,7 +229,7 @@ def _nearby(source: str) -> str:
     return source.removeprefix(f"{Path.cwd()}/").rpartition("site-packages/")[2]
 
 
-def _parts(compute: float, update: float, communication: dict[str, float]) -> dict[str, float]:
+def _parts(compute: float, update: float, communication: Mapping[str, float]) -> dict[str, float]:
     return {"compute": compute, "optimizer": update, **communication}
 
 

@@ -4,7 +4,7 @@ from ._emit import Program, emit
 from ._live import with_live_graph
 from ._lower import Lowering, retargeted, whatever_the_strides, with_tensors
 from ._module import Sharded, piece_of, require_same_layout
-from ._optimizers import Optimizer, chosen_optimizer
+from ._optimizers import MakeOptimizer, chosen_optimizer
 from ._parallelize import parallelize
 from ._shard_map import ShardMapped, shard_map
 from ._simulate import Pieces, Simulated, Simulation, difference, plan_pieces, require_planned, simulate
@@ -12,7 +12,7 @@ from ._transfer import transfer, transfer_parcels
 
 __all__ = [
     "Lowering",
-    "Optimizer",
+    "MakeOptimizer",
     "Pieces",
     "Program",
     "ShardMapped",

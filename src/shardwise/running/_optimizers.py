@@ -7,9 +7,9 @@ from torch import Tensor
 
 from ..errors import UsageError
 
-Optimizer = Callable[[Sequence[Tensor]], torch.optim.Optimizer]
+MakeOptimizer = Callable[[Sequence[Tensor]], torch.optim.Optimizer]
 
-OPTIMIZERS: Mapping[str, Optimizer] = {
+OPTIMIZERS: Mapping[str, MakeOptimizer] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     # Adam divides by the size of the gradient: with a smaller epsilon the rounding of a gradient that is nearly zero
     # would become a step of full length.
@@ -17,7 +17,7 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
 }
 
 
-def chosen_optimizer(optimizer: str | Optimizer) -> Optimizer:
+def chosen_optimizer(optimizer: str | MakeOptimizer) -> MakeOptimizer:
     if callable(optimizer):
         return optimizer
     if optimizer not in OPTIMIZERS:

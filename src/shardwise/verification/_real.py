@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from ..dtensor import Recorded, record_collectives
 from ..graph import arguments, as_module
 from ..planning import Plan
-from ..running import Optimizer, Pieces, Sharded, chosen_optimizer, parallelize, piece_of
+from ..running import MakeOptimizer, Pieces, Sharded, chosen_optimizer, parallelize, piece_of
 from ._spawn import on_ranks
 from ._train import Trained, loss_of
 
@@ -61,7 +61,7 @@ def train_on_gloo(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     steps: int,
-    optimizer: str | Optimizer,
+    optimizer: str | MakeOptimizer,
     seed: int,
     build: Callable[[], Any] | None = None,
 ) -> Trained:
@@ -116,7 +116,7 @@ def _train_here(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     steps: int,
-    optimizer: str | Optimizer,
+    optimizer: str | MakeOptimizer,
     seed: int,
 ) -> tuple[Locals, Locals, Locals, list[Recorded], list[Locals]]:
     """What this rank holds in the end: outputs, gradients of the first step, state; what the last step

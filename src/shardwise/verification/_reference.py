@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from ..forms import draw, is_random
 from ..graph import Graph, Node, Ref, arguments, as_module, opened
 from ..planning import Call, Plan
-from ..running import Lowering, Optimizer, Pieces, retargeted, whatever_the_strides, with_tensors
+from ..running import Lowering, MakeOptimizer, Pieces, retargeted, whatever_the_strides, with_tensors
 
 
 @dataclass
@@ -41,7 +41,7 @@ def run_model(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     steps: int,
-    optimizer: Optimizer,
+    optimizer: MakeOptimizer,
 ) -> Run:
     """Steps of the model as it is written. Its weights are left as they are."""
     module, run = as_module(model), Run()
@@ -73,7 +73,7 @@ def run_model(
 
 
 def run_captured(
-    plan: Plan, given: Mapping[str, Any], steps: int, optimizer: Optimizer, seed: int, wide: bool
+    plan: Plan, given: Mapping[str, Any], steps: int, optimizer: MakeOptimizer, seed: int, wide: bool
 ) -> Run:
     """Steps of the captured graph on whole tensors."""
     graph, run = plan.graph, Run()

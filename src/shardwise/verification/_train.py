@@ -9,7 +9,7 @@ import torch
 from ..dtensor import Recorded
 from ..planning import Plan
 from ..progress import Progress, silent
-from ..running import Optimizer, Pieces, Simulated, Simulation, plan_pieces, require_same_layout
+from ..running import MakeOptimizer, Pieces, Simulated, Simulation, plan_pieces, require_same_layout
 
 
 @dataclass
@@ -29,7 +29,7 @@ def train(
     plan: Plan,
     given: Mapping[str, Any],
     steps: int,
-    optimizer: Optimizer,
+    optimizer: MakeOptimizer,
     seed: int = 0,
     wide: bool = False,
     progress: Progress = silent,

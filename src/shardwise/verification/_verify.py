@@ -13,7 +13,7 @@ from ..graph import call_arguments, inputs_of
 from ..planning import Call, Plan, Value, require_plan
 from ..progress import Progress, silent
 from ..running import (
-    Optimizer,
+    MakeOptimizer,
     Pieces,
     Simulation,
     chosen_optimizer,
@@ -37,7 +37,7 @@ def verify(
     *,
     plan: Plan | None = None,
     steps: int = 1,
-    optimizer: str | Optimizer = "sgd",
+    optimizer: str | MakeOptimizer = "sgd",
     double: bool = False,
     backend: str = "simulate",
     seed: int = 0,
@@ -117,7 +117,7 @@ def priced_collectives(plan: Plan, wide: bool = False) -> list[Recorded]:
 
 def predicted_peak(plan: Plan) -> int:
     """The most bytes that the values of a step take at one time by the plan's own account: no optimizer state."""
-    return replace(plan, options={**plan.options, "optimizer": "none"}).cost.peak_of_values
+    return replace(plan, optimizer="none").cost.peak_of_values
 
 
 def first_wrong_node(plan: Plan, given: Mapping[str, Any], seed: int = 0, wide: bool = False) -> str | None:
