@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from shardwise import Mesh
 from shardwise.dtensor import layout_of, record_collectives, use_search
 from shardwise.layout import Layout
-from shardwise.redistribution import plan
+from shardwise.redistribution import cheapest_chain
 
 MESH = Mesh.parse("dp=2,tp=2")
 LAYOUTS = [
@@ -52,7 +52,9 @@ def redistribute(device_mesh):
                 assert layout_of(moved) == wanted
                 piece = wanted.split(tensor)[dist.get_rank()]
                 torch.testing.assert_close(moved.to_local(), piece, msg=f"{source} -> {target} of {shape}")
-                steps = plan(Layout.parse(source, MESH), wanted, shape, cluster="laptop").collectives
+                steps = cheapest_chain(
+                    Layout.parse(source, MESH), wanted, shape, cluster="laptop"
+                ).collectives
                 kinds = ["all_to_all" if step.kind == "permute" else step.kind for step in steps]
                 assert [c.kind for c in seen.collectives] == kinds, (source, target, kinds, seen.collectives)
                 if dist.get_rank() == 0:

@@ -10,7 +10,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from shardwise import Mesh
 from shardwise.dtensor import Recorded, run_step_on_all
 from shardwise.layout import Layout
-from shardwise.redistribution import plan
+from shardwise.redistribution import cheapest_chain
 
 
 def random_layout(rng, mesh, ndim):
@@ -33,7 +33,7 @@ def test_every_change_of_layout_keeps_the_tensor_and_sends_what_was_priced(mesh,
     kinds = set()
     for _ in range(60):
         source, target = (random_layout(rng, mesh, 2) for _ in range(2))
-        change = plan(source, target, shape)
+        change = cheapest_chain(source, target, shape)
         pieces, seen = source.split(tensor), []
         for step in change.steps:
             pieces = run_step_on_all(pieces, step, shape, seen)

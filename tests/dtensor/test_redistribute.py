@@ -12,7 +12,7 @@ from shardwise import Mesh
 from shardwise.dtensor import layout_of, record_collectives, redistribute, use_search
 from shardwise.errors import UsageError
 from shardwise.layout import Layout
-from shardwise.redistribution import plan
+from shardwise.redistribution import cheapest_chain
 
 MESHES = ["d=4", "a=2,b=2", "a=2,b=3", "a=2,b=2,c=2", "a=4,b=2"]
 
@@ -56,7 +56,7 @@ def pieces_of(mode, distributed):
 
 
 def priced(steps, mesh):
-    """The collectives of a plan as they are recorded: a permute is an exchange among all ranks."""
+    """The collectives of a chain as they are recorded: a permute is an exchange among all ranks."""
     return [
         ("all_to_all", step.size, mesh.ranks)
         if step.kind == "permute"
@@ -66,7 +66,7 @@ def priced(steps, mesh):
 
 
 def check(mode, device_mesh, source, target, tensor):
-    expected = plan(source, target, tensor.shape, dtype=tensor.dtype)
+    expected = cheapest_chain(source, target, tensor.shape, dtype=tensor.dtype)
     distributed = place(mode, device_mesh, source, tensor)
     # DTensor's own method refuses to make a tensor partial, which our function does.
     becomes_partial = any(

@@ -157,7 +157,7 @@ def test_what_a_local_run_cannot_have_is_gathered(rule, given, needed, why):
 )
 def test_a_change_is_planned_as_collectives(before, after, kinds):
     change = Reshard(*shardings(before, after))
-    assert [step.kind for step in change.plan((16, 16)).steps] == kinds
+    assert [step.kind for step in change.chain((16, 16)).steps] == kinds
     assert change.is_needed == bool(kinds)
 
 

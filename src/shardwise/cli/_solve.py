@@ -13,7 +13,7 @@ from ._app import Json, app, print_json, timed
 from ._progress import Bars
 
 if TYPE_CHECKING:
-    from ..solver import Problem, Progress, Solution
+    from ..solver import Improvement, Problem, Solution
 
 _ENDING = 0.3  # seconds of the limit, at most, in which the solution is written and the process ends
 
@@ -60,7 +60,7 @@ def solve(
     def left() -> float:
         return max(0.001, deadline - time.monotonic())
 
-    def tell(line: "Progress") -> None:
+    def tell(line: "Improvement") -> None:
         known = "" if line.gap is None else f"  gap {line.gap:.3%}"
         note = "" if line.cost is None else f"best {line.cost:,}{known}"
         progress("searching", limit=left(), note=note)

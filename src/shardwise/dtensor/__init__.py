@@ -5,7 +5,7 @@ from ._install import install, uninstall
 from ._lists import run_step_on_all
 from ._read import Answer, Unanswered, answers, ask, read, registration
 from ._record import Recorded, record_collectives
-from ._redistribute import layout_of, local_of, redistribute, run_plan
+from ._redistribute import layout_of, local_of, redistribute, run_chain
 from ._register import RuleLike, extend, register, registered, unregister
 from ._steps import run_step
 from ._store import default_store
@@ -28,7 +28,7 @@ __all__ = [
     "register",
     "registered",
     "registration",
-    "run_plan",
+    "run_chain",
     "run_step",
     "run_step_on_all",
     "uninstall",

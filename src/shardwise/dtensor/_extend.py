@@ -107,5 +107,5 @@ def _price(schema: OpSchema, answer: OutputSharding) -> float | None:
             assert source.tensor_meta is not None
             shape, itemsize = tuple(source.tensor_meta.shape), source.tensor_meta.dtype.itemsize
             prices = Prices()
-            total += prices.plan(layout_of_spec(source), layout_of_spec(target), shape, itemsize).price
+            total += prices.chain(layout_of_spec(source), layout_of_spec(target), shape, itemsize).price
     return total

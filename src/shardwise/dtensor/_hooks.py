@@ -1,4 +1,4 @@
-"""Where our search and our plans enter DTensor, and how they leave it again.
+"""Where our search and our chains of steps enter DTensor, and how they leave it again.
 
 DTensor expands single-dim strategies in one function and runs redistributions in another. Both are replaced
 while something here is in use, and put back when nothing is; every switch empties DTensor's caches, in which
@@ -29,7 +29,7 @@ from ..placements import Row
 from ..redistribution import Prices
 from ._caches import clear_caches
 from ._propagate import input_specs, metas, rows_of_torch, strategy_from_rows
-from ._redistribute import is_plain, layout_of_spec, run_plan
+from ._redistribute import is_plain, layout_of_spec, run_chain
 
 _torch_expand = sharding_prop._expand_single_dim_strategy_to_mesh
 _torch_redistribute = torch_redistribute.redistribute_local_tensor
@@ -47,7 +47,7 @@ _active: list[Cluster] = []
 
 
 def use_search(*, cluster: Cluster | str = DEFAULT_CLUSTER) -> ExitStack:
-    """Make DTensor choose placements by our search and redistribute by our plans.
+    """Make DTensor choose placements by our search and redistribute by our chains of steps.
 
     Takes effect at once; `with use_search(): ...` ends it with the block, `.close()` on what it returns ends
     it too. Prices are those of `cluster`.
@@ -113,7 +113,7 @@ def _by_rule(schema: OpSchema, specs: list[DTensorSpec], info: RuleInfo, output_
     cluster = _active[-1] if _active else Cluster.of(DEFAULT_CLUSTER)
     outputs = [None if meta is None else tuple(meta.shape) for meta in metas(output_meta)]
     rows = info.rows(schema.args_meta, schema.kwargs_meta, outputs)
-    return strategy_from_rows(schema, specs, rows, output_meta, cluster, runs_plans=bool(_active))
+    return strategy_from_rows(schema, specs, rows, output_meta, cluster, runs_chains=bool(_active))
 
 
 def _by_search(
@@ -123,7 +123,7 @@ def _by_search(
     if found is None or not specs:
         return None
     rows, fits = found
-    return strategy_from_rows(schema, specs, rows, output_meta, _active[-1], runs_plans=True, accept=fits)
+    return strategy_from_rows(schema, specs, rows, output_meta, _active[-1], runs_chains=True, accept=fits)
 
 
 def _redistribute_local_tensor(
@@ -145,5 +145,7 @@ def _redistribute_local_tensor(
     assert meta is not None
     prices = Prices(_active[-1])
     shape = tuple(meta.shape)
-    plan = prices.plan(layout_of_spec(current_spec), layout_of_spec(target_spec), shape, meta.dtype.itemsize)
-    return run_plan(local_tensor, plan, current_spec.mesh, shape)
+    chain = prices.chain(
+        layout_of_spec(current_spec), layout_of_spec(target_spec), shape, meta.dtype.itemsize
+    )
+    return run_chain(local_tensor, chain, current_spec.mesh, shape)

@@ -57,12 +57,12 @@ def strategy_from_rows(
     output_meta: Any,
     cluster: Cluster,
     *,
-    runs_plans: bool,
+    runs_chains: bool,
     accept: Callable[[Choice], bool] | None = None,
 ) -> OpStrategy | None:
     """The cheapest way to run a call, as DTensor wants it; None if the rows hold none.
 
-    `runs_plans` says that redistributions will be run by us; otherwise changes that DTensor's own
+    `runs_chains` says that redistributions will be run by us; otherwise changes that DTensor's own
     redistribution refuses are left out.
     """
     if not specs:
@@ -75,7 +75,7 @@ def strategy_from_rows(
     def allow(axis: int, row: Row) -> bool:
         kept = all(row.outputs[output] == placed[number][axis] for output, number in written)
         return kept and (
-            runs_plans or not any(_refused(p[axis], w) for p, w in zip(placed, row.inputs, strict=True))
+            runs_chains or not any(_refused(p[axis], w) for p, w in zip(placed, row.inputs, strict=True))
         )
 
     try:

@@ -1,4 +1,4 @@
-"""Changing the layout of a DTensor by the cheapest plan, and reading layouts off DTensors."""
+"""Changing the layout of a DTensor by the cheapest chain of steps, and reading layouts off DTensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from ..errors import UsageError, require
 from ..layout import Layout
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
-from ..redistribution import Plan, Prices
+from ..redistribution import Chain, Prices
 from ._steps import run_step
 
 _KNOWN = (Replicate, Shard, _StridedShard, Partial)
@@ -58,7 +58,7 @@ def redistribute(
 
     Unlike `DTensor.redistribute` this runs an all-to-all on gloo too, exchanges whole pieces between ranks
     where that is enough, and makes integers partial exactly. Gradients do not pass through it; inside
-    `use_search()` DTensor's own `redistribute` runs the same plans and has gradients.
+    `use_search()` DTensor's own `redistribute` runs the same steps and has gradients.
     """
     require(tensor, DTensor, "tensor", "a DTensor")
     require(placements, (Layout, str, Sequence), "placements", "a layout such as 'S(0), R'")
@@ -70,10 +70,10 @@ def redistribute(
     else:
         target = Layout(mesh, tuple(placements))
     if not is_plain(tensor._spec):
-        raise UsageError(f"{tensor._spec} cannot be planned: it has placements other than R, S and P")
+        raise UsageError(f"{tensor._spec} cannot be redistributed: it has placements other than R, S and P")
     prices = Prices(cluster)
-    plan = prices.plan(layout_of(tensor), target, tuple(tensor.shape), tensor.dtype.itemsize)
-    local = run_plan(tensor._local_tensor, plan, tensor.device_mesh, tensor.shape)
+    chain = prices.chain(layout_of(tensor), target, tuple(tensor.shape), tensor.dtype.itemsize)
+    local = run_chain(tensor._local_tensor, chain, tensor.device_mesh, tensor.shape)
     return DTensor.from_local(
         local,
         tensor.device_mesh,
@@ -89,8 +89,8 @@ def local_of(tensor: DTensor) -> Tensor:
     return tensor.to_local() if torch.is_grad_enabled() else tensor._local_tensor
 
 
-def run_plan(local: Tensor, plan: Plan, device_mesh: Any, shape: Sequence[int]) -> Tensor:
-    """This rank's part in all steps of a plan."""
-    for step in plan.steps:
+def run_chain(local: Tensor, chain: Chain, device_mesh: Any, shape: Sequence[int]) -> Tensor:
+    """This rank's part in all steps of a chain."""
+    for step in chain.steps:
         local = run_step(local, step, device_mesh, shape)
     return local

@@ -15,8 +15,7 @@ from ..expansion import Choice
 from ..graph import Graph, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
-from ..solver import Progress as Line
-from ..solver import Solution, prepare, solve
+from ..solver import Improvement, Solution, prepare, solve
 from ._baselines import Baseline, Restriction, baselines
 from ._choices import Layouts
 from ._explain import all_considered
@@ -206,7 +205,7 @@ class Planner:
         folded = self._timed("problem", lambda: fold(items, limit, alike=alike, name=self.graph.name))
         stage = "searching" if limit is None else "searching within memory"
 
-        def note(line: Line) -> None:
+        def note(line: Improvement) -> None:
             known = "" if line.gap is None else f"at most {line.gap:.1%} from the best"
             self.progress(stage, limit=time_limit, note=known)
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from ..expansion import Choice
 from ..graph import Node, Ref
 from ..layout import Layout
-from ..redistribution import Plan as Change
-from ..redistribution import Prices
+from ..redistribution import Chain, Prices
 
 if TYPE_CHECKING:
     from ._plan import Plan
@@ -59,7 +58,7 @@ class Move:
 
     source: Value
     target: Value
-    change: Change
+    change: Chain
     dead: tuple[Value, ...] = ()
 
     @property
@@ -156,7 +155,7 @@ class _Scheduler:
             return source
         if target not in self.layouts:
             tensor = self.plan.graph.tensor(source.ref)
-            change = self.prices.plan(self.layouts[source], layout, tensor.shape, tensor.dtype.itemsize)
+            change = self.prices.chain(self.layouts[source], layout, tensor.shape, tensor.dtype.itemsize)
             self.layouts[target] = layout
             self.entries.append(Move(source, target, change))
         return target

@@ -5,7 +5,17 @@ from ._factors import Factor, FactorRule, Kind, TensorFactors
 from ._from_rows import factors_of_call
 from ._language import Template, rule_for
 from ._levels import LEVELS, STAGES, Level
-from ._program import DIRECTIONS, OP_KINDS, Direction, Node, OpKind, Program, Result, Value, kind_of
+from ._program import (
+    DIRECTIONS,
+    OP_KINDS,
+    Direction,
+    Operation,
+    OpKind,
+    Program,
+    ProgramValue,
+    Result,
+    kind_of,
+)
 from ._run import Propagation, propagate
 from ._spmd import LocalRun, Reshard, infer_output_sharding, local_run, reshard_inputs
 from ._trace import Trace
@@ -21,16 +31,16 @@ __all__ = [
     "Kind",
     "Level",
     "LocalRun",
-    "Node",
     "OpKind",
+    "Operation",
     "Program",
+    "ProgramValue",
     "Propagation",
     "Reshard",
     "Result",
     "Template",
     "TensorFactors",
     "Trace",
-    "Value",
     "factors_of_call",
     "infer_output_sharding",
     "kind_of",

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from ..layout import Sharding
 from ..mesh import Mesh
-from ._program import Node, Program
+from ._program import Operation, Program
 from ._state import Axes, Op, State, project
 
 
-def factor_table(node: Node, program: Program, after: Mapping[str, Sharding]) -> str:
+def factor_table(node: Operation, program: Program, after: Mapping[str, Sharding]) -> str:
     assert node.rule is not None  # callers draw operations that have one
     op = Op.of(node.rule, elementwise=False)
     kinds = [f.name if f.kind == "pass_through" else f"{f.name} ({f.kind})" for f in node.rule.factors]

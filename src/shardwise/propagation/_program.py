@@ -25,14 +25,14 @@ DIRECTIONS: tuple[Direction, ...] = ("none", "forward", "backward", "both")
 
 
 @dataclass(frozen=True)
-class Value:
+class ProgramValue:
     name: str
     shape: tuple[int, ...]
     sharding: Sharding
 
 
 @dataclass(frozen=True)
-class Node:
+class Operation:
     """An operation; its inputs and outputs are names of values. Without a rule nothing passes through it."""
 
     op: str
@@ -66,8 +66,8 @@ class Program:
     """
 
     mesh: Mesh
-    values: dict[str, Value] = field(default_factory=dict)
-    nodes: list[Node] = field(default_factory=list)
+    values: dict[str, ProgramValue] = field(default_factory=dict)
+    nodes: list[Operation] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     groups: list[tuple[str, ...]] = field(default_factory=list)
     _made: set[str] = field(default_factory=set, repr=False)
@@ -123,7 +123,7 @@ class Program:
         given, made = ([self._value(value).shape for value in side] for side in (inputs, outputs))
         if rule is not None:
             rule_for(rule, given, made)
-        node = Node(
+        node = Operation(
             op, kind or (kind_of(rule) if rule else "other"), rule, tuple(inputs), tuple(outputs), allowed
         )
         self.nodes.append(node)
@@ -160,7 +160,7 @@ class Program:
         """Return a value, in a sharding of its own."""
         self.results.append(Result(value, self._sharding(sharding, self._value(value).shape)))
 
-    def _value(self, name: str) -> Value:
+    def _value(self, name: str) -> ProgramValue:
         if name not in self.values:
             raise UsageError(
                 f"there is no value {name!r}: the last ones are {', '.join(list(self.values)[-5:])}"
@@ -171,7 +171,7 @@ class Program:
         if name in self.values:
             raise UsageError(f"there is a value {name!r} already")
         require(shape, (tuple, list), f"the shape of {name!r}", "a tuple such as (8, 4)")
-        self.values[name] = Value(name, tuple(shape), self._sharding(sharding, shape))
+        self.values[name] = ProgramValue(name, tuple(shape), self._sharding(sharding, shape))
         return name
 
     def _sharding(self, sharding: Sharding | str | None, shape: Sequence[int]) -> Sharding:

@@ -18,7 +18,7 @@ from ..errors import UsageError
 from ..layout import AxisRef, DimSharding, Layout, Sharding, is_prefix, layouts_of, mixes_partials
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..placements import is_partial, is_replicate, is_shard
-from ..redistribution import Plan, plan
+from ..redistribution import Chain, cheapest_chain
 from ._factors import Factor, FactorRule
 from ._state import Axes, Cell, Op, Projected, State, project, unproject
 
@@ -40,15 +40,15 @@ class Reshard:
     def is_needed(self) -> bool:
         return self.layouts[0] != self.layouts[1]
 
-    def plan(
+    def chain(
         self,
         shape: Sequence[int],
         *,
         dtype: torch.dtype = torch.float32,
         cluster: Cluster | str = DEFAULT_CLUSTER,
-    ) -> Plan:
+    ) -> Chain:
         """The cheapest chain of collectives that does it, for a tensor of this shape."""
-        return plan(*self.layouts, shape, dtype=dtype, cluster=cluster)
+        return cheapest_chain(*self.layouts, shape, dtype=dtype, cluster=cluster)
 
     def __str__(self) -> str:
         return f"{self.before.closed()} -> {self.after}" if self.is_needed else "nothing to do"

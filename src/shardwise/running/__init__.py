@@ -1,6 +1,6 @@
 """Running a plan: simulated ranks, real ranks, and the proof that both equal the unsharded model."""
 
-from ._emit import Program, emit
+from ._emit import RankProgram, emit
 from ._live import with_live_graph
 from ._lower import Lowering, retargeted, whatever_the_strides, with_tensors
 from ._module import Sharded, piece_of, require_same_layout
@@ -14,7 +14,7 @@ __all__ = [
     "Lowering",
     "MakeOptimizer",
     "Pieces",
-    "Program",
+    "RankProgram",
     "ShardMapped",
     "Sharded",
     "Simulated",

@@ -35,7 +35,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Program:
+class RankProgram:
     """What one rank runs. The modules take a seed after the values that their part takes.
 
     Forward gives the values of the graph's outputs and mutations and then those that are saved; backward takes those
@@ -113,13 +113,13 @@ class Parts:
         return tuple(reversed(chosen))
 
 
-def emit(plan: Plan, rank: int, device_mesh: DeviceMesh, device: str | None = None) -> Program:
+def emit(plan: Plan, rank: int, device_mesh: DeviceMesh, device: str | None = None) -> RankProgram:
     """The program of one rank, which must be the one that runs this (its process groups are looked up)."""
     parts = Parts(plan)
     emitter = _Emitter(plan, rank, device_mesh, device)
     forward = emitter.part(parts.forward)
     backward = emitter.part(parts.backward) if plan.graph.training else None
-    return Program(plan, rank, forward, backward, parts)
+    return RankProgram(plan, rank, forward, backward, parts)
 
 
 class _Emitter:

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.utils import _pytree as pytree
 
-from ..dtensor import layout_of, local_of, redistribute, run_plan
+from ..dtensor import layout_of, local_of, redistribute, run_chain
 from ..errors import UsageError
 from ..forms import follows_positions, is_random
 from ..graph import Graph, Input, Ref, arguments, constants
@@ -24,7 +24,7 @@ from ..placements import is_partial
 from ..planning import Plan, Value
 from ..redistribution import Prices
 from ._agree import explained, told_to_others
-from ._emit import Program
+from ._emit import RankProgram
 
 
 class Sharded(nn.Module):
@@ -36,7 +36,7 @@ class Sharded(nn.Module):
 
     def __init__(
         self,
-        program: Program,
+        program: RankProgram,
         device_mesh: DeviceMesh,
         state: Mapping[str, Tensor],
         *,
@@ -204,8 +204,8 @@ class Sharded(nn.Module):
         placements = tuple(replicate if is_partial(p) else p for p in placed.placements)
         layout = Layout(self.plan.mesh, placements, placed.order)
         shape, itemsize = entry.tensor.shape, entry.tensor.dtype.itemsize
-        change = Prices(self.plan.cluster).plan(layout, wanted, shape, itemsize)
-        return run_plan(grads[output], change, self.device_mesh, shape)
+        change = Prices(self.plan.cluster).chain(layout, wanted, shape, itemsize)
+        return run_chain(grads[output], change, self.device_mesh, shape)
 
     def extra_repr(self) -> str:
         return f"plan of {self._graph.name} on {self.plan.mesh}, rank {self.program.rank}"

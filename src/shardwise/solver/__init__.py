@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ._evaluate import Evaluation, evaluate
 from ._prepare import prepare
 from ._problem import FORBIDDEN, Problem, read_problem
-from ._solution import Progress, Shortfall, Solution
+from ._solution import Improvement, Shortfall, Solution
 from ._solve import solve
 from ._threads import in_time
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = [
     "FORBIDDEN",
     "Evaluation",
+    "Improvement",
     "Problem",
-    "Progress",
     "Reduction",
     "Shortfall",
     "Solution",

@@ -27,7 +27,7 @@ class Shortfall:
 
 
 @dataclass(frozen=True)
-class Progress:
+class Improvement:
     """One line of the log: seconds since the call, best cost (None without one), lower bound, peak memory."""
 
     seconds: float
@@ -56,7 +56,7 @@ class Solution:
     bound: int | None
     peak: int | None
     seconds: float
-    log: tuple[Progress, ...] = field(default=(), repr=False)
+    log: tuple[Improvement, ...] = field(default=(), repr=False)
     shortfall: Shortfall | None = None
     reason: str | None = None
 

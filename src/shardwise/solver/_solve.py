@@ -20,7 +20,7 @@ from ._exchange import Exchange, View
 from ._infeasible import shortfall
 from ._prepare import prepare
 from ._problem import Problem
-from ._solution import Progress, Solution
+from ._solution import Improvement, Solution
 from ._threads import Threads, in_time
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def solve(
     max_iterations: int | None = None,
     seed: int = 0,
     workers: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Improvement], None] | None = None,
 ) -> Solution:
     """The cheapest choice per node under the memory limit.
 
@@ -104,7 +104,7 @@ class _Run:
         most_rounds: int | None,
         seed: int,
         workers: int,
-        progress: Callable[[Progress], None] | None,
+        progress: Callable[[Improvement], None] | None,
         gap: float = 0.0,
     ) -> None:
         self.problem, self.begun, self.deadline = problem, begun, deadline
@@ -112,7 +112,7 @@ class _Run:
         self.gap = gap
         self.reduction: Reduction | None = None
         self.exchange: Exchange | None = None
-        self.log: list[Progress] = []
+        self.log: list[Improvement] = []
         self.explain = True
         self.slowest_check = 0.0
 
@@ -218,9 +218,9 @@ class _Run:
         if cost is not None and (last is None or last.cost != cost):
             assert view.choice is not None
             peak = self._checked(view.choice)[1].peak
-        self._add(Progress(time.monotonic() - self.begun, cost, bound, peak))
+        self._add(Improvement(time.monotonic() - self.begun, cost, bound, peak))
 
-    def _add(self, line: Progress) -> None:
+    def _add(self, line: Improvement) -> None:
         self.log.append(line)
         if self.progress is not None:
             self.progress(line)
@@ -235,7 +235,7 @@ class _Run:
         if view.proven or (bound is not None and bound >= checked.cost):
             bound = checked.cost
         if not self.log or self.log[-1].cost != checked.cost or self.log[-1].bound != bound:
-            self._add(Progress(time.monotonic() - self.begun, checked.cost, bound, checked.peak))
+            self._add(Improvement(time.monotonic() - self.begun, checked.cost, bound, checked.peak))
         status = "optimal" if bound == checked.cost else "feasible"
         seconds = time.monotonic() - self.begun
         return Solution(status, choices, checked.cost, bound, checked.peak, seconds, tuple(self.log))

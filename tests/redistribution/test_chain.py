@@ -13,7 +13,7 @@ from shardwise.errors import UsageError
 from shardwise.layout import Layout
 from shardwise.mesh import Link
 from shardwise.placements import parse_placement
-from shardwise.redistribution import plan, price, price_table
+from shardwise.redistribution import cheapest_chain, price, price_table
 
 MESHES = [Mesh.parse(text) for text in ("d=4", "a=2,b=2", "a=2,b=4", "a=2,b=3,c=2", "a=1,b=2", "a=8,b=8")]
 KINDS = ["R", "S(0)", "S(1)", "S(2)", "S(0, sf=2)", "S(1, sf=3)", "P(sum)", "P(avg)", "P(max)", "P(product)"]
@@ -59,7 +59,7 @@ def test_no_detour_is_cheaper(case, cluster):
 @given(changes(), CLUSTERS)
 def test_every_change_has_a_price_and_its_steps_add_up_to_it(case, cluster):
     shape, (a, b) = case
-    found = plan(a, b, shape, cluster=cluster)
+    found = cheapest_chain(a, b, shape, cluster=cluster)
     assert math.isfinite(found.price)
     assert found.price == pytest.approx(sum(step.seconds for step in found.steps))
     assert found.price == price(a, b, shape, cluster=cluster)
@@ -83,7 +83,7 @@ def physical(layout):
 @given(changes())
 def test_only_equal_layouts_and_local_steps_are_free(case):
     shape, (a, b) = case
-    found = plan(a, b, shape)
+    found = cheapest_chain(a, b, shape)
     if physical(a) == physical(b):
         assert found.steps == ()
     assert (found.price == 0) == all(step.is_local for step in found.steps)
@@ -154,7 +154,7 @@ def test_an_empty_table_is_empty():
 
 
 def kinds(source, target, shape=(16, 16), mesh="dp=2,tp=4"):
-    found = plan(Layout.parse(source, mesh), Layout.parse(target, mesh), shape)
+    found = cheapest_chain(Layout.parse(source, mesh), Layout.parse(target, mesh), shape)
     return [(step.kind, tuple(found.source.mesh.names[a] for a in step.axes)) for step in found.steps]
 
 
@@ -208,13 +208,13 @@ def test_two_axes_cost_more_than_either():
 
 def test_sizes_are_those_of_the_tensors_that_move():
     mesh = "d=4"
-    gather = plan(Layout.parse("S(0)", mesh), Layout.parse("R", mesh), (9, 5)).steps[0]
+    gather = cheapest_chain(Layout.parse("S(0)", mesh), Layout.parse("R", mesh), (9, 5)).steps[0]
     assert gather.size == 4 * 3 * 5 * 4  # four padded pieces of three rows
-    scatter = plan(
+    scatter = cheapest_chain(
         Layout.parse("P(sum)", mesh), Layout.parse("S(0)", mesh), (9, 5), dtype=torch.float16
     ).steps[0]
     assert scatter.size == 4 * 3 * 5 * 2
-    exchange = plan(Layout.parse("S(0)", mesh), Layout.parse("S(1)", mesh), (9, 5)).steps[0]
+    exchange = cheapest_chain(Layout.parse("S(0)", mesh), Layout.parse("S(1)", mesh), (9, 5)).steps[0]
     assert exchange.size == max(3 * 5, 9 * 2) * 4
     assert "all_to_all: S(0) -> S(1) over d (72 bytes" in str(exchange)
 
@@ -223,7 +223,7 @@ def test_bytes_follow_dtype_and_shards():
     """The sum that a matmul (32, 64) @ (64, 128) leaves when k is sharded along tp."""
 
     def reduced(source, target, dtype):
-        moved = plan(
+        moved = cheapest_chain(
             Layout.parse(source, "dp=2,tp=4"), Layout.parse(target, "dp=2,tp=4"), (32, 128), dtype=dtype
         )
         return [(step.kind, step.size) for step in moved.collectives]
@@ -252,6 +252,6 @@ def test_a_whole_table_of_a_three_axis_mesh_is_consistent():
     ],
 )
 def test_a_change_that_makes_no_sense_is_one_sentence(source, target, shape, message):
-    for function in (plan, price):
+    for function in (cheapest_chain, price):
         with pytest.raises(UsageError, match=message):
             function(Layout.parse(*source), Layout.parse(*target), shape)

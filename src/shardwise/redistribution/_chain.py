@@ -50,7 +50,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Chain:
     """A change of layout as a chain of steps. An empty chain means that nothing has to move."""
 
     source: Layout
@@ -66,23 +66,23 @@ class Plan:
         return "\n".join(str(step) for step in self.steps) or "nothing to do"
 
 
-def plan(
+def cheapest_chain(
     source: Layout,
     target: Layout,
     shape: Sequence[int],
     *,
     dtype: torch.dtype = torch.float32,
     cluster: Cluster | str = DEFAULT_CLUSTER,
-) -> Plan:
+) -> Chain:
     """The cheapest way to bring a tensor from one layout to another on the same mesh.
 
     >>> mesh = "dp=2,tp=4"
-    >>> moved = plan(Layout.parse("S(0), R", mesh), Layout.parse("S(0), S(0)", mesh), (16, 16))
+    >>> moved = cheapest_chain(Layout.parse("S(0), R", mesh), Layout.parse("S(0), S(0)", mesh), (16, 16))
     >>> print(moved, moved.price)
     slice: S(0), R -> S(0), S(0) 0.0
     """
     prices = Prices(cluster)
-    return prices.plan(source, target, tuple(shape), dtype.itemsize)
+    return prices.chain(source, target, tuple(shape), dtype.itemsize)
 
 
 def price(
@@ -143,13 +143,13 @@ class Prices:
         prices = self.from_source(where, where.find(source), shape, itemsize)
         return [float(prices[where.find(target)]) for target in targets]
 
-    def plan(self, source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> Plan:
+    def chain(self, source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> Chain:
         _require(source, target, shape)
-        return _plan(source, target, shape, itemsize, self.cluster)
+        return _chain(source, target, shape, itemsize, self.cluster)
 
 
 @lru_cache(maxsize=4096)
-def _plan(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int, cluster: Cluster) -> Plan:
+def _chain(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int, cluster: Cluster) -> Chain:
     where = space_of(source.mesh, _placements([source, target]), len(shape))
     start, end = where.find(source), where.find(target)
     prices = _from_source(where, start, shape, itemsize, cluster)
@@ -168,7 +168,7 @@ def _plan(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int,
                 float(costs[step]),
             )
         )
-    return Plan(source, target, tuple(steps), float(prices[end]))
+    return Chain(source, target, tuple(steps), float(prices[end]))
 
 
 @lru_cache(maxsize=1024)
