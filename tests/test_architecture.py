@@ -73,3 +73,162 @@ def test_tests_reach_into_no_other_room(file):
             names = [*node.module.split(".")[1:], *(name.name for name in node.names)]
             private = [name for name in names if name.startswith("_")]
             assert not private or names[0] == room, f"{file.relative_to(ROOT)} imports {'.'.join(names)}"
+
+
+# -- what is known about an operator stands in the table of facts: nothing else goes by an operator's name
+
+# Where operators are named by design, and why.
+BY_NAME = {
+    "calls/_fact_table.py": "the table",
+    "calls/_names.py": "what names look like",
+    "rules/hand": "rules by overload",
+    "forms": "local forms by operator",
+    "graph/_policy.py": "decompositions by overload, with reasons",
+    "graph/_attention.py": "defines operators",
+    "graph/_masks.py": "rewrites patterns of operators that torch exports",
+    "experiments/_values.py": "generators of inputs by operator",
+}
+
+OPERATOR = re.compile(
+    r"(aten|prims|torch_nn|_c10d_functional|_dtensor)(\.|::)[\w.:*]*"
+    rf"|shardwise(\.|::)(?!({'|'.join(PARTS)})\b)[\w.:*]+"
+)
+OBJECT = re.compile(r"(torch\.ops\.\w+|aten|prims)\.\w+(\.\w+)?")
+OPERATORS = ("op", "func", "function", "operator", "overload", "target")
+FX = {"placeholder", "get_attr", "call_function", "call_module", "call_method", "output"}
+
+
+def name_tests(source: str) -> list[str]:
+    """Where a program goes by the name of an operator: a literal that is such a name, an operator compared with one, or
+    the text of an operator compared with, or searched for, parts of names."""
+    tree = ast.parse(source)
+    found = {node: "is the name of an operator" for node in ast.walk(tree) if _is_operator_name(node)}
+    scopes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+    for node in ast.walk(tree):
+        compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        listed = [*getattr(node, "elts", ())] if isinstance(node, ast.Set) else []
+        listed += [key for key in node.keys if key] if isinstance(node, ast.Dict) else []
+        if any(OBJECT.fullmatch(ast.unparse(n)) for part in compared for n in ast.walk(part)):
+            found[node] = "compares an operator"
+        if any(OBJECT.fullmatch(ast.unparse(n)) for n in listed):
+            found[node] = "lists operators"
+    for scope in [tree, *scopes]:
+        names = _Names(tree, scope)
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Compare):
+                sides = [node.left, *node.comparators]
+                if any(map(names.is_text, sides)) and any(map(names.is_part, sides)):
+                    found[node] = "compares the name of an operator"
+                if (
+                    isinstance(node.ops[0], ast.In)
+                    and names.is_part(sides[0])
+                    and ast.unparse(sides[1]) == "name"
+                ):
+                    found[node] = "searches a name"
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("startswith", "endswith", "find", "count")
+                and names.is_text(node.func.value)
+                and not ast.unparse(node).endswith("('torch.')")  # tells functions from operators
+            ):
+                found[node] = "searches the name of an operator"
+    return [f"line {node.lineno} {why}: {ast.unparse(node)}" for node, why in found.items()]
+
+
+def _is_operator_name(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and bool(OPERATOR.fullmatch(str(node.value)))
+
+
+class _Names:
+    """What expressions in a function mean: the text of an operator, or a literal that may be part of a name."""
+
+    def __init__(self, tree: ast.AST, scope: ast.AST) -> None:
+        inside = list(ast.walk(scope)) if scope is not tree else tree.body
+        assigned = [n for n in inside if isinstance(n, ast.Assign)]
+        constants = [n for n in tree.body if isinstance(n, ast.Assign)]
+        loops = [n for n in inside if isinstance(n, ast.comprehension | ast.For)]
+        self.parts: set[str] = set()
+        self.texts: set[str] = set()
+        self.parts |= {ast.unparse(t) for n in constants if self.is_part(n.value) for t in n.targets}
+        self.parts |= {ast.unparse(n.target) for n in loops if self.is_part(n.iter)}
+        self.texts |= {ast.unparse(t) for n in assigned if self.is_text(n.value) for t in n.targets}
+        self.texts |= {ast.unparse(n.target) for n in loops if self.is_text(n.iter)}
+
+    def is_text(self, node: ast.AST) -> bool:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("str", "op_name")
+        ):
+            return len(node.args) == 1 and ast.unparse(node.args[0]).split(".")[-1] in OPERATORS
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            inner = ast.unparse(node.func.value).split(".")[-1]
+            return (node.func.attr == "name" and inner in OPERATORS) or (
+                node.func.attr == "split" and self.is_text(node.func.value)
+            )
+        text = ast.unparse(node)
+        return text in self.texts or text.endswith((".op", "call.name", "_schema.name"))
+
+    def is_part(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Constant):
+            return isinstance(node.value, str) and node.value not in FX and bool(re.search(r"\w", node.value))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("set", "frozenset", "tuple"):
+            return any(map(self.is_part, node.args))
+        if isinstance(node, ast.Dict):
+            return any(map(self.is_part, filter(None, node.keys)))
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
+            return any(map(self.is_part, node.elts))
+        return isinstance(node, ast.Name) and node.id in self.parts
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"_norm" in str(op)',
+        'str(op) == "aten.mm.default"',
+        'node.op.startswith("aten.")',
+        'op.name().startswith("_foreach")',
+        "op.overloadpacket in (torch.ops.aten._to_copy, torch.ops.aten.copy)",
+        "node.target is aten.mm.default",
+        "ROWS = {aten.clone.default, aten.expand.default}",
+        'KINDS = ("softmax", "_norm")\ndef f(op):\n    name = str(op)\n    return any(k in name for k in KINDS)',
+        'EMPTY = {"empty", "new_empty"}\ndef f(call):\n    return str(call.op) in EMPTY',
+        'def f(op):\n    return any(part == "empty" for part in str(op).split("."))',
+        'if "attention" in node.op: pass',
+        'if "._foreach_" in name: pass',
+    ],
+)
+def test_tests_of_names_are_seen(source):
+    assert name_tests(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "facts(op).view",
+        'node.op == "call_function"',
+        "found = rules.get(str(op))",
+        "torch.ops.aten.reshape.default(x, [4])",
+        'print(f"{op} is no operator such as aten.mm.default")',
+        'name.startswith("torch.")',
+        "any(str(call.op) != name for call in calls)",
+    ],
+)
+def test_other_uses_of_names_are_not(source):
+    assert not name_tests(source)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_only_tables_go_by_the_names_of_operators(part):
+    for file in files(part):
+        place = file.relative_to(SOURCE).as_posix()
+        if not any(place == named or place.startswith(f"{named}/") for named in BY_NAME):
+            assert not name_tests(file.read_text()), place
+
+
+@pytest.mark.parametrize("place", BY_NAME)
+def test_every_exception_names_operators(place):
+    path = SOURCE / place
+    sources = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    assert any(name_tests(file.read_text()) for file in sources)

@@ -59,12 +59,15 @@ def test_small_heads_of_attention_take_a_gpu_as_long_as_larger_ones():
 
 
 def test_backward_of_fused_attention_sums_in_float32():
-    def tensor(heads):
-        return TensorInfo((2, heads, 256, 64), BF16)
+    def tensor(heads, dtype=BF16):
+        return TensorInfo((2, heads, 256, 64), dtype)
 
-    op = overload("shardwise.attention_backward.default")
-    alone = scratch_bytes(op, [tensor(8)] * 6)
+    def scratch(query, keys):
+        args = (query, query, keys, keys, query, query, None, None, True, 1.0, 0.0)
+        return scratch_bytes(overload("shardwise.attention_backward.default"), args, {})
+
+    alone = scratch(tensor(8), tensor(8))
     assert alone == 2 * 8 * 256 * (64 + 1) * 4
-    shared = scratch_bytes(op, [tensor(8), tensor(8), tensor(2), tensor(2), tensor(8), tensor(8)])
-    assert shared == alone + 2 * tensor(8).bytes
-    assert scratch_bytes(overload("aten.neg.default"), [tensor(8)]) == 0
+    assert scratch(tensor(8), tensor(2)) == alone + 2 * tensor(8).bytes
+    assert scratch(tensor(8, F32), tensor(8, F32)) == 0
+    assert scratch_bytes(overload("aten.neg.default"), (tensor(8),), {}) == 0

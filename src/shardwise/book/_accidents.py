@@ -12,11 +12,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from ..calls import overload
+from ..calls import facts, overload
 from ..rules import Clause, Rule
-
-# Integers that choose what an operator does, and do not count anything.
-_CHOICES = {"reduction", "interpolation_mode", "padding_mode", "mode", "ord", "p"}
 
 _COMPARED = re.compile(r"(\w+) (==|!=|<|>|<=|>=) (-?[\w.]+|'\w*')")
 _MANY_DIMS = re.compile(r"ndim\(\d\) == [2-9]")
@@ -31,8 +28,8 @@ def without_accidents(rule: Rule) -> Rule:
     integers = {
         a.name for a in op._schema.arguments if "int" in str(a.type).lower() and "List" not in str(a.type)
     }
-    names = {a.name for a in op._schema.arguments}
-    kept = [c for c in rule.clauses if not _is_accident(c, integers - _CHOICES, names)]
+    names, choices = {a.name for a in op._schema.arguments}, set(facts(op).choices)
+    kept = [c for c in rule.clauses if not _is_accident(c, integers - choices, choices, names)]
     sums = {(c.inputs, c.outputs) for c in kept if not c.when}
     return replace(rule, clauses=tuple(c for c in kept if not _ignores_partials(c) or _with_sums(c) in sums))
 
@@ -49,11 +46,11 @@ def _with_sums(clause: Clause) -> tuple[Any, Any]:
     return tuple(sums), clause.outputs
 
 
-def _is_accident(clause: Clause, counts: set[str], names: set[str]) -> bool:
+def _is_accident(clause: Clause, counts: set[str], choices: set[str], names: set[str]) -> bool:
     compared = [match for text in clause.when if (match := _COMPARED.fullmatch(text)) and match[1] in names]
     if any(match[1] in counts or "." in match[3].removesuffix(".0") for match in compared):
         return True
-    if any(match[1] in _CHOICES and match[2] not in ("==", "!=") for match in compared):
+    if any(match[1] in choices and match[2] not in ("==", "!=") for match in compared):
         return True
     partial = any(term.kind == "P" for term in clause.outputs)
     if partial and any(_MANY_DIMS.fullmatch(text) for text in clause.when):

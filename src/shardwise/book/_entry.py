@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from ..calls import DIM_ARGUMENTS, Call, OverloadCall, named_arguments, overload
+from ..calls import UNIMPORTANT, Call, OverloadCall, facts, named_arguments, overload
 from ..errors import UsageError, first_line
 from ..experiments import ExperimentPolicy, Found, check, held_as_given
 from ..placements import Row
-from ..rules import UNIMPORTANT, Case, Entry, book_rows, constants, is_by_hand, plain
+from ..rules import Case, Entry, book_rows, constants, is_by_hand, plain
 from ..synthesis import ENOUGH, Budget, Study, Sweep, study_calls, sweep
 from ._accidents import without_accidents
 from ._calls import calls_of, of_all_alike, of_one_kind
@@ -55,7 +55,7 @@ def studied(
         return Entry(name, "cannot run", "it is only called with sparse or quantized tensors")
     if is_by_hand(name):
         return by_hand(name, calls, book_rows)
-    if "._foreach_" in name:
+    if facts(op).foreach:
         return entry_of(_study(name, of_all_alike(op, examples), Budget(challenges=0), find), calls, find)
     few, many = _budget(op), Budget(partly=True)
     if not challenged:
@@ -213,14 +213,13 @@ def _constants(study: Study) -> dict[str, Any]:
     """Arguments that were the same in all calls, and the values that were met of those that must differ from one: it
     is not known what others do. A dtype does not matter to an operator that ignores the values."""
     calls = [named_arguments(j.call.op, *j.call.arguments(j.call.tensors)) for j in study.judged]
-    found = constants(calls)
+    found, op = constants(calls), overload(study.overload)
     conditions = [text for clause in study.rule.clauses for text in clause.when] if study.rule else []
     for name in {m[1] for text in conditions if (m := _UNEQUAL.match(text))} - {"d"}:
-        if name in calls[0] and name not in DIM_ARGUMENTS:
+        if name in calls[0] and name not in facts(op).dims:
             found[name] = {"one of": sorted({plain(call[name]) for call in calls}, key=str)}
     if all(j.found.ignores_values for j in study.judged):
         found.pop("dtype", None)
-    op = overload(study.overload)
     fractions = {a.name for a in op._schema.arguments if "number" in str(a.type) or "float" in str(a.type)}
     return {n: float(v) if n in fractions and type(v) is int else v for n, v in found.items()}
 

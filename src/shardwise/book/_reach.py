@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..calls import (
-    BOOKKEEPING,
     OverloadCall,
     Recorder,
+    facts,
     foreach_opinfos,
     foreach_samples,
     most_telling,
@@ -124,7 +124,7 @@ def _forward(function: Callable[..., Any], args: list[Any], kwargs: dict[str, An
             function(*args, **kwargs)
     except Exception:
         return []  # samples may be made to raise
-    reached = dict.fromkeys(str(call[0]) for call in recorder.calls if str(call[0]) not in BOOKKEEPING)
+    reached = dict.fromkeys(str(call[0]) for call in recorder.calls if not facts(call[0]).identity)
     return list(reached) if len(reached) == 1 else []
 
 
@@ -154,7 +154,7 @@ def _of_model(models: Path, name: str) -> bytes:
 
 
 def _of_graph(graph: Graph) -> Iterator[OverloadCall]:
-    """The calls of a graph's ATen operators, with values made up: ones where there are no floats."""
+    """The calls of a graph's operators of torch, with values made up: ones where there are no floats."""
     infos = {Ref(i.name): i.tensor for i in graph.inputs}
     infos |= {Ref(n.name, i): t for n in graph.nodes for i, t in enumerate(n.outputs) if t is not None}
     generator = torch.Generator().manual_seed(0)
@@ -169,7 +169,7 @@ def _of_graph(graph: Graph) -> Iterator[OverloadCall]:
 
     for node in graph.nodes:
         sizes = [infos[ref].numel for ref in node.inputs]
-        if node.op.startswith("aten.") and max(sizes, default=0) <= _ELEMENTS:
+        if node.facts.builtin and max(sizes, default=0) <= _ELEMENTS:
             args, kwargs = pytree.tree_map(made, (tuple(node.args), dict(node.kwargs)))
             yield OverloadCall(node.overload, args, kwargs, graph.name)
 

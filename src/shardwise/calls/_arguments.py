@@ -1,4 +1,4 @@
-"""The arguments of a call: by name, as text, on meta tensors; which of them name dims and which sizes."""
+"""The arguments of a call: by name, as text, on meta tensors."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,12 +11,6 @@ from torch import Tensor
 from ..errors import UsageError, first_line
 
 Shape = tuple[int, ...]
-
-DIM_ARGUMENTS = ("dim", "dims", "dim0", "dim1", "dim2", "dimension", "axis", "axis0", "axis1")
-
-_SIZE_WORDS = ("size", "shape")
-_NOT_SIZES = {"kernel_size", "split_size", "split_sizes", "block_size", "chunk_size"}
-_SIZE_NAMES = {"N", "C", "HxW", "num_weights", "num_embeddings"}
 
 
 def is_tensor(value: Any) -> bool:
@@ -64,13 +58,6 @@ def named_arguments(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[st
         else:
             raise UsageError(f"{op} was given no {argument.name!r}")
     return values
-
-
-def is_size_argument(name: str, numbers: int) -> bool:
-    """True for an argument that names sizes. A single number called a size is as a rule that of a window."""
-    if name in _SIZE_NAMES:
-        return True
-    return name not in _NOT_SIZES and numbers > 1 and any(word in name for word in _SIZE_WORDS)
 
 
 def output_shapes(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Shape | None]:

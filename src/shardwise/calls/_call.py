@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ._arguments import flat_outputs, named_arguments
-from ._guards import guard_of
+from ._facts import facts
 from ._names import op_name, operator
 
 
@@ -76,7 +76,7 @@ class Call:
     @cached_property
     def runner(self) -> Callable[[Sequence[Tensor]], Any]:
         """The quickest way to run this call: without pytree where tensors stand alone or fill a list."""
-        quick, fits = self._quick_runner(), guard_of(self.name)
+        quick, fits = self._quick_runner(), facts(self.op).guard
         if fits is None:
             return quick
 
@@ -90,7 +90,7 @@ class Call:
     @property
     def guarded_op(self) -> Callable[..., Any]:
         """The operator, which refuses calls on which its kernel would end the process."""
-        return self.op if guard_of(self.name) is None else _Guarded(self.op)
+        return self.op if facts(self.op).guard is None else _Guarded(self.op)
 
     def _quick_runner(self) -> Callable[[Sequence[Tensor]], Any]:
         flat_args, flat_kwargs = pytree.tree_unflatten(list(self.leaves), self.tree)

@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 from ..placements import Row
 from ._arguments import flat_outputs
 from ._call import Call
-from ._recorder import BOOKKEEPING, Recorder
+from ._facts import facts
+from ._recorder import Recorder
 from ._torch import is_composite, resolved
 
 
@@ -55,9 +56,7 @@ def dispatched(call: Call) -> Dispatched:
     with torch.no_grad(), recorder:
         outputs = flat_outputs(call.runner(inputs))
     calls = [
-        c
-        for c in _used(recorder.calls, outputs)
-        if str(c[0]) not in BOOKKEEPING and not _only_aliases(*c[1:])
+        c for c in _used(recorder.calls, outputs) if not facts(c[0]).identity and not _only_aliases(*c[1:])
     ]
     overloads = tuple(dict.fromkeys(str(c[0]) for c in calls))
     whole = Dispatched(overloads, _registered(call), tuple(range(len(inputs))), tuple(range(len(outputs))))
@@ -93,7 +92,7 @@ def recorded(call: Call) -> Iterator[tuple[torch._ops.OpOverload, tuple[Any, ...
     with torch.no_grad(), recorder:
         call.runner(inputs)
     for func, inner, kwargs, _ in recorder.calls:
-        if str(func) not in BOOKKEEPING:
+        if not facts(func).identity:
             yield func, inner, kwargs
 
 

@@ -19,15 +19,15 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import UsageError
-from ._arguments import DIM_ARGUMENTS, call_text
+from ._arguments import call_text
+from ._facts import facts
+from ._names import TORCH_NAMESPACES
 from ._samples import samples
 from ._torch import opinfos, registered_names
 
 # Samples of one OpInfo that are run, and elements in a tensor beyond which a call is left out.
 _SAMPLES = 60
 _ELEMENTS = 20_000
-# Where torch itself keeps operators: the last are those that `torch.nn` is written with.
-_NAMESPACES = ("aten", "prims", "torch_nn")
 _TELLING_NUMBERS = (0, 1, 2, 3, -1, -2)
 
 
@@ -146,11 +146,11 @@ def with_negative_dims(calls: list[OverloadCall]) -> list[OverloadCall]:
 
 def _dims(call: OverloadCall) -> dict[int, Any]:
     """The positional arguments of a call that name dims, by place."""
-    names = [a.name for a in call.op._schema.arguments]
+    names, known = [a.name for a in call.op._schema.arguments], facts(call.op)
     return {
         i: value
         for i, (name, value) in enumerate(zip(names, call.args, strict=False))
-        if name in DIM_ARGUMENTS and _listed(value) and all(type(d) is int for d in _listed(value))
+        if name in known.dims and _listed(value) and all(type(d) is int for d in _listed(value))
     }
 
 
@@ -196,7 +196,7 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.namespace in _NAMESPACES:
+        if facts(func).builtin:
             copied_args, copied_kwargs = pytree.tree_map(_copy, (tuple(args), kwargs))
             self.calls.append(OverloadCall(func, copied_args, copied_kwargs, self.source))
         return func(*args, **kwargs)
@@ -243,7 +243,7 @@ def _names_an_overload(pattern: str) -> bool:
 def _may_reach(pattern: str, info: Any) -> bool:
     """True if an OpInfo is named like the overloads of a pattern: a shortcut past running all samples."""
     parts = pattern.split(".")
-    packet = parts[1] if len(parts) > 1 and parts[0] in ("aten", "prims") else parts[0]
+    packet = parts[1] if len(parts) > 1 and parts[0] in TORCH_NAMESPACES else parts[0]
     stem = packet.strip("*_").removesuffix("_backward")
     names = (
         str(name).removeprefix("nn.functional.").replace(".", "_") for name in (info.name, info.aten_name)

@@ -1,30 +1,22 @@
 """Kernels that trust their caller: on shapes that do not fit they divide by zero or write where they must not.
 
-Discovery runs calls on pieces that nobody promised to fit together, so it asks a guard before it runs one of these.
+Discovery runs calls on pieces that need not fit together, so a guard checks the call before one of these runs.
 """
 
-import functools
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatch
 from typing import Any
 
 import torch
 from torch import Tensor
 
-# The arguments of a call by name, worked out for the guards that ask.
+# The arguments of a call by name, worked out for the guards that need them.
 Given = Callable[[], dict[str, Any]]
 
 # Whether a kernel survives a call with these tensors.
 Guard = Callable[[Sequence[Tensor], Given], bool]
 
 
-@functools.cache
-def guard_of(name: str) -> Guard | None:
-    """The guard of an operator; None for one that checks its arguments itself, as nearly all do."""
-    return next((guard for pattern, guard in _GUARDS if fnmatch(name, pattern)), None)
-
-
-def _attention_shapes_fit(tensors: Sequence[Tensor], _: Given) -> bool:
+def attention_shapes_fit(tensors: Sequence[Tensor], _: Given) -> bool:
     query, key, value = (t.shape for t in tensors[:3])
     return (
         all(t.numel() for t in tensors)
@@ -35,7 +27,7 @@ def _attention_shapes_fit(tensors: Sequence[Tensor], _: Given) -> bool:
     )
 
 
-def _channels_fit(tensors: Sequence[Tensor], given: Given) -> bool:
+def channels_fit(tensors: Sequence[Tensor], given: Given) -> bool:
     """Batch norm: one value per channel in every vector, and all other tensors of one shape. Where it does not train,
     the forward leaves the statistics that it was not asked for empty."""
     arguments = given()
@@ -46,12 +38,12 @@ def _channels_fit(tensors: Sequence[Tensor], given: Given) -> bool:
     return len(shape) > 1 and sizes <= {shape[1]} and all(o.shape == shape for o in others)
 
 
-def _batches_fit(tensors: Sequence[Tensor], _: Given) -> bool:
+def batches_fit(tensors: Sequence[Tensor], _: Given) -> bool:
     """Pooling in two dims: batch and channels of the gradient are those of the input."""
     return tensors[0].ndim > 2 and tensors[0].shape[:-2] == tensors[1].shape[:-2]
 
 
-def _statistics_fit(tensors: Sequence[Tensor], _: Given) -> bool:
+def statistics_fit(tensors: Sequence[Tensor], _: Given) -> bool:
     """Layer norm backward: a mean for every normalised part of the input, a weight for every element of one."""
     grad, data, mean, rstd, *weights = tensors
     return (
@@ -63,7 +55,7 @@ def _statistics_fit(tensors: Sequence[Tensor], _: Given) -> bool:
     )
 
 
-def _windows_fit(_: Sequence[Tensor], given: Given) -> bool:
+def windows_fit(_: Sequence[Tensor], given: Given) -> bool:
     """Convolution backward: a gradient of the shape that the forward has."""
     arguments = given()
     grad, image, weight = (arguments[name].to("meta") for name in ("grad_output", "input", "weight"))
@@ -73,12 +65,3 @@ def _windows_fit(_: Sequence[Tensor], given: Given) -> bool:
     except RuntimeError:
         return False
     return grad.numel() > 0 and output.shape == grad.shape
-
-
-_GUARDS: tuple[tuple[str, Guard], ...] = (
-    ("aten._scaled_dot_product_flash_attention_for_cpu.*", _attention_shapes_fit),
-    ("aten.*native_batch_norm*", _channels_fit),
-    ("aten.convolution_backward.*", _windows_fit),
-    ("aten.native_layer_norm_backward.*", _statistics_fit),
-    ("aten._adaptive_avg_pool2d_backward.*", _batches_fit),
-)

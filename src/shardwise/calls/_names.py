@@ -15,6 +15,9 @@ import torch
 from ..errors import UsageError
 from ._overloads import operators
 
+# Where torch itself keeps operators: the last are those that `torch.nn` is written with.
+TORCH_NAMESPACES = ("aten", "prims", "torch_nn")
+
 
 def operator(op: Callable[..., Any]) -> Callable[..., Any]:
     """For what `torch.library.custom_op` gives, the overload that it registered; any other as it is."""
@@ -41,6 +44,16 @@ def _names_of_functions() -> dict[int, str]:
         if not name.startswith("_") and callable(method := getattr(torch.Tensor, name)):
             names.setdefault(id(method), f"torch.Tensor.{name}")
     return names
+
+
+def short_name(name: str) -> str:
+    """The name without `aten.` or `torch.`, which most have."""
+    return name.removeprefix("aten.").removeprefix("torch.")
+
+
+def op_source(name: str) -> str:
+    """An overload as Python source, where `aten` is `torch.ops.aten`."""
+    return name if name.startswith("aten.") else f"torch.ops.{name}"
 
 
 def resolve_op(name: str) -> Callable[..., Any]:

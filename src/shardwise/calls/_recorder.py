@@ -4,9 +4,6 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Overloads that only move metadata or wrap constants: a function that reaches them beside another is a front of that.
-BOOKKEEPING = frozenset(("aten.detach.default", "aten.lift_fresh.default", "aten.alias.default"))
-
 
 class Recorder(TorchDispatchMode):
     """Remembers every overload that reaches dispatch while it is entered."""

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ._arguments import Shape, is_size_argument
+from ._arguments import Shape
 from ._call import Call
+from ._facts import facts
 
 # Sizes that give even, uneven and empty pieces, by number of ranks, for the classes from small to large; even pieces
 # also of one element each (`squeeze` drops such a dim) and of odd sizes (windows of two fit even ones).
@@ -52,12 +53,12 @@ def example_sizes(call: Call) -> Sized:
 @functools.lru_cache(maxsize=256)
 def size_leaves(call: Call) -> list[tuple[int, str, int]]:
     """(leaf, argument, value) of every integer argument that names a size."""
-    named = list(call.named_leaves())
+    named, known = list(call.named_leaves()), facts(call.op)
     several = Counter(name for _, name, _ in named)
     return [
         (leaf, name, value)
         for leaf, name, value in named
-        if type(value) is int and is_size_argument(name, several[name])
+        if type(value) is int and known.is_size(name, several[name])
     ]
 
 

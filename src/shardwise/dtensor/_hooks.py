@@ -22,6 +22,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor._op_schema import OpSchema
 from torch.distributed.tensor._ops.single_dim_strategy import _SingleDimStrategyInfo
 
+from ..calls import facts
 from ..errors import UsageError
 from ..layout import mixes_partials
 from ..mesh import DEFAULT_CLUSTER, Cluster
@@ -96,12 +97,10 @@ def expanding() -> Iterator[None]:
 def _expand(mesh: DeviceMesh, schema: OpSchema, info: _SingleDimStrategyInfo, output_meta: Any) -> Any:
     """In place of PyTorch's expansion: ours for our rules, and for PyTorch's own while the search is used."""
     strategy = None
-    name = schema.op.name()
-    foreach = name.startswith(("aten::_foreach_", "aten::_amp_foreach_", "aten::_fused_"))
     specs = input_specs(schema)
     if specs is not None and isinstance(info, RuleInfo):
         strategy = _by_rule(schema, specs, info, output_meta)
-    elif specs is not None and _active and not foreach:
+    elif specs is not None and _active and not facts(schema.op).foreach:
         strategy = _by_search(schema, specs, info, output_meta)
     if strategy is None:
         return _torch_expand(mesh, schema, info, output_meta)

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor, Replicate
 
-from ..calls import overload
+from ..calls import facts, overload
 from ..errors import UsageError
 from ..placements import Row, is_shard
 from ..rules import Book, book, book_rows
@@ -20,11 +19,6 @@ from ._read import registration
 from ._register import count_tensors, extend, register, unregister
 from ._reshape_in_place import serve, serve_no_more
 from ._wrong import wrong_operators
-
-# It has no outputs to place: DTensor takes the number itself.
-_LEFT_ALONE = {"aten._local_scalar_dense.default"}
-# Of the operators that torch counts among those that give a tensor another shape in place, this one keeps the shape.
-_KEEPS_SHAPE = {"aten.detach_.default"}
 
 _installed: dict[OpOverload, "BookRule"] = {}
 _mode: list[str | None] = []
@@ -83,7 +77,7 @@ def install(*, replace: Literal["wrong"] | None = None) -> None:
     wrong = wrong_operators() if replace == "wrong" else frozenset()
     try:
         for op in _operators(book()):
-            if torch.Tag.inplace_view in op.tags and str(op) not in _KEEPS_SHAPE:
+            if facts(op).reshapes_in_place:
                 serve(op)
                 continue
             rule = BookRule(op)
@@ -109,5 +103,10 @@ def uninstall() -> None:
 
 
 def _operators(contents: Book) -> list[OpOverload]:
-    names = [n for n in contents.verdicts if n.count(".") == 2 and n not in _LEFT_ALONE]
-    return [overload(name) for name in names]
+    operators = [overload(name) for name in contents.verdicts if name.count(".") == 2]
+    return [op for op in operators if not _gives_a_number(op)]
+
+
+def _gives_a_number(op: OpOverload) -> bool:
+    """True for an operator that has no outputs to place: DTensor reads the number itself."""
+    return [str(returned.type) for returned in op._schema.returns] == ["number"]

@@ -11,16 +11,7 @@ from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_FUNCTIONAL = {
-    "all_gather_into_tensor": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "all_reduce": "all_reduce",
-    "all_reduce_": "all_reduce",
-    "all_to_all_single": "all_to_all",
-    "shard_dim_alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "broadcast_": "broadcast",
-}
+from ..calls import facts
 
 
 @dataclass(frozen=True)
@@ -48,11 +39,10 @@ class record_collectives(TorchDispatchMode):
         if DTensor in types:
             return NotImplemented  # let DTensor take the call apart first: its collectives come here then
         result = func(*args, **(kwargs or {}))
-        if func.namespace in ("_c10d_functional", "_dtensor"):
-            kind = _FUNCTIONAL.get(func._schema.name.split("::")[1])
-            if kind is not None:
-                size = max(_bytes(args[0]), _bytes(result))
-                self.collectives.append(Recorded(kind, size, _group_size(args)))
+        kind = facts(func).collective
+        if kind is not None:
+            size = max(_bytes(args[0]), _bytes(result))
+            self.collectives.append(Recorded(kind, size, _group_size(args)))
         return result
 
     def counts(self) -> dict[str, int]:

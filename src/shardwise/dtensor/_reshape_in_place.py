@@ -13,9 +13,6 @@ from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
-# The functional overload where it has another name.
-_OTHER_NAME = {"aten.transpose_.default": "int"}
-
 _served: list[OpOverload] = []
 
 
@@ -34,9 +31,15 @@ def serve_no_more() -> None:
 
 
 def _functional(op: OpOverload) -> OpOverload | None:
-    name = op._schema.name.removeprefix("aten::").removesuffix("_")
-    packet = getattr(torch.ops.aten, name, None)
-    return getattr(packet, _OTHER_NAME.get(str(op), op._overloadname), None)
+    """The overload with the same arguments of the operator without the underscore."""
+    namespace, name = op._schema.name.split("::")
+    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
+    others = [getattr(packet, which) for which in packet.overloads()] if packet is not None else []
+    return next((other for other in others if _arguments(other) == _arguments(op)), None)
+
+
+def _arguments(op: OpOverload) -> list[tuple[str, str]]:
+    return [(argument.name, str(argument.type)) for argument in op._schema.arguments]
 
 
 def _handler(functional: OpOverload) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from ..calls import DIM_ARGUMENTS
+from ..calls import facts
 from ..experiments import generators
 from ..rules import Clause
 from ..synthesis import Study
@@ -97,6 +97,7 @@ def _analysis(study: Study) -> dict[str, Any]:
     """What the clauses show: how dims are used, and in what the operator is linear or monotone."""
     clauses = study.rule.clauses if study.rule is not None else ()
     arguments = {name for j in study.judged for _, name, _ in j.call.named_leaves()}
+    dims = [name for j in study.judged[:1] for name in facts(j.call.op).dims if name in arguments]
     contracted = any(c.reason.startswith("contracted") for c in clauses)
     conditions = {atom for c in clauses for atom in c.when if " d" in f" {atom}"}
     moves = {c.inputs[0].inside for c in clauses if len(c.inputs) == 1 and c.inputs[0].kind == "P"}
@@ -113,6 +114,6 @@ def _analysis(study: Study) -> dict[str, Any]:
     properties = [c.reason for c in clauses if c.reason.startswith(("linear", "monotone", "contracted"))]
     return {
         "category": category,
-        "dim_parameter": next((name for name in DIM_ARGUMENTS if name in arguments), None),
+        "dim_parameter": next(iter(dims), None),
         "mathematical_properties": list(dict.fromkeys(properties)),
     }

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..calls import DIM_ARGUMENTS
+from ..calls import STORAGE, facts
 from ..errors import UsageError
 
 # Names that the emitted function uses for itself.
@@ -31,14 +31,14 @@ _TAKEN = {
 
 # Arguments that change neither the outputs' shapes and dtypes nor how the call may be sharded.
 _IRRELEVANT_TYPES = ("float", "number", "Generator", "Device")
-_IRRELEVANT_NAMES = ("device", "layout", "pin_memory", "generator")
+_IRRELEVANT_NAMES = STORAGE | {"generator"}
 
 Kind = Literal["plain", "tensor", "optional", "list"]
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of the schema; `position` is None for a keyword argument."""
+    """One argument of the schema; `position` is None for a keyword argument, `is_dim` says whether it names dims."""
 
     name: str
     kind: Kind
@@ -46,6 +46,7 @@ class Argument:
     position: int | None
     default: Any = None
     has_default: bool = False
+    is_dim: bool = False
 
     @property
     def variable(self) -> str:
@@ -65,10 +66,6 @@ class Argument:
     def is_several(self) -> bool:
         """True for an argument that may name several dims, or none."""
         return self.is_dim and (self.is_list or self.is_optional)
-
-    @property
-    def is_dim(self) -> bool:
-        return self.kind == "plain" and self.name in DIM_ARGUMENTS
 
     @property
     def is_optional(self) -> bool:
@@ -113,7 +110,8 @@ class Signature:
                 f"{op} returns a list of tensors, which single-dim strategies of torch cannot place; "
                 "no strategy can be emitted for it"
             )
-        found = [_argument(a, i) for i, a in enumerate(schema.arguments)]
+        dims = facts(function).dims
+        found = [_argument(a, i, a.name in dims) for i, a in enumerate(schema.arguments)]
         outs = [a for a, s in zip(found, schema.arguments, strict=True) if s.is_out]
         plain = [a for a in found if a not in outs]
         returns = sum("Tensor" in str(r.type) for r in schema.returns)
@@ -147,7 +145,7 @@ class Signature:
         return f"RuntimeSchemaInfo({', '.join(parts)})" if parts else None
 
 
-def _argument(argument: Any, position: int) -> Argument:
+def _argument(argument: Any, position: int, names_dims: bool) -> Argument:
     text = str(argument.type)
     kind: Kind = "plain"
     if "Tensor" in text:
@@ -160,4 +158,5 @@ def _argument(argument: Any, position: int) -> Argument:
         None if argument.kwarg_only else position,
         argument.default_value if has_default else None,
         has_default,
+        names_dims and kind == "plain",
     )

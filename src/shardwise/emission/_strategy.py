@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..calls import op_source
 from ..errors import UsageError
 from ..rules import Clause, Rule
 from ._calls import Arguments, Example, overload_calls
@@ -56,7 +57,7 @@ def emit_strategy(rules: Rule | Sequence[Rule], calls: Sequence[Example] = ()) -
     parts = [
         f'"""{_title(served)}{_unserved(rules, known)}"""\n',
         _imports(bodies, helpers),
-        "\n\naten = torch.ops.aten\n" if all(r.op.startswith("aten.") for r in served) else "",
+        "\n\naten = torch.ops.aten\n" if any(op_source(r.op) == r.op for r in served) else "",
         *(f"\n\n{text}" for name, text in _HELPERS.items() if name in helpers),
         *(f"\n\n{body}\n" for body in bodies),
     ]
@@ -168,7 +169,7 @@ class _Strategy:
             parts = options[0].removesuffix(")").split("(", 1)
             options = [f"{parts[0]}(\n        {parts[1]},\n    )"]
         options += ["allow_uneven_sharding=True"] if self.uneven else []
-        op = self.rule.op if self.rule.op.startswith("aten.") else f"torch.ops.{self.rule.op}"
+        op = op_source(self.rule.op)
         flat = f"@register_single_dim_strategy({', '.join([op, *options])})"
         if len(flat) <= WIDTH and "\n" not in flat:
             return [flat]

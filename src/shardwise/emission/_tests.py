@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 from torch.utils import _pytree as pytree
 
+from ..calls import op_source
 from ..errors import UsageError
 from ..placements import Row, is_partial, is_replicate, is_shard, shard_sizes
 from ..rules import Rule
@@ -77,7 +78,7 @@ class _Case:
         return RANKS if self.uneven or all(shard_sizes(s, RANKS)[-1] for s in sizes) else 2
 
     def source_lines(self, strategy: str) -> Iterator[str]:
-        op = self.op if self.op.startswith("aten.") else f"torch.ops.{self.op}"
+        op = op_source(self.op)
         yield f"    Case(\n        {op},\n        {strategy},\n"
         flat = f"        lambda: call({', '.join(self.source)}),\n"
         if len(flat) <= WIDTH + 1 and "\n" not in flat[:-1]:

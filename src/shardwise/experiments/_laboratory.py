@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..calls import Call, Resizer, Sized, example_sizes, size_leaves
+from ..calls import Call, Resizer, Sized, example_sizes, facts, size_leaves
 from ..errors import UsageError
 from ..placements import Row, is_float8
 from ._experiment import Experiment
@@ -24,12 +24,6 @@ RANKS = (2, 3, 4)
 
 # Where an operator has few generators, each is used several times, with partials split in other ways.
 LEAST_TURNS = 9
-
-# Their outputs are memory as it was found.
-_UNINITIALISED = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
-
-# Their outputs differ from their inputs in the last digit alone, which a tolerance would not see.
-_LAST_DIGIT = ("nextafter", "nextafter_")
 
 # Where the values of an integer input must lie: as drawn, or from 0 up to the size of a dim of an input.
 IndexRange = tuple[int, int] | int | None
@@ -55,6 +49,7 @@ class Laboratory:
         self.example = call
         refuse_strange(call)
         self.call = _in_double(call)
+        self.known = facts(self.call.op)
         self.mutated = self.call.mutated
         self.ranges = self._index_ranges()
         self._refuse_random()
@@ -65,16 +60,15 @@ class Laboratory:
         self.experiments = list(self._build(ranks))
         if not self.experiments:
             raise Unjudgeable("cannot run", f"{call.name} ran with no generated input")
-        if any(part in _LAST_DIGIT for part in self.call.name.split(".")):
+        if self.known.exact:
             for output in (o for e in self.experiments for o in e.outputs if isinstance(o, Expected)):
                 output.tighten(0.0)
         self.ignores_values = self._outputs_that_ignore_values()
-        uninitialised = any(part in _UNINITIALISED for part in self.call.name.split("."))
         for experiment in self.experiments:
             for output, ignores in zip(experiment.outputs, self.ignores_values, strict=True):
                 if ignores and isinstance(output, Expected):
                     output.degenerate = False  # constant by nature: its shape is the evidence
-                    output.has_values = not uninitialised
+                    output.has_values = not self.known.uninitialised
         self.narrows = _narrowed_outputs(call)
 
     def rounding(self, row: Row, output: int) -> Counterexample | None:
@@ -174,12 +168,11 @@ class Laboratory:
 
     def _refuse_random(self) -> None:
         tags = getattr(self.call.op, "tags", ())
-        name = self.call.name.split(".")
-        if torch.Tag.dynamic_output_shape in tags and not _indexes_by_position(self.call):
+        if torch.Tag.dynamic_output_shape in tags and not self._indexes_by_position:
             raise Unjudgeable(
                 "data-dependent shape", f"{self.call.name} has an output whose shape depends on values"
             )
-        if any(part in _UNINITIALISED for part in name):
+        if self.known.uninitialised:
             return
         generator = torch.default_generator
         state = generator.get_state()
@@ -197,6 +190,12 @@ class Laboratory:
                 Expected(first, True).array, Expected(second, True).array
             ):
                 raise Unjudgeable("random", f"{self.call.name} gives other values when run again")
+
+    @property
+    def _indexes_by_position(self) -> bool:
+        """Advanced indexing has an output of known shape unless an index is a mask."""
+        masks = (torch.bool, torch.uint8)
+        return self.known.indexing and not any(t.dtype in masks for t in self.call.tensors[1:])
 
     def _build(self, ranks: Sequence[int]) -> Iterator[Experiment]:
         fitting = generators(self.names)
@@ -256,7 +255,7 @@ class Laboratory:
         for experiment in self.experiments:
             by_shape.setdefault(experiment.sized.shapes, []).append(experiment)
         count = len(self.experiments[0].outputs)
-        if any(part in _UNINITIALISED for part in self.call.name.split(".")):
+        if self.known.uninitialised:
             return [True] * count
         ignores = []
         for i in range(count):
@@ -276,14 +275,6 @@ def changes_nothing(inputs: Sequence[Tensor], outputs: Sequence[object]) -> bool
         return False
     first, output = inputs[0], outputs[0]
     return first.shape == output.shape and first.dtype == output.dtype and torch.equal(first, output)
-
-
-def _indexes_by_position(call: Call) -> bool:
-    """Advanced indexing has an output of known shape unless an index is a mask."""
-    names = call.name.split(".")
-    return ("index" in names or "_unsafe_index" in names) and not any(
-        t.dtype in (torch.bool, torch.uint8) for t in call.tensors[1:]
-    )
 
 
 def _is_consistent(call: Call, inputs: Sequence[Tensor]) -> bool:

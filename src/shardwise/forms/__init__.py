@@ -2,16 +2,12 @@
 
 from ._local_call import local_call, require_form
 from ._piece import Piece
-from ._sizes import VIEWS
-from ._streams import draw, draws_whole, follows_positions, is_random
+from ._streams import draw, draws_whole
 
 __all__ = [
-    "VIEWS",
     "Piece",
     "draw",
     "draws_whole",
-    "follows_positions",
-    "is_random",
     "local_call",
     "require_form",
 ]

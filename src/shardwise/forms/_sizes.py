@@ -9,19 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any
 
-from ..calls import is_size_argument
+from ..calls import facts
 from ..errors import UsageError
 from ._piece import LocalOp, Piece
 
-# Their sizes are those of the output, and whether the input can be viewed so depends on its strides: on pieces they
-# always run as a reshape.
-VIEWS = frozenset(
-    f"aten.{name}"
-    for name in ("view", "reshape", "_unsafe_view", "_reshape_alias", "view_copy", "flatten", "unflatten")
-)
-
 
 def with_local_sizes(here: LocalOp) -> Any:
+    if facts(here.op).reshape:
+        return _reshape(here)
     own = _OWN.get(here.name)
     return own(here) if own is not None else here.run(**_local_arguments(here))
 
@@ -43,13 +38,14 @@ def _local_arguments(here: LocalOp) -> dict[str, Any]:
 
 
 def _size_arguments(here: LocalOp) -> Iterator[tuple[str, int | list[int]]]:
+    known = facts(here.op)
     for name, value in here.items():
         if isinstance(value, list | tuple) and value and all(type(v) is int for v in value):
             # A list of one number is no window's size where it spells out the shape of the output.
             alone = len(value) == 1 and any(p is not None and _spells(value, p.shape) for p in here.outputs)
-            if is_size_argument(name, 2 if alone else len(value)):
+            if known.is_size(name, 2 if alone else len(value)):
                 yield name, list(value)
-        elif type(value) is int and is_size_argument(name, 1):
+        elif type(value) is int and known.is_size(name, 1):
             yield name, value
 
 
@@ -68,6 +64,7 @@ def _local_size(size: int, pieces: Sequence[Piece]) -> int:
 
 
 def _reshape(here: LocalOp) -> Any:
+    """Its sizes are those of the output; whether a piece can be viewed so depends on its strides."""
     (output,) = here.outputs
     assert output is not None
     return here["self"].reshape(output.local)
@@ -117,7 +114,6 @@ def select_backward(here: LocalOp) -> Any:
 
 
 _OWN: dict[str, Callable[[LocalOp], Any]] = {
-    **dict.fromkeys(VIEWS, _reshape),
     "aten.repeat": _repeat,
     "aten.new_empty_strided": _strided,
     "aten.empty_strided": _strided,

@@ -12,23 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..calls import Draw, facts
+
 Runs = Sequence[tuple[int, int]]
-
-
-def is_random(op: torch._ops.OpOverload) -> bool:
-    return torch.Tag.nondeterministic_seeded in op.tags
-
-
-def follows_positions(op: torch._ops.OpOverload) -> bool:
-    """True for an operator whose draws follow from positions here; others may run on whole tensors alone."""
-    return str(op) in _DRAWS
 
 
 def draws_whole(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """True for a call that may run on whole tensors alone, because its draws do not follow from positions."""
-    if not is_random(op) or follows_positions(op):
+    known = facts(op)
+    if not known.random or known.draws is not None:
         return False
-    return _named(op, args, kwargs).get("dropout_p") != 0  # attention draws nothing without dropout
+    return known.dropout is None or _named(op, args, kwargs)[known.dropout] != 0
 
 
 def draw(
@@ -45,9 +39,10 @@ def draw(
     `number` tells the operators of one program apart. Operators without a draw of their own are run on whole tensors,
     from a generator that starts at the seed.
     """
-    if str(op) in _DRAWS:
+    what = facts(op).draws
+    if what is not None:
         stream = _Stream(seed, number, tuple(shape), tuple(map(tuple, runs)))
-        return _DRAWS[str(op)](stream, _named(op, args, kwargs))
+        return _DRAWS[what](stream, _named(op, args, kwargs))
     devices = [seed.device] if seed.device.type != "cpu" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(int(seed) * 1_000_003 + number)
@@ -153,19 +148,13 @@ def _randint(stream: _Stream, given: dict[str, Any]) -> Tensor:
     return (low + stream.bits() % (high - low)).to(_dtype(given, torch.int64))
 
 
-_DRAWS: dict[str, Callable[[_Stream, dict[str, Any]], Any]] = {
-    "aten.native_dropout.default": _dropout,
-    "aten.bernoulli.default": _bernoulli,
-    "aten.bernoulli.p": _bernoulli,
-    "aten.rand.default": _rand,
-    "aten.rand_like.default": _rand,
-    "aten.randn.default": _randn,
-    "aten.randn_like.default": _randn,
-    "aten.uniform.default": _uniform,
-    "aten.normal_functional.default": _normal,
-    "aten.exponential.default": _exponential,
-    "aten.randint.default": _randint,
-    "aten.randint.low": _randint,
-    "aten.randint_like.default": _randint,
-    "aten.randint_like.low_dtype": _randint,
+_DRAWS: dict[Draw, Callable[[_Stream, dict[str, Any]], Any]] = {
+    "dropout": _dropout,
+    "bernoulli": _bernoulli,
+    "rand": _rand,
+    "randn": _randn,
+    "uniform": _uniform,
+    "normal": _normal,
+    "exponential": _exponential,
+    "randint": _randint,
 }

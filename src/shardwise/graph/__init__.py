@@ -4,7 +4,7 @@ from ._attention import attention, attention_backward
 from ._callable import as_module, call_arguments
 from ._capture import capture
 from ._fake import without_memory
-from ._flops import cost, is_view
+from ._flops import cost
 from ._graph import Graph, Input, Live, Node, Output, Ref, TensorInfo
 from ._results import opened
 from ._run import Ran, arguments, constants, inputs_of, run
@@ -27,7 +27,6 @@ __all__ = [
     "constants",
     "cost",
     "inputs_of",
-    "is_view",
     "opened",
     "run",
     "without_memory",

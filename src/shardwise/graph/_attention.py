@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
+from ..calls import declare
+
 _ARGUMENTS = "Tensor? mask, Tensor? seed, bool causal, float scale, float dropout"
 
 
@@ -123,6 +125,49 @@ attention_backward = torch.library.custom_op(
         "(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor output, Tensor logsumexp, "
         f"{_ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
     ),
+)
+
+
+def _forward_flops(query: Any, key: Any, value: Any, causal: bool, **_: Any) -> int:
+    """Scores and output."""
+    return 2 * _pairs(query, key, causal) * (query.shape[-1] + value.shape[-1])
+
+
+def _backward_flops(query: Any, key: Any, value: Any, causal: bool, **_: Any) -> int:
+    """Scores again, and the gradients of weights, query, key and value."""
+    return 2 * _pairs(query, key, causal) * (3 * query.shape[-1] + 2 * value.shape[-1])
+
+
+def _pairs(query: Any, key: Any, causal: bool) -> int:
+    """How many pairs of a query and a key attend; where it is causal, query i sees keys 0..i."""
+    batch, heads, queries, _ = query.shape
+    keys = key.shape[-2]
+    if not causal:
+        return batch * heads * queries * keys
+    square = min(queries, keys)
+    return batch * heads * (square * (square + 1) // 2 + (queries - square) * keys)
+
+
+def _backward_scratch(query: Any, key: Any, **_: Any) -> int:
+    """Fused kernels sum in float32 what is returned in 16 bits."""
+    if query.dtype.itemsize != 2:
+        return 0
+    batch, heads, positions, size = query.shape
+    rows = batch * heads * (positions + -positions % 128)
+    held = rows * (size + -size % 32 + 1) * 4
+    if key.shape[1] != heads:  # gradients of shared keys and values, by query head
+        held += 2 * batch * heads * key.shape[2] * size * 2
+    return held
+
+
+_FACTS = {"seeded": True, "dropout": "dropout", "heads": "query"}
+declare(attention, kernel="attention", flops=_forward_flops, **_FACTS)
+declare(
+    attention_backward,
+    kernel="attention_backward",
+    flops=_backward_flops,
+    scratch=_backward_scratch,
+    **_FACTS,
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..calls import facts
 from ..errors import UsageError
 
 aten = torch.ops.aten
@@ -102,8 +103,7 @@ def _base(value: Any) -> Any:
     """What an output is a view of, or itself."""
     while isinstance(value, fx.Node):
         maker = value.args[0] if value.target is operator.getitem else value
-        op = maker.target
-        if not isinstance(op, torch._ops.OpOverload) or not op.is_view:
+        if not facts(maker.target).view:
             break
         value = maker.args[0]
     return value

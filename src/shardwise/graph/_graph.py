@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..calls import overload
+from ..calls import Facts, facts, overload
 from ..errors import UsageError
 from ..files import path_of
 
@@ -102,6 +102,10 @@ class Node:
     @property
     def overload(self) -> torch._ops.OpOverload:
         return overload(self.op)
+
+    @property
+    def facts(self) -> Facts:
+        return facts(self.overload)
 
     def __str__(self) -> str:
         args = [*map(_shown, self.args), *(f"{k}={_shown(v)}" for k, v in self.kwargs.items())]

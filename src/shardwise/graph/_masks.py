@@ -12,6 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx
 
+from ..calls import facts
+
 aten = torch.ops.aten
 
 # Elements of a mask computed at once.
@@ -112,22 +114,10 @@ def _depends_on_nothing(node: fx.Node) -> bool:
         seen.add(node)
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             return False
-        if torch.Tag.nondeterministic_seeded in node.target.tags:
+        if facts(node.target).random:
             return False
         waiting += node.all_input_nodes
     return True
-
-
-# Beside what torch marks as elementwise: a band of rows of the result comes from the same band of the inputs.
-_ROW_BY_ROW = {
-    aten.__and__.Tensor,
-    aten.__or__.Tensor,
-    aten.clone.default,
-    aten.contiguous.default,
-    aten.expand.default,
-    aten.to.dtype,
-    aten.to.dtype_layout,
-}
 
 
 def _rows(node: fx.Node, band: slice, rows: int, whole: dict[fx.Node, Any]) -> Tensor | None:
@@ -140,7 +130,9 @@ def _rows(node: fx.Node, band: slice, rows: int, whole: dict[fx.Node, Any]) -> T
         return values[..., band, :]
     op = node.target
     assert isinstance(op, torch._ops.OpOverload)
-    if tensor.shape[-2] != rows or not (torch.Tag.pointwise in op.tags or op in _ROW_BY_ROW):
+    # A band of rows of the result comes from the same band of the inputs.
+    row_by_row = facts(op).elementwise or op is aten.expand.default
+    if tensor.shape[-2] != rows or not row_by_row:
         return None
     parts = {}
     for source in node.all_input_nodes:

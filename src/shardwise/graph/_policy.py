@@ -64,19 +64,6 @@ KEPT_WHOLE: Mapping[str, str] = {
     "shardwise.attention.default": "one fused kernel; batch and heads can be sharded",
 }
 
-# Nothing happens: the node is replaced by its input.
-IDENTITIES = {"aten.detach.default", "aten.alias.default", "aten.lift_fresh.default"}
-
-# Checks of the values or metadata that were traced; they hold by construction and give nothing back.
-DROPPED = {
-    "aten._assert_tensor_metadata.default",
-    "aten._assert_scalar.default",
-    "aten._assert_async.msg",
-    "aten._assert_async.default",
-    "aten.sym_constrain_range_for_size.default",
-    "aten.sym_constrain_range.default",
-}
-
 
 def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     return {

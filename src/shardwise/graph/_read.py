@@ -8,33 +8,25 @@ import torch
 from torch import Tensor, fx
 from torch._functorch._aot_autograd import descriptors as desc
 
+from ..calls import facts
 from ..errors import UsageError
-from ._flops import cost, is_view
+from ._flops import cost
 from ._graph import Input, InputRole, Node, Output, Phase, Ref, TensorInfo
-from ._policy import DROPPED, IDENTITIES
 from ._refusal import source_line
-
-# Views that are nothing where they leave the shape as it was.
-_RESHAPES = {
-    "aten.view.default",
-    "aten._unsafe_view.default",
-    "aten.expand.default",
-    "aten.slice.Tensor",
-}
 
 
 def tidy(module: fx.GraphModule) -> None:
-    """Take out what does nothing by the policy or by its shapes, views made twice, and what nothing uses; let the
+    """Take out what does nothing, always or with these shapes, views made twice, and what nothing uses; let the
     backward make its own views."""
     views: dict[Any, fx.Node] = {}
     for node in list(module.graph.nodes):
         if node.op != "call_function":
             continue
-        if str(node.target) in DROPPED:
+        if _is_check(node.target):
             module.graph.erase_node(node)
             continue
         same = _same_as(node)
-        if same is None and isinstance(node.target, torch._ops.OpOverload) and is_view(node.target):
+        if same is None and facts(node.target).view:
             key = (node.target, _hashable(node.args), _hashable(node.kwargs))
             same = views.setdefault(key, node)
         if same is not None and same is not node:
@@ -46,6 +38,11 @@ def tidy(module: fx.GraphModule) -> None:
     module.recompile()
 
 
+def _is_check(op: Any) -> bool:
+    """Checks of the values or metadata that were traced hold by construction, and return nothing."""
+    return isinstance(op, torch._ops.OpOverload) and not op._schema.returns
+
+
 def _view_again_in_backward(graph: fx.Graph) -> None:
     """Views that the backward uses, made there once more, from what they are views of.
 
@@ -55,7 +52,7 @@ def _view_again_in_backward(graph: fx.Graph) -> None:
     place = {node: (i, 0) for i, node in enumerate(graph.nodes)}
     for node in reversed(list(graph.nodes)):
         single = isinstance(node.meta.get("val"), Tensor)
-        if not (_is_call(node) and single and is_view(node.target) and not _is_backward(node)):
+        if not (_is_call(node) and single and facts(node.target).view and not _is_backward(node)):
             continue
         later = [user for user in node.users if _is_backward(user)]
         if not later:
@@ -75,12 +72,12 @@ def _is_backward(node: fx.Node) -> bool:
 
 def _same_as(node: fx.Node) -> fx.Node | None:
     """The earlier node that always has the same value, if there is one."""
-    name = str(node.target)
-    if name in IDENTITIES:
+    known = facts(node.target)
+    if known.identity:
         return node.args[0]
-    if name == "aten.t.default" and str(node.args[0].target) == name:
+    if known.involution and node.args[0].target == node.target:
         return node.args[0].args[0]
-    if name in _RESHAPES and _info_of(node) == _info_of(node.args[0]):
+    if known.shape_only and _info_of(node) == _info_of(node.args[0]):
         return node.args[0]
     return None
 

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..calls import overload
-
-_NAMES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+from ..calls import facts, overload
 
 
 def separate_layers(module: fx.GraphModule) -> None:
@@ -21,9 +19,7 @@ def separate_layers(module: fx.GraphModule) -> None:
         if not isinstance(inner, fx.GraphModule):
             continue
         for node in list(inner.graph.nodes):
-            if node.op == "call_function" and str(node.target).startswith(
-                tuple(f"aten.{n}." for n in _NAMES)
-            ):
+            if node.op == "call_function" and facts(node.target).recurrent:
                 layers, dropout, train = (_named(node)[name] for name in ("num_layers", "dropout", "train"))
                 if layers > 1 and dropout and train:
                     node.args, node.target = (str(node.target), *node.args), stacked
@@ -36,7 +32,8 @@ def _named(node: fx.Node) -> dict[str, Any]:
 
 def stacked(name: str, data: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """What the operator called `name` gives, layer by layer."""
-    op, packed = overload(name), name.endswith(".data")
+    op = overload(name)
+    packed = any(argument.name == "batch_sizes" for argument in op._schema.arguments)
     batch_sizes, rest = ((rest[0],), rest[1:]) if packed else ((), rest)
     state, parameters, biases, layers, dropout, train, bidirectional, *batch_first = rest
     across = bool(batch_first and batch_first[0])

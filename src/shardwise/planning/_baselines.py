@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..graph import Graph, Input, Node, Ref, is_view
+from ..graph import Graph, Input, Node, Ref
 from ..mesh import Mesh
 from ..placements import is_replicate, is_shard
 from ._choices import Choices, Layouts
@@ -94,7 +94,7 @@ def _weights(graph: Graph) -> set[Ref]:
     """Parameters, and what is nothing but a view or a cast of one."""
     found = {Ref(entry.name) for entry in graph.with_role("parameter")}
     for node in graph.nodes:
-        passes = is_view(node.overload) or node.op == "aten._to_copy.default"
+        passes = node.facts.view or node.facts.cast
         if passes and node.inputs and all(ref in found for ref in node.inputs):
             found |= {Ref(node.name, o) for o in range(len(node.outputs))}
     return found

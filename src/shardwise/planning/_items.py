@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..graph import Graph, Input, Node, Output, Ref, TensorInfo, is_view
+from ..graph import Graph, Input, Node, Output, Ref, TensorInfo
 from ..mesh import Cluster
 from ..redistribution import price_table
 from ..solver import FORBIDDEN
@@ -175,7 +175,7 @@ class Items:
             given = described(self.graph, node)
             kernel = kernel_kind(node.overload, inputs, node.outputs)
             seconds, usage = [], []
-            view = is_view(node.overload)
+            view = node.facts.view
             for c in range(len(choices)):
                 local = [
                     self.layouts.local(int(column[c]), info)
@@ -253,7 +253,7 @@ class Items:
     def _held_until(self, node: Node) -> int:
         """When a tensor is free of one user: after the call, or if it is a view, after the last use of its result."""
         t = self.time[node.name]
-        if not is_view(node.overload):
+        if not node.facts.view:
             return t + 1
         return max((self.ends.get(Ref(node.name, o), t + 1) for o in range(len(node.outputs))), default=t + 1)
 
@@ -353,7 +353,7 @@ def _alias_ends(graph: Graph, time: Mapping[str, int]) -> dict[Ref, int]:
     for node in reversed(graph.nodes):
         t = time[node.name]
         until = t + 1
-        if is_view(node.overload):
+        if node.facts.view:
             until = max((ends.get(Ref(node.name, o), t + 1) for o in range(len(node.outputs))), default=t + 1)
         for ref in node.inputs:
             ends[ref] = max(ends.get(ref, 0), until)

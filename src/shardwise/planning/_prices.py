@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry
 
+from ..calls import facts, named_arguments
 from ..errors import UsageError
-from ..graph import TensorInfo, cost, is_view
+from ..graph import TensorInfo, cost
 from ..mesh import Device, worked_head
 
 
@@ -25,33 +25,26 @@ def compute_seconds(
     outputs: tuple[TensorInfo | None, ...],
 ) -> float:
     """Seconds of one call whose tensors are given by their local shapes; its kind is that of the whole call."""
-    if is_view(op):
+    known = facts(op)
+    if known.view:
         return 0.0
     flops, moved = cost(op, args, kwargs, outputs)
     tensors = [t for t in (*_leaves(args), *_leaves(kwargs), *outputs) if isinstance(t, TensorInfo)]
     dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), torch.float32)
-    if device.tiled_heads and kind in ("attention", "attention_backward"):
-        size = tensors[kind == "attention_backward"].shape[-1]  # of the query, which follows the gradient
+    if device.tiled_heads and known.heads is not None:
+        size = named_arguments(op, args, kwargs)[known.heads].shape[-1]
         flops = flops * worked_head(size) // size
     elements = max((t.numel for t in outputs if t is not None), default=0)
     return device.seconds(kind, flops, moved, dtype, elements)
-
-
-# Each element of their results depends on many of their inputs, though as many come out.
-_NORMALIZATIONS = ("softmax", "_norm", "logsumexp", "cumsum", "var_mean")
 
 
 def kernel_kind(
     op: torch._ops.OpOverload, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo | None]
 ) -> str:
     """What limits the kernel: one of the kinds of `Device`. The strides are those of the unsharded program."""
-    name = str(op)
-    if name.startswith("shardwise.attention"):
-        return "attention_backward" if "backward" in name else "attention"
-    if op.overloadpacket in flop_registry:
-        return "matmul"
-    if torch.Tag.reduction in op.tags or any(part in name for part in _NORMALIZATIONS):
-        return "reduction"
+    known = facts(op).kernel
+    if known is not None:
+        return known
     return "strided" if _strided(op, inputs, outputs[0]) else "memory"
 
 
@@ -62,22 +55,15 @@ def _strided(op: torch._ops.OpOverload, inputs: Sequence[TensorInfo], result: Te
         return False
     if any(t.dtype.itemsize < result.dtype.itemsize for t in many if t.dtype.is_floating_point):
         return True
-    if torch.Tag.pointwise in op.tags or op.overloadpacket in (torch.ops.aten._to_copy, torch.ops.aten.copy):
+    if facts(op).elementwise:
         return any((t.shape, t.stride) != (result.shape, result.stride) for t in many)
     return any(t.stride is not None for t in many)
 
 
-def scratch_bytes(op: torch._ops.OpOverload, inputs: Sequence[TensorInfo]) -> int:
-    """What a kernel holds while it runs, beside its inputs and outputs: fused attention's backward sums in float32."""
-    if str(op) != "shardwise.attention_backward.default" or inputs[1].dtype.itemsize != 2:
-        return 0
-    _grad, query, key = inputs[:3]
-    batch, heads, positions, size = query.shape
-    rows = batch * heads * (positions + -positions % 128)
-    held = rows * (size + -size % 32 + 1) * 4
-    if key.shape[1] != heads:  # gradients of shared keys and values, by query head
-        held += 2 * batch * heads * key.shape[2] * size * 2
-    return held
+def scratch_bytes(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> int:
+    """What a kernel holds while it runs, beside its inputs and outputs."""
+    scratch = facts(op).scratch
+    return 0 if scratch is None else scratch(**named_arguments(op, args, kwargs))
 
 
 def _leaves(value: Any) -> list[Any]:

@@ -196,10 +196,6 @@ def _example(info: TensorInfo) -> torch.Tensor:
 
 # -- what was discovered before
 
-# Operators that stay what they are as long as torch does. Any other may be changed by its author between two plans, so
-# what was found about it is forgotten when the process ends.
-_LASTING = ("aten.", "prims.")
-
 # Of discovery: what an older one found is not asked.
 _GENERATION = 2
 
@@ -223,8 +219,9 @@ class _Cache:
             rows, note = (None, f"discovery ended with {found}") if isinstance(found, Crash) else found
             entry = {"rows": rows and [row.to_json() for row in rows], "note": note}
             _found_here[node.overload, text] = entry
-            # A process that was slow or was stopped today says nothing about tomorrow's.
-            if node.op.startswith(_LASTING) and not isinstance(found, Crash):
+            # An operator that is not torch's may be changed by its author between two plans, so what was found about it
+            # is forgotten when the process ends. A process that was slow or was stopped says nothing about the next.
+            if node.facts.builtin and not isinstance(found, Crash):
                 self._keep(text, entry)
         return entry["rows"] and [Row.from_json(row) for row in entry["rows"]], entry["note"]
 

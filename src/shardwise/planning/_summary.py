@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from ..calls import short_name
 from ..graph import Node
 from ._items import pattern
 from ._schedule import Call, Move
@@ -61,7 +62,7 @@ def _dearest(plan: "Plan", most: int) -> Iterator[str]:
     times: Counter[str] = Counter()
     for entry, seconds in zip(plan.schedule.entries, plan.cost.entries, strict=True):
         if isinstance(entry, Call):
-            text = f"{entry.node.op.removeprefix('aten.')} {_where(entry.node)}"
+            text = f"{short_name(entry.node.op)} {_where(entry.node)}"
             calls[text] += seconds  # type: ignore[assignment]
         elif seconds:
             text = describe_move(plan, entry)

@@ -2,7 +2,7 @@
 
 from ._bind import Bound, Reading, bind
 from ._book import VERDICTS, Book, Entry, require_no_others, write
-from ._cases import UNIMPORTANT, Case, constants, is_covered, plain
+from ._cases import Case, constants, is_covered, plain
 from ._clause import Clause, Term
 from ._expression import Scope
 from ._lookup import SHIPPED, book, book_rows, rows, rule, variant_by_hand
@@ -12,7 +12,6 @@ from .hand._register import hand_rows, hand_written, is_by_hand
 
 __all__ = [
     "SHIPPED",
-    "UNIMPORTANT",
     "VERDICTS",
     "Book",
     "Bound",

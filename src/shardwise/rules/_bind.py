@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..calls import DIM_ARGUMENTS, Shape, is_tensor, named_arguments, output_shapes
+from ..calls import Shape, facts, is_tensor, named_arguments, output_shapes
 from ._expression import Scope
 
 
@@ -60,11 +60,9 @@ def bind(
     if outputs is None:
         outputs = output_shapes(op, args, kwargs)
     ndim = len((inputs if reading.dims_of == "input" else outputs)[0] or ()) if inputs and outputs else 0
-    single = _single_dims(op)
+    single, dims = _single_dims(op), facts(op).dims
     plain = {
-        name: _normal_dims(value, ndim, name in single, reading.no_dims)
-        if name in DIM_ARGUMENTS
-        else _plain(value)
+        name: _normal_dims(value, ndim, name in single, reading.no_dims) if name in dims else _plain(value)
         for name, value in arguments.items()
         if not _holds_tensors(value)
     }
@@ -96,7 +94,7 @@ def _holds_tensors(value: Any) -> bool:
 def _single_dims(op: Callable[..., Any]) -> set[str]:
     """Arguments that always name exactly one dim."""
     schema = getattr(op, "_schema", None)
-    return {a.name for a in schema.arguments if str(a.type) == "int"} if schema else set(DIM_ARGUMENTS)
+    return {a.name for a in schema.arguments if str(a.type) == "int"} if schema else set(facts(op).dims)
 
 
 def _normal_dims(value: Any, ndim: int, single: bool, no_dims: str) -> Any:

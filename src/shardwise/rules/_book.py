@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import yaml
 
-from ..calls import Shape, is_tensor, named_arguments, overload
+from ..calls import Shape, is_tensor, named_arguments, overload, short_name
 from ..errors import UsageError
 from ..placements import Row, is_partial, is_replicate, partials_of
 from ._cases import Case, is_covered
@@ -181,7 +181,7 @@ class Book:
             return [name]
         functions = [f for f in self.functions if f == name or f.rpartition(".")[2] == name]
         found = [op for function in sorted(functions, key=len) for op in self.functions[function]]
-        bare = name.removeprefix("aten.").removeprefix("torch.").replace(".", "_")
+        bare = short_name(name).replace(".", "_")
         members = [op for op in verdicts if op.count(".") == 2 and op.split(".")[1] in (bare, f"_{bare}")]
         found += sorted(members, key=lambda op: not op.endswith(".default"))
         return list(dict.fromkeys(found))

@@ -12,11 +12,8 @@ from typing import Any
 
 import torch
 
-from ..calls import is_tensor
+from ..calls import UNIMPORTANT, is_tensor
 from ..placements import Row
-
-# Arguments that say where and how a result is kept, not what it is.
-UNIMPORTANT = {"layout", "device", "pin_memory", "non_blocking", "memory_format", "generator"}
 
 _TENSOR = re.compile(r"(\w+)\[([\d, ]*)\]")
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from ..calls import BOOKKEEPING, Recorder, Shape, must_run, named_arguments, on_meta, output_shapes, overload
+from ..calls import Recorder, Shape, facts, must_run, named_arguments, on_meta, output_shapes, overload
 from ..errors import UsageError
 from ..placements import Row
 from ._book import Book, tensors_in
@@ -141,7 +141,7 @@ def _dispatched(op: Callable[..., Any] | str, args: Any, kwargs: Any) -> tuple[s
     recorder = Recorder()
     with must_run(_name(op), args, kwargs), torch.no_grad(), recorder:
         function(*args, **kwargs)
-    calls = [c for c in recorder.calls if str(c[0]) not in BOOKKEEPING]
+    calls = [c for c in recorder.calls if not facts(c[0]).identity]
     given = [id(t) for t in tensors_in((*args, *kwargs.values()))]
     reached = [id(t) for t in tensors_in((*calls[0][1], *calls[0][2].values()))] if len(calls) == 1 else []
     if sorted(given) != sorted(reached) or len(calls) != 1:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from ..calls import overload
+from ..calls import OF_RESULTS, overload
 from ..placements import Row
 from ._clause import Clause
 from ._rule import Rule
@@ -43,9 +43,8 @@ def _candidates(op: OpOverload) -> Iterator[OpOverload]:
 
 def _arguments(op: OpOverload) -> list[tuple[str, str]]:
     """Names and types of what is given, apart from where to write; a variant makes no dtype or layout of its own."""
-    made = ("dtype", "layout", "device", "pin_memory", "memory_format")
     arguments = op._schema.arguments
-    return [(a.name, str(a.type)) for a in arguments if not a.is_out and a.name not in made]
+    return [(a.name, str(a.type)) for a in arguments if not a.is_out and a.name not in OF_RESULTS]
 
 
 def rows_in_place(rows: Iterable[Row], op: OpOverload) -> list[Row]:

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..forms import Piece, draw, follows_positions, is_random, local_call
+from ..calls import overload
+from ..forms import Piece, draw, local_call
 from ..graph import Graph, Node, Ref
 from ..layout import Layout
 from ..planning import Call, Plan
-
-_RESHAPES = {"aten.view.default", "aten._unsafe_view.default"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class LocalCall:
 
     @cached_property
     def is_random(self) -> bool:
-        return is_random(self.call.node.overload)
+        return self.call.node.facts.random
 
     @cached_property
     def form(self) -> str | None:
@@ -98,9 +97,9 @@ class LocalCall:
         """The call's outputs on this rank, given its pieces of the inputs."""
         node = self.call.node
         args, kwargs = self.arguments(tensors)
-        if node.op == "aten.as_strided.default":
+        if node.facts.by_strides:
             args = (_restrided(args[0], self._graph.tensor(node.inputs[0]).stride), *args[1:])
-        if self.is_random and not (self.lowering.traced and not follows_positions(node.overload)):
+        if self.is_random and not (self.lowering.traced and node.facts.draws is None):
             assert seed is not None
             number = self.lowering.numbers[node.name]
             made = draw(node.overload, args, kwargs, seed, number, self._drawn[0], self._runs)
@@ -127,7 +126,8 @@ def piece(shape: tuple[int, ...], layout: Layout, rank: int) -> Piece:
 
 def whatever_the_strides(node: Node) -> torch._ops.OpOverload:
     """The node's operator, for inputs whose strides need not be those that were captured."""
-    return torch.ops.aten.reshape.default if node.op in _RESHAPES else node.overload
+    relaxed = node.facts.any_strides
+    return node.overload if relaxed is None else overload(relaxed)
 
 
 def with_tensors(node: Node, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -17,7 +17,6 @@ from torch.utils import _pytree as pytree
 
 from ..dtensor import layout_of, local_of, redistribute, run_chain
 from ..errors import UsageError
-from ..forms import follows_positions, is_random
 from ..graph import Graph, Input, Ref, arguments, constants
 from ..layout import Layout
 from ..placements import is_partial
@@ -72,8 +71,8 @@ class Sharded(nn.Module):
             if entry.role != "tangent" and ("gradient", entry.target) in values
         }
         self._named = {entry.name: entry for entry in self._graph.inputs}
-        random = [node.overload for node in self._graph.nodes if is_random(node.overload)]
-        self._draws_by_generator = any(not follows_positions(op) for op in random)
+        known = [node.facts for node in self._graph.nodes]
+        self._draws_by_generator = any(fact.random and fact.draws is None for fact in known)
         # Where each parameter and buffer is held: looked up anew in every step, because it may be exchanged.
         self._where = {
             entry.name: self._holder(entry.target)

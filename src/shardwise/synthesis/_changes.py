@@ -13,28 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..calls import DIM_ARGUMENTS, Call
+from ..calls import Call, Facts, facts
 from ..experiments import generators
 
-# Other values worth trying for arguments that are not dims, by name.
-VALUES: dict[str, tuple[Any, ...]] = {
-    "k": (1, 2),
-    "diagonal": (-1, 0, 1),
-    "offset": (-1, 0, 1),
-    "shifts": ([1], [2], [-1]),
-    "repeats": (2, 3),
-    "length": (1, 2),
-    "start": (0, 1),
-    "correction": (0, 1),
-    "groups": (1, 2),
-}
-
-# Values for numbers that may mean anything, and for integers that choose what is done.
+# Values for numbers that may mean anything.
 NUMBERS = (0, 1, -1, 2, 0.5)
-CHOICES = {"reduction": (0, 1, 2)}
-
-# Lists that say how large the output is.
-SIZE_ARGUMENTS = ("size", "shape")
 
 # More dims than this show nothing new, where three tensors have them all.
 ENOUGH_DIMS = 4
@@ -113,7 +96,7 @@ def _other_arguments(call: Call, values: Mapping[str, Sequence[Any]]) -> Iterato
         place: Any = i if i < len(args) and not argument.kwarg_only else argument.name
         held, at = (args, place) if isinstance(place, int) else (kwargs, place)
         old = held[at] if isinstance(place, int) or at in held else argument.default_value
-        for value in _values_for(argument, old, ndim, values):
+        for value in _values_for(argument, old, ndim, values, facts(call.op)):
             if type(value) is type(old) and value == old:
                 continue
             new_args, new_kwargs = list(args), dict(kwargs)
@@ -128,27 +111,30 @@ def _other_numbers(call: Call) -> Iterator[Call]:
     """Other values of arguments that are numbers, whatever they mean, or choices."""
     schema = getattr(call.op, "_schema", None)
     names = [a.name for a in schema.arguments if str(a.type) in ("float", "number")] if schema else []
-    yield from _other_arguments(call, {**dict.fromkeys(names, NUMBERS), **CHOICES})
+    few = {name: values for name, values in facts(call.op).choices.items() if values}
+    yield from _other_arguments(call, {**dict.fromkeys(names, NUMBERS), **few})
 
 
-def _values_for(argument: Any, old: Any, ndim: int, values: Mapping[str, Sequence[Any]]) -> Iterable[Any]:
+def _values_for(
+    argument: Any, old: Any, ndim: int, values: Mapping[str, Sequence[Any]], known: Facts
+) -> Iterable[Any]:
     kind = str(argument.type)
     if "Tensor" in kind:
         return [None] if kind == "Optional[Tensor]" and old is not None else ()
     if argument.name in values:
         return values[argument.name]
-    if argument.name in DIM_ARGUMENTS and "List" in kind:
+    if argument.name in known.dims and "List" in kind:
         if isinstance(old, list) and len(old) == ndim and sorted(d % ndim for d in old) == list(range(ndim)):
             return [random.Random(i).sample(range(ndim), ndim) for i in range(4)]  # a permutation
         single = [[d] for d in range(-1, ndim)]
         return [*single, *([d, e] for d in range(ndim) for e in range(ndim) if d != e), [-1, 0], [-2]]
-    if argument.name in DIM_ARGUMENTS and kind in ("int", "Optional[int]"):
+    if argument.name in known.dims and kind in ("int", "Optional[int]"):
         return list(range(-ndim - 1, ndim + 1))
     if kind == "bool":
         return (False, True)
-    if argument.name in SIZE_ARGUMENTS and isinstance(old, list):
+    if argument.name in known.shapes and isinstance(old, list):
         return [[*old[:i], size + 1, *old[i + 1 :]] for i, size in enumerate(old) if size > 1]
-    return VALUES.get(argument.name, ())
+    return known.values.get(argument.name, ())
 
 
 def _with_tensors(call: Call, new: Mapping[int, Tensor]) -> Call:
@@ -249,4 +235,5 @@ def _broadcast(tensors: Sequence[Tensor]) -> bool:
 
 def slides(call: Call) -> bool:
     """True if the operator moves a window over the last dims."""
-    return any(name == "dilation" for _, name, _ in call.named_leaves())
+    sliding = facts(call.op).sliding
+    return any(name in sliding for _, name, _ in call.named_leaves())

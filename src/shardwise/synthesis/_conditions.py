@@ -1,11 +1,10 @@
 """Conditions of clauses: which simple statements about a call tell the rows that hold from those that do not."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from ..calls import DIM_ARGUMENTS
 from ..rules import Scope
 
 # An argument with more values than this is told apart by none of them.
@@ -40,7 +39,7 @@ def atoms(
         ]
     for first, second in itertools.combinations(single, 2):
         found.append(f"d not in ({first}, {second})")
-    found += _values(scopes)
+    found += _values(scopes, {*single, *several})
     inputs = max((len(s.inputs) for s in scopes), default=0)
     if any(s.broadcast for s in scopes):
         found += ["d < outdim(0)-1", "d < outdim(0)-2"]
@@ -71,10 +70,10 @@ def _ranks(scopes: Sequence[Scope], index: int) -> list[int]:
     return ranks if 1 < len(ranks) <= 5 else []
 
 
-def _values(scopes: Sequence[Scope]) -> list[str]:
-    """Flags, and arguments that take a few values."""
+def _values(scopes: Sequence[Scope], dims: Set[str]) -> list[str]:
+    """Flags, and arguments that take a few values and do not name dims."""
     found = []
-    names = dict.fromkeys(name for s in scopes for name in s.arguments if name not in DIM_ARGUMENTS)
+    names = dict.fromkeys(name for s in scopes for name in s.arguments if name not in dims)
     for name in names:
         values = {repr(s.arguments[name]): s.arguments[name] for s in scopes if name in s.arguments}
         if len(values) < 2:

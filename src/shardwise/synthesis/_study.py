@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import DIM_ARGUMENTS, Call, must_run, op_name, reaches_dispatch
+from ..calls import Call, facts, must_run, op_name, reaches_dispatch
 from ..errors import UsageError
 from ..experiments import ExperimentPolicy, Found, require_operator
 from ..rules import Clause, Reading, Rule
@@ -280,7 +280,7 @@ def _spread(calls: list[Call]) -> list[Call]:
         words = tuple(
             str(leaf)
             for _, name, leaf in call.named_leaves()
-            if isinstance(leaf, bool | str) or name in _COUNTS
+            if isinstance(leaf, bool | str) or name in facts(call.op).counts
         )
         kinds.setdefault((ranks, words), []).append(call)
     queues = [kinds[k] for k in sorted(kinds, key=lambda k: (-sum(k[0]), k[1]))]
@@ -306,13 +306,6 @@ def _fit(overload: str, building: Sequence[Judged], idle: Sequence[Judged]) -> R
     return best
 
 
-# Numbers that change what an operator does, like a flag.
-_COUNTS = ("groups",)
-
-# Lists with one number per dim of a window; most often all alike, and a rule does not turn on which.
-_WINDOWS = ("kernel_size", "stride", "padding", "dilation", "output_padding", "output_size")
-
-
 def _as_far_as_seen(rule: Rule, judged: Sequence[Judged]) -> Rule:
     """A list of numbers that every call must give and that was the same in all of them (`expand1` in bilinear's
     `_trilinear`) may decide everything: the rule then speaks of calls with that list alone."""
@@ -320,13 +313,14 @@ def _as_far_as_seen(rule: Rule, judged: Sequence[Judged]) -> Rule:
     for j in judged:
         for name, value in _observe(j, rule.reading).bound.scope.arguments.items():
             seen.setdefault(name, set()).add(value)
-    schema = getattr(judged[0].call.op, "_schema", None)
+    op = judged[0].call.op
+    schema, known = getattr(op, "_schema", None), facts(op)
     required = {a.name for a in schema.arguments if not a.has_default_value()} if schema else set()
     fixed = [
         f"{name} == {next(iter(values))}"
         for name, values in seen.items()
         if len(values) == 1
-        and name in required - {*_WINDOWS, *DIM_ARGUMENTS}
+        and name in required - {*known.windows, *known.dims}
         and isinstance(next(iter(values)), tuple)
     ]
     return replace(rule, clauses=tuple(replace(c, when=(*c.when, *fixed)) for c in rule.clauses))
@@ -335,7 +329,7 @@ def _as_far_as_seen(rule: Rule, judged: Sequence[Judged]) -> Rule:
 def _readings(building: Sequence[Judged]) -> Iterator[Reading]:
     """Ways of reading the arguments that can make a difference for these calls, the plain one first."""
     names = {name for j in building for _, name, _ in j.call.named_leaves()}
-    named = bool(names & set(DIM_ARGUMENTS))
+    named = any(not names.isdisjoint(facts(j.call.op).dims) for j in building)
     operands = any(len(j.call.tensors) > 1 or _is_expanded(j) for j in building)
     for broadcast in (False, True) if operands else (False,):
         for dims_of in ("input", "output") if named else ("input",):

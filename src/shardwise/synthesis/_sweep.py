@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import DIM_ARGUMENTS, Call, dispatched, find_opinfos, samples
+from ..calls import Call, dispatched, facts, find_opinfos, samples
 from ..experiments import changes_nothing
-from ._changes import VALUES, Habit, changes, slides
+from ._changes import Habit, changes, slides
 
 # More dims than this show nothing that fewer do not.
 MOST_DIMS = 5
@@ -101,9 +101,10 @@ def _add(found: Sweep, call: Call, seen: set[Any], elements: float = math.inf) -
             found.idle.setdefault(judged.name, []).append(judged)
         return False
     found.calls.setdefault(judged.name, []).append(judged)
+    tried = facts(judged.op)
     for _, name, value in judged.named_leaves():
         if not isinstance(value, Tensor) and (
-            name in DIM_ARGUMENTS or name in VALUES or isinstance(value, bool)
+            name in tried.dims or name in tried.values or isinstance(value, bool)
         ):
             known = found.values.setdefault(name, [])
             if value not in known:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.distributed.tensor.placement_types import Placement
 
-from ..calls import DIM_ARGUMENTS, Call
+from ..calls import Call, facts
 from ..experiments import Case, Found
 from ..placements import Row, Shards, is_partial, is_replicate, is_shard
 from ..rules import Bound, Clause, Reading, Rule, Scope, Term, bind
@@ -93,9 +93,10 @@ class Vocabulary:
 
     def __init__(self, observed: Sequence[Observed]) -> None:
         names: dict[str, set[type]] = {}
+        dims = {name for o in observed for name in facts(o.call.op).dims}
         for o in observed:
             for name, value in o.bound.scope.arguments.items():
-                if name in DIM_ARGUMENTS:
+                if name in dims:
                     names.setdefault(name, set()).add(type(value))
         self.single = [n for n, kinds in names.items() if int in kinds]
         self.several = [n for n, kinds in names.items() if tuple in kinds]
@@ -103,7 +104,7 @@ class Vocabulary:
             name
             for o in observed
             for name, value in o.bound.scope.arguments.items()
-            if isinstance(value, tuple) and name not in DIM_ARGUMENTS
+            if isinstance(value, tuple) and name not in dims
         }
         self.expressions = ["d", *self.single, "0", "1", "-1", "2", "-2", "3", "-3", "d-1", "d+1"]
         self.expressions += [f"{name}[d]" for name in self.several]

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
-from ..forms import draw, is_random
+from ..calls import named_arguments
+from ..forms import draw
 from ..graph import Graph, Node, Ref, arguments, as_module, opened
 from ..planning import Call, Plan
 from ..running import Lowering, MakeOptimizer, Pieces, retargeted, whatever_the_strides, with_tensors
@@ -32,7 +33,7 @@ class Run:
 
 
 def is_random_graph(graph: Graph) -> bool:
-    return any(is_random(node.overload) for node in graph.nodes)
+    return any(node.facts.random for node in graph.nodes)
 
 
 def run_model(
@@ -127,7 +128,7 @@ def run_graph(plan: Plan, given: Mapping[str, Any], seed: int, wide: bool) -> di
 def _whole(node: Node, tensors: Sequence[Tensor], wide: bool, seed: Tensor, number: int) -> tuple[Any, ...]:
     args, kwargs = with_tensors(node, tensors)
     args, kwargs = retargeted((args, kwargs), wide, None)
-    if is_random(node.overload):
+    if node.facts.random:
         info = node.outputs[0]
         assert info is not None
         runs = [[(0, size)] if size else [] for size in info.shape]
@@ -139,7 +140,11 @@ def _whole(node: Node, tensors: Sequence[Tensor], wide: bool, seed: Tensor, numb
 
 def _draws_inside(node: Node) -> bool:
     """Attention with dropout: its draws follow from how it is sharded."""
-    return node.op.startswith("shardwise.attention") and bool(node.args[-1])
+    known = node.facts
+    if not known.seeded:
+        return False
+    given = named_arguments(node.overload, node.args, dict(node.kwargs))
+    return known.dropout is None or given[known.dropout] != 0
 
 
 def _as_planned(lowering: Lowering, call: Call, tensors: Sequence[Tensor], seed: Tensor) -> tuple[Any, ...]:
