@@ -64,6 +64,7 @@ __all__ = [
 
 # Every room, with the names of it that are public here.
 _ROOMS: dict[str, tuple[str, ...]] = {
+    "display": (),
     "placements": ("Row",),
     "mesh": ("Cluster", "Mesh"),
     "layout": ("Layout", "Sharding"),
@@ -103,4 +104,5 @@ if not TYPE_CHECKING:
         return found
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_ROOMS, *__all__})
+        rooms = (room for room in _ROOMS if "." not in room)
+        return sorted({*globals(), *rooms, *__all__})

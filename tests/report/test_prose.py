@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from shardwise.auditing import Audit, Wrong
-from shardwise.report import Heading, Script, Table, audit_markdown, audit_page, plan_page, prose_page
+from shardwise.display import Heading, Script, Table
+from shardwise.report import audit_markdown, audit_page, plan_page, prose_page
 
 BLOCKS = [
     Heading(1, "A <title>"),

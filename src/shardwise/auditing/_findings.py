@@ -18,6 +18,9 @@ class Wrong:
     output: str
     when: str = ""
 
+    def __repr__(self) -> str:
+        return f"<Wrong {self.op}: {self.row}>"
+
 
 @dataclass(frozen=True)
 class Missing:
@@ -38,6 +41,9 @@ class Missing:
         """The row with its condition and its local form."""
         return Row.parse(self.row, self.shards, self.local).text
 
+    def __repr__(self) -> str:
+        return f"<Missing {self.op}: {self.text}>"
+
 
 @dataclass(frozen=True)
 class Unsupported:
@@ -48,6 +54,9 @@ class Unsupported:
     reason: str
     no_strategy: bool
     rows: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Unsupported {self.call}>"
 
 
 @dataclass(frozen=True)
@@ -84,3 +93,6 @@ class Audit:
             f"{self.claimed} claimed rows; {len(self.wrong)} wrong, {len(self.missing)} missing, "
             f"{len(self.unsupported)} unsupported"
         )
+
+    def __repr__(self) -> str:
+        return f"<Audit of {self}>"

@@ -1,7 +1,7 @@
 """`shardwise discover` and `shardwise check`: how an operator may be sharded, and whether one row holds."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,12 +13,6 @@ from ._app import Json, app, print_json
 from ._call import Args, Keywords, Op, Shapes, called
 from ._progress import Bars
 from ._sweep import Sweeps, sweep_op
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..experiments import Found
-    from ..report import Block
 
 Partials = Annotated[bool, typer.Option("--product", help="Consider P(product) too.")]
 Narrow = Annotated[
@@ -64,7 +58,6 @@ def discover_command(
         raise UsageError(
             "--yaml, --emit-strategy and --emit-tests need --sweep: a rule comes from many calls"
         )
-    from ..calls import call_text
     from ..experiments import ExperimentPolicy, discover_isolated
     from ..report import prose_page
 
@@ -74,12 +67,12 @@ def discover_command(
         progress("running experiments")
         found = discover_isolated(ExperimentPolicy(partials, narrowing), function, *args, **kwargs)
     if html is not None:
-        write_text(html, prose_page(_found_blocks(found, f"{found.op}{call_text(args, kwargs)}")))
+        write_text(html, prose_page(found.blocks()))
     if json:
         print_json(found.to_json())
         return
     console = Console()
-    console.print(f"[bold]{found.op}[/bold]{call_text(args, kwargs)}")
+    console.print(f"[bold]{found.op}[/bold]{found.arguments}")
     if found.overloads:
         console.print(f"dispatches to {', '.join(found.overloads)}")
     if not found.rows:
@@ -93,22 +86,6 @@ def discover_command(
         f"{len(found.rows)} rows beside the all-replicated one; "
         f"{found.combinations} claims tried in {found.experiments} experiments, {found.seconds:.2f} CPU seconds"
     )
-
-
-def _found_blocks(found: "Found", call: str) -> "Iterator[Block]":
-    """What was found for one call, as the blocks of a page."""
-    from ..report import Heading, Table
-
-    yield Heading(1, call)
-    if found.overloads:
-        yield f"Dispatches to {', '.join(f'`{name}`' for name in found.overloads)}."
-    yield f"{found.combinations} claims were tried in {found.experiments} experiments."
-    yield Heading(2, "Rows that hold")
-    if not found.rows:
-        yield f"None but the replicated one: {found.reason or found.verdict}."
-        return
-    rows = [(f"`{r}`", r.shards, r.local or "", str(e.total())) for r, e in found.evidence.items()]
-    yield Table(("row", "shards", "local form", "experiments survived"), rows)
 
 
 @app.command("check")

@@ -1,23 +1,21 @@
 """`shardwise discover --sweep`: the rule of an operator from many calls, its report, and the code that is emitted."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from ..display import Heading, below
 from ..errors import UsageError
 from ..files import write_text
 from ..progress import Progress
 from ._app import print_json
 from ._call import value_of
 from ._progress import Bars
-
-if TYPE_CHECKING:
-    from ..report import Block
 
 Sweeps = Annotated[
     list[str] | None,
@@ -57,7 +55,11 @@ def sweep_op(
         found = studies(resolve_op(op), examples, values=values, progress=partial(progress, "studying calls"))
         progress("writing")
         rules = [s.rule for s in found if s.rule is not None]
-        texts = {"yaml": yaml_report(found), "reports": [report(s) for s in found]}
+        texts = {
+            "yaml": yaml_report(found),
+            "reports": [report(s) for s in found],
+            "blocks": [block for s in found for block in below(s.blocks())],
+        }
         if strategy is not None and rules:
             from ..emission import emit_strategy, emit_tests
 
@@ -85,7 +87,7 @@ def sweep_op(
     if html is not None:
         from ..report import prose_page
 
-        write_text(html, prose_page(_rule_blocks(op, texts["reports"])))
+        write_text(html, prose_page([Heading(1, f"How {op} may be sharded"), *texts["blocks"]]))
     if json:
         print_json(texts["reports"])
     else:
@@ -125,20 +127,6 @@ def _clauses(document: dict[str, Any]) -> list[tuple[str, str]]:
         (tuple(r["inputs"]), tuple(r["output"]), r.get("condition")): r["justification"] for r in rules
     }
     return [(clause, _reason(clause, reasons)) for clause in document["clauses"]]
-
-
-def _rule_blocks(op: str, reports: list[dict[str, Any]]) -> "Iterator[Block]":
-    """The rules that a sweep found, as the blocks of a page."""
-    from ..report import Heading, Table
-
-    yield Heading(1, f"How {op} may be sharded")
-    for document in reports:
-        yield Heading(2, document["overload"])
-        if "clauses" not in document:
-            yield _without_rule(document)
-            continue
-        yield _held(document)
-        yield Table(("clause", "because"), [(f"`{clause}`", why) for clause, why in _clauses(document)])
 
 
 def _held(document: dict[str, Any]) -> str:

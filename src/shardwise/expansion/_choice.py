@@ -50,6 +50,9 @@ class Choice:
     def __str__(self) -> str:
         return "; ".join(f"{name}: {row}" for name, row in zip(self.mesh.names, self.rows, strict=True))
 
+    def __repr__(self) -> str:
+        return f"<Choice {self}>"
+
 
 def is_valid(choice: Choice, inputs: Sequence[Shape], outputs: Sequence[Shape | None] = ()) -> bool:
     """True if the rows of a choice hold together for a call with tensors of these shapes.

@@ -45,6 +45,9 @@ class Priced:
     def __str__(self) -> str:
         return str(self.choice)
 
+    def __repr__(self) -> str:
+        return f"<Priced {self}: {self.price * 1e6:.1f} us>"
+
 
 def expand(
     rows: Sequence[Row],

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement, Replicate
 from torch.utils import _pytree as pytree
 
-from ..calls import Call, Dispatched, dispatched, size_leaves
+from ..calls import Call, Dispatched, call_text, dispatched, size_leaves
 from ..errors import UsageError, require
 from ..forms import require_form
 from ..placements import PARTIALS, Row, is_partial, is_replicate, is_shard, partials_of, placement_text
@@ -127,7 +127,10 @@ def _discover(
         overloads = front.overloads
         laboratory = _laboratory(call, front, policy)
     except Unjudgeable as why:
-        return Found(call.name, overloads, why.verdict, why.reason, seconds=time.process_time() - started)
+        seconds = time.process_time() - started
+        return Found(
+            call.name, overloads, why.verdict, why.reason, seconds=seconds, arguments=call_text(args, kwargs)
+        )
     trials = {}
     rows: dict[Row, Counter[str]] = {}
     candidates = list(combinations(laboratory.call, policy.partials))
@@ -165,6 +168,7 @@ def _discover(
         ignores_values=all(laboratory.ignores_values),
         generators=len({e.generator for e in laboratory.experiments}),
         seconds=time.process_time() - started,
+        arguments=call_text(args, kwargs),
     )
 
 

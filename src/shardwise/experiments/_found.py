@@ -1,7 +1,7 @@
 """What discovery and checking return: rows with their evidence, and refutations that can be replayed."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 
 from ..calls import Dispatched
+from ..display import Block, Heading, Outcome, Shown, Table
 from ..placements import Row, Shards, is_shard
 from ._experiment import CASES, Experiment, LocalRunFailed
 from ._trial import Trial, replicated_partials
@@ -73,9 +74,12 @@ class Counterexample:
     def __str__(self) -> str:
         return f"{self.row} fails ({self.reason}) with {self.experiment!r}"
 
+    def __repr__(self) -> str:
+        return f"<Counterexample: {self}>"
+
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Shown):
     """The answer to one claim: true if no experiment refuted it."""
 
     row: Row
@@ -98,9 +102,21 @@ class Verdict:
             "counterexample": None if self.counterexample is None else repr(self.counterexample.experiment),
         }
 
+    @property
+    def _sentence(self) -> str:
+        return f"{self.row} {'holds' if self.valid else 'refuted'}: {self.reason}"
+
+    def blocks(self) -> Iterator[Block]:
+        yield Outcome(self.valid, self._sentence)
+        if self.counterexample is not None:
+            yield from self.counterexample.shown().splitlines()
+
+    def __repr__(self) -> str:
+        return f"<Verdict: {self._sentence}>"
+
 
 @dataclass(frozen=True)
-class Found:
+class Found(Shown):
     """How a call may be sharded: `rows` beside the all-replicated one, each with its `evidence`.
 
     `generators` is how many kinds of values the call took; an operator that refuses most says little by the rest.
@@ -119,6 +135,7 @@ class Found:
     ignores_values: bool = False
     generators: int = 0
     seconds: float = 0.0
+    arguments: str = ""  # of the call, as text
 
     @property
     def rows(self) -> list[Row]:
@@ -151,9 +168,23 @@ class Found:
             "seconds": round(self.seconds, 3),
         }
 
-    def __str__(self) -> str:
-        head = f"{self.op}: {self.verdict}" + (f" ({self.reason})" if self.reason else "")
-        return "\n".join([head, *(f"  {row}" for row in self.rows)])
+    def blocks(self) -> Iterator[Block]:
+        yield Heading(1, f"{self.op}{self.arguments}")
+        if self.overloads:
+            yield f"Dispatches to {', '.join(f'`{name}`' for name in self.overloads)}."
+        if not self.rows:
+            yield f"No rows but the replicated one: {self.reason or self.verdict}."
+            return
+        yield f"{self.combinations} claims tested in {self.experiments} experiments."
+        yield Heading(2, "Rows that hold")
+        yield Table(
+            ("row", "shards", "local form", ">experiments survived"),
+            [(f"`{r}`", r.shards, r.local or "", str(e.total())) for r, e in self.evidence.items()],
+        )
+
+    def __repr__(self) -> str:
+        what = f"{len(self.rows)} rows" if self.rows else self.verdict
+        return f"<Found {self.op}{self.arguments}: {what}>"
 
 
 def refutation(trial: Trial, row: Row) -> Counterexample | None:

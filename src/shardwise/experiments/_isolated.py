@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..calls import op_name
+from ..calls import call_text, op_name
 from ..errors import UsageError, first_line
 from ..progress import Progress
 from ._discover import ExperimentPolicy
@@ -27,7 +27,8 @@ def discover_isolated(
         result = run_isolated(partial(_bare, attempt, op, args, kwargs))
         if not isinstance(result, Crash):
             return result
-    return Found(op_name(op), (), "crashed", f"its process ended with {result}")
+    reason = f"its process ended with {result}"
+    return Found(op_name(op), (), "crashed", reason, arguments=call_text(args, kwargs))
 
 
 class Crash(str):

@@ -221,6 +221,10 @@ class Graph:
 
         return summary(self)
 
+    def __repr__(self) -> str:
+        kind = "training" if self.training else "inference"
+        return f"<Graph of {self.name}: {kind}, {len(self.inputs)} inputs, {len(self.nodes)} nodes>"
+
     def table(self, module: str = "", phase: Phase | None = None) -> str:
         """All nodes, or those of one module (and what is in it) or one phase; no wider than 80 columns."""
         from ._picture import table

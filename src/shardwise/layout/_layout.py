@@ -140,6 +140,9 @@ class Layout:
             texts.append(text)
         return ", ".join(texts)
 
+    def __repr__(self) -> str:
+        return f"Layout.parse({str(self)!r}, {str(self.mesh)!r})"
+
     def axes(self, dim: int) -> tuple[int, ...]:
         """The axes that shard `dim`, outermost cut first."""
         assert self.order is not None

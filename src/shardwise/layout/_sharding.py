@@ -186,6 +186,9 @@ class Sharding:
             text += " partial={" + ", ".join(entries) + "}"
         return text
 
+    def __repr__(self) -> str:
+        return f"Sharding.parse({str(self)!r}, {str(self.mesh)!r})"
+
     @property
     def rank(self) -> int:
         return len(self.dims)

@@ -230,6 +230,11 @@ class Cluster:
             return read_document(Path(cluster), cls.from_json)
         return cls.preset(str(cluster))
 
+    def __repr__(self) -> str:
+        sizes = " of ".join(str(level.size) for level in self.levels if level.size is not None)
+        inside = f", islands of {sizes}" if sizes else ""
+        return f"<Cluster {self.name}: {self.device.name}, {self.device.memory / 1e9:.0f} GB{inside}>"
+
     def with_axes(self, **links: Link) -> "Cluster":
         """This cluster with the given links for the named axes."""
         return replace(self, axes={**self.axes, **links})

@@ -74,6 +74,9 @@ class Mesh:
     def __str__(self) -> str:
         return ",".join(f"{n}={s}" for n, s in zip(self.names, self.shape, strict=True))
 
+    def __repr__(self) -> str:
+        return f"Mesh.parse({str(self)!r})"
+
     def index(self, axis: str) -> int:
         if axis not in self.names:
             raise UsageError(f"mesh {self} has no axis {axis!r}: use one of {', '.join(self.names)}")

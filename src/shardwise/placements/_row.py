@@ -76,6 +76,9 @@ class Row:
         right = ", ".join("-" if p is None else placement_text(p) for p in self.outputs)
         return f"{left} -> {right}".strip()
 
+    def __repr__(self) -> str:
+        return f"Row.parse({self.text!r})"
+
     @property
     def text(self) -> str:
         """The row with all that it says, as `parse` reads it: `S(0) -> P(avg) for even shards`."""

@@ -1,11 +1,12 @@
 """`Plan`: for each node of a graph the chosen row on every mesh axis, and the copies between nodes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..display import Block, Shown
 from ..errors import require, require_given
 from ..expansion import Choice
 from ..files import path_of
@@ -52,7 +53,7 @@ class BaselineCost:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """A graph with a choice for every node.
 
     `inputs` are the layouts of the graph's inputs by name, `outputs` those of its outputs in order (None where
@@ -92,6 +93,14 @@ class Plan:
         layout = self.choices[ref.name].output_layouts[ref.output]
         assert layout is not None
         return layout
+
+    def blocks(self) -> Iterator[Block]:
+        from ._summary import blocks
+
+        return blocks(self)
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.graph.name} on {self.mesh} of {self.cluster.name}: {len(self.choices)} calls>"
 
     def summary(self, most: int = 10) -> str:
         """Where the time goes, what is held, what costs most, and the baselines beside it."""

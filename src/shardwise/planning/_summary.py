@@ -1,82 +1,98 @@
 """A plan in words and tables: where the time goes, what is communicated, what is held, and against what."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from ..calls import short_name
+from ..display import Bar, Bars, Block, Heading, Table, as_text
 from ..graph import Node
 from ._items import pattern
 from ._schedule import Call, Move
 
 if TYPE_CHECKING:
-    from ._plan import Plan
-
-_WIDTH = 24
+    from ._evaluate import Cost
+    from ._plan import BaselineCost, Plan
 
 
 def summary(plan: "Plan", most: int = 10) -> str:
-    return "\n".join(_lines(plan, most))
+    return as_text(blocks(plan, most))
 
 
-def _lines(plan: "Plan", most: int) -> Iterator[str]:
+def blocks(plan: "Plan", most: int = 10) -> Iterator[Block]:
+    """What the summary of a plan shows, with the `most` expensive calls and redistributions."""
     cost = plan.cost
-    yield f"{plan.graph.name} on mesh {plan.mesh} of {plan.cluster.name}: {time_text(cost.seconds)} a step"
-    yield ""
+    yield Heading(
+        1, f"{plan.graph.name} on mesh {plan.mesh} of {plan.cluster.name}: {time_text(cost.seconds)} a step"
+    )
     parts = {"compute": cost.compute, "optimizer": cost.update, **cost.communication}
-    for name, seconds in parts.items():
-        if seconds:
-            bar = "#" * round(_WIDTH * seconds / cost.seconds)
-            yield f"  {name:<16} {time_text(seconds):>10}  {seconds / cost.seconds:>6.1%}  {bar}"
-    for axis, sent in cost.bytes_per_axis.items():
-        yield f"  over {axis:<11} {bytes_text(sent):>10} a device and step"
-    yield ""
+    if cost.seconds:
+        yield Bars(tuple(Bar(name, time_text(s), s / cost.seconds) for name, s in parts.items() if s))
+    if cost.bytes_per_axis:
+        yield Table(
+            ("", ">", ""),
+            [
+                (f"over {axis}", bytes_text(sent), "a device and step")
+                for axis, sent in cost.bytes_per_axis.items()
+            ],
+        )
     allowed = f" of {bytes_text(plan.memory)}" if plan.memory is not None else ""
-    yield f"  memory           {bytes_text(cost.peak):>10}{allowed} at its peak, {bytes_text(cost.lasting)} throughout"
-    yield f"  over the step    {sparkline(cost.held)}"
-    yield from _against(plan)
+    yield Table(
+        ("", ""),
+        [
+            (
+                "memory",
+                f"{bytes_text(cost.peak)}{allowed} at its peak, {bytes_text(cost.lasting)} throughout",
+            ),
+            ("over the step", f"`{sparkline(cost.held)}`"),
+        ],
+    )
+    yield _against(plan)
     yield from _dearest(plan, most)
     yield from _fallen_back(plan)
 
 
-def _against(plan: "Plan") -> Iterator[str]:
-    yield ""
-    yield f"  {'':<18}{'step':>12}{'memory':>12}"
-    rows = [("this plan", plan.cost.seconds, plan.cost.peak)]
-    for name, cost in plan.baselines.items():
-        if cost is not None:
-            rows.append((name, cost.seconds, cost.peak))
-    for name, seconds, peak in rows:
-        note = "  does not fit" if plan.memory is not None and peak > plan.memory else ""
-        yield f"  {name:<18}{time_text(seconds):>12}{bytes_text(peak):>12}{note}"
-    if plan.bound is not None and plan.cost.seconds:
-        short = max(0.0, 1 - plan.bound / plan.cost.seconds)
-        yield f"  {'lower bound':<18}{time_text(plan.bound):>12}{'':>12}  at most {short:.2%} can be gained"
+def _against(plan: "Plan") -> Table:
+    """The plan, its baselines and the lower bound."""
+    own, limit = plan.cost, math.inf if plan.memory is None else plan.memory
+    costs: dict[str, Cost | BaselineCost] = {"this plan": own}
+    costs |= {name: cost for name, cost in plan.baselines.items() if cost is not None}
+    rows = [
+        (name, time_text(c.seconds), bytes_text(c.peak), "does not fit" if c.peak > limit else "")
+        for name, c in costs.items()
+    ]
+    if plan.bound is not None and own.seconds:
+        short = max(0.0, 1 - plan.bound / own.seconds)
+        rows.append(("lower bound", time_text(plan.bound), "", f"at most {short:.2%} can be gained"))
+    return Table(("", ">step", ">memory", ""), rows)
 
 
-def _dearest(plan: "Plan", most: int) -> Iterator[str]:
+def _dearest(plan: "Plan", most: int) -> Iterator[Block]:
     """The entries that take longest, those that are alike added up."""
     calls: Counter[str] = Counter()
     moves: Counter[str] = Counter()
     times: Counter[str] = Counter()
     for entry, seconds in zip(plan.schedule.entries, plan.cost.entries, strict=True):
+        if not seconds:
+            continue
         if isinstance(entry, Call):
             text = f"{short_name(entry.node.op)} {_where(entry.node)}"
             calls[text] += seconds  # type: ignore[assignment]
-        elif seconds:
+        else:
             text = describe_move(plan, entry)
             moves[text] += seconds  # type: ignore[assignment]
-        else:
-            continue
         times[text] += 1
     for title, table in (("most expensive calls", calls), ("most expensive redistributions", moves)):
         if table:
-            yield ""
-            yield f"  {title}"
-        for text, seconds in table.most_common(most):
-            count = f" x{times[text]}" if times[text] > 1 else ""
-            yield from wrap(f"    {time_text(seconds):>10}  {text}{count}", 80, subsequent_indent=" " * 16)
+            yield Heading(2, title)
+            yield Table(
+                (">", ""),
+                [
+                    (time_text(seconds), f"{text} x{times[text]}" if times[text] > 1 else text)
+                    for text, seconds in table.most_common(most)
+                ],
+            )
 
 
 def _where(node: Node) -> str:
@@ -95,17 +111,16 @@ def describe_move(plan: "Plan", move: Move) -> str:
     return f"{kinds} {of}: [{move.change.source}] -> [{move.change.target}]"
 
 
-def _fallen_back(plan: "Plan") -> Iterator[str]:
+def _fallen_back(plan: "Plan") -> Iterator[Block]:
     """The nodes for which no rows are known but replication, and what that costs."""
     lost: dict[str, list[float]] = {}
     for entry, seconds in zip(plan.schedule.entries, plan.cost.entries, strict=True):
         if isinstance(entry, Call) and entry.choice.source == "replicated":
             lost.setdefault(entry.node.op, []).append(seconds)
     if lost:
-        yield ""
-        yield "  replicated for want of rows"
-    for op, each in sorted(lost.items(), key=lambda pair: -sum(pair[1])):
-        yield f"    {time_text(sum(each)):>10}  {op} x{len(each)}"
+        yield Heading(2, "replicated for want of rows")
+        dearest = sorted(lost.items(), key=lambda pair: -sum(pair[1]))
+        yield Table((">", ""), [(time_text(sum(each)), f"{op} x{len(each)}") for op, each in dearest])
 
 
 def time_text(seconds: float) -> str:

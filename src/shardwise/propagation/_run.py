@@ -43,6 +43,10 @@ class Propagation:
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join(f"{name:<{width}}  {sharding}" for name, sharding in rows)
 
+    def __repr__(self) -> str:
+        end = "" if self.complete else ", not complete"
+        return f"<Propagation {self.level}: {len(self.shardings)} values, {self.updates} updates{end}>"
+
     def picture(self, value: str) -> str:
         """The operation that makes a value, as a table: its tensors, its factors, and the axes on each."""
         node = next((node for node in self.program.nodes if value in node.outputs), None)

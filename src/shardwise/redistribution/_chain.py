@@ -48,6 +48,9 @@ class Step:
         names = ", ".join(self.before.mesh.names[axis] for axis in self.axes)
         return f"{text} over {names} ({self.size} bytes, {self.seconds * 1e6:.1f} us)"
 
+    def __repr__(self) -> str:
+        return f"<Step {self}>"
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -64,6 +67,10 @@ class Chain:
 
     def __str__(self) -> str:
         return "\n".join(str(step) for step in self.steps) or "nothing to do"
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(step.kind for step in self.steps) or "nothing to do"
+        return f"<Chain {self.source} -> {self.target}: {kinds}, {self.price * 1e6:.1f} us>"
 
 
 def cheapest_chain(

@@ -4,13 +4,9 @@ from ._audit import audit_markdown, audit_page
 from ._document import document
 from ._grid import picture_of, pieces
 from ._page import plan_page
-from ._prose import Block, Heading, Script, Table, prose_page
+from ._prose import prose_page
 
 __all__ = [
-    "Block",
-    "Heading",
-    "Script",
-    "Table",
     "audit_markdown",
     "audit_page",
     "document",

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from ..auditing import Audit, Missing, Wrong
-from ._prose import Block, Heading, Script, Table, prose_markdown, prose_page
+from ..display import Block, Heading, Script, Table, as_markdown
+from ._prose import prose_page
 
 Finding = TypeVar("Finding", Wrong, Missing)
 
@@ -17,7 +18,7 @@ def audit_page(audit: Audit, command: str = "") -> str:
 
 def audit_markdown(audit: Audit, command: str = "") -> str:
     """The same as Markdown."""
-    return prose_markdown(_blocks(audit, command))
+    return as_markdown(_blocks(audit, command))
 
 
 def _blocks(audit: Audit, command: str) -> Iterator[Block]:

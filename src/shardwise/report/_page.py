@@ -4,6 +4,7 @@ import json
 from html import escape
 from importlib.resources import files
 
+from ..display import style
 from ..planning import Plan
 from ..progress import Progress, silent
 from ._document import document
@@ -22,7 +23,7 @@ def plan_page(plan: Plan, *, runners_up: bool = True, progress: Progress = silen
     data = json.dumps(made, separators=(",", ":")).replace("<", "\\u003c")
     parts = {
         "title": f"{escape(plan.graph.name)} on {plan.mesh}",
-        "style": _read("plan.css"),
+        "style": page_style(),
         "script": "\n".join(_read(name) for name in _SCRIPTS),
         "data": data,
     }
@@ -32,6 +33,11 @@ def plan_page(plan: Plan, *, runners_up: bool = True, progress: Progress = silen
         name, _, after = part.partition("}}")
         pieces += [parts[name], after]
     return "".join(pieces)
+
+
+def page_style() -> str:
+    """The style of blocks, and that of pages."""
+    return style() + _read("plan.css")
 
 
 def _read(name: str) -> str:

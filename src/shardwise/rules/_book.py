@@ -120,6 +120,9 @@ class Entry:
             self.to_document(), Dumper=_DUMPER, sort_keys=False, width=110, allow_unicode=True
         ).strip()
 
+    def __repr__(self) -> str:
+        return f"<Entry {self.op}: {self.verdict}>"
+
 
 def family(op: str) -> str:
     """The file that an operator is in: its group where it has one, else its first letter."""

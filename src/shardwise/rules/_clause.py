@@ -113,6 +113,9 @@ class Clause:
             text += f" for {self.shards} shards"
         return text + (f" with local {self.local}" if self.local else "")
 
+    def __repr__(self) -> str:
+        return f"Clause.parse({str(self)!r})"
+
     @property
     def names(self) -> frozenset[str]:
         """All that its conditions and dims speak of."""

@@ -1,6 +1,6 @@
 """`Rule`: everything known about one operator. Given a call it yields rows; it reads and prints as YAML."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -9,6 +9,7 @@ import torch
 import yaml
 
 from ..calls import Recorder, Shape, must_run, named_arguments, on_meta, overload
+from ..display import Block, Heading, Shown, Table
 from ..errors import UsageError, require
 from ..placements import Row
 from ._bind import Reading, bind
@@ -17,7 +18,7 @@ from ._expression import WORDS
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(Shown):
     """The clauses of one operator, and the evidence for them.
 
     >>> rule = Rule.from_yaml("op: aten._softmax.default\\nclauses: [{rows: S(d) -> S(d) when d != dim}]")
@@ -128,5 +129,24 @@ class Rule:
             raise UsageError(f"the rule is no YAML: {' '.join(str(error).split())}") from None
         return cls.from_document(document)
 
+    def blocks(self) -> Iterator[Block]:
+        yield Heading(1, self.op)
+        if "calls" in self.evidence:
+            yield _calls_text(self.evidence)
+        yield Table(("clause", "because"), [(f"`{clause}`", clause.reason) for clause in self.clauses])
+
     def __str__(self) -> str:
         return "\n".join([self.op, *(f"  {clause}" for clause in self.clauses)])
+
+    def __repr__(self) -> str:
+        return f"<Rule {self.op}: {len(self.clauses)} clause{'' if len(self.clauses) == 1 else 's'}>"
+
+
+def _calls_text(evidence: Mapping[str, Any]) -> str:
+    """The calls behind a rule, as a sentence."""
+    text = f"Built from {evidence['calls']} calls"
+    if "held_out" in evidence:
+        text += f", validated on {evidence['held_out']} held-out calls"
+    if "challenged" in evidence:
+        text += f" and {evidence['challenged']} made to refute it"
+    return f"{text}."

@@ -39,6 +39,9 @@ class Pieces:
         )
         return cls(layout, tuple(tensor.shape), tuple(own))
 
+    def __repr__(self) -> str:
+        return f"<Pieces of {list(self.shape)}: {self.layout}>"
+
     def whole(self) -> Tensor:
         """The tensor put together, partials reduced."""
         return self.layout.join(self.locals)

@@ -46,6 +46,10 @@ class Problem:
     def nodes(self) -> int:
         return len(self.choice_start) - 1
 
+    def __repr__(self) -> str:
+        name = f" {self.name}" if self.name else ""
+        return f"<Problem{name}: {self.nodes} nodes, {len(self.costs)} choices, {len(self.edges)} edges>"
+
     @classmethod
     def build(
         cls,

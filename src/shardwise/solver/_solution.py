@@ -65,6 +65,15 @@ class Solution:
         """(cost - bound) / cost, None where either is missing."""
         return gap_of(self.cost, self.bound)
 
+    def __str__(self) -> str:
+        if self.choices is None:
+            return f"{self.status}: {self.shortfall or 'no solution was found in the time given'}"
+        bound = "none" if self.bound is None else f"{self.bound:,} (gap {self.gap:.3%})"
+        return f"{self.status}: cost {self.cost:,}, bound {bound}, peak memory {self.peak:,}"
+
+    def __repr__(self) -> str:
+        return f"<Solution {self}>"
+
 
 def gap_of(cost: int | None, bound: int | None) -> float | None:
     if cost is None or bound is None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..calls import Call, facts, must_run, op_name, reaches_dispatch
+from ..display import Block, Heading, Shown
 from ..errors import UsageError
 from ..experiments import ExperimentPolicy, Found, require_operator
 from ..rules import Clause, Reading, Rule
@@ -58,7 +59,7 @@ class Judged:
 
 
 @dataclass
-class Study:
+class Study(Shown):
     """What was learned about one overload."""
 
     op: str
@@ -74,6 +75,19 @@ class Study:
         default_factory=dict
     )  # verdicts of calls without rows to judge, with a reason
     seconds: float = 0.0
+
+    def blocks(self) -> Iterator[Block]:
+        if self.rule is not None:
+            yield from self.rule.blocks()
+            return
+        yield Heading(1, self.overload)
+        further = self.held_against + self.challenged
+        why = f": {len(self.disagreed)} of {further} further calls disagree" if further else ""
+        yield f"No short list of clauses yields the rows of {len(self.judged)} calls{why}."
+
+    def __repr__(self) -> str:
+        what = "no rule" if self.rule is None else f"{len(self.rule.clauses)} clauses"
+        return f"<Study {self.overload}: {what}, {len(self.judged)} calls>"
 
 
 def studies(

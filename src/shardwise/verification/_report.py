@@ -1,16 +1,19 @@
 """What a verification found, for people and for programs."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..display import Block, Heading, Outcome, Shown, Table
 from ..dtensor import Recorded
 from ._compare import Check
 
+_MOST = 10  # wrong tensors that are named
+
 
 @dataclass(frozen=True)
-class Report:
+class Report(Shown):
     """The result of `verify`. `ok` only if every tensor, every collective and the peak memory agree.
 
     `first` names the first node whose result is wrong and says how; `random` how draws were compared. `collectives` are
@@ -51,7 +54,7 @@ class Report:
     @property
     def worst(self) -> Check | None:
         """The tensor that comes closest to its tolerance, or goes furthest past it."""
-        return max(self.checks, key=lambda c: (not c.ok, c.error / (c.tolerance or 1.0)), default=None)
+        return max(self.checks, key=_badness, default=None)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -71,48 +74,67 @@ class Report:
             "memory": {"peak": self.peak, "predicted": self.predicted_peak},
         }
 
-    def __str__(self) -> str:
-        lines = [
-            f"{self.model} on {self.mesh}, {self.backend}, {self.steps or 'no'} optimizer step"
-            f"{'' if self.steps == 1 else 's'}, against {self.reference}",
-            f"random operators: {self.random}",
-            "",
-            f"{'':4} {'compared':12} {'tensors':>7}   {'largest error':>13}   {'tolerance':>9}   tensor",
-        ]
-        for kind in dict.fromkeys(check.kind for check in self.checks):
-            checks = [check for check in self.checks if check.kind == kind]
-            worst = max(checks, key=lambda c: (not c.ok, c.error / (c.tolerance or 1.0)))
-            lines.append(
-                f"{_mark(all(c.ok for c in checks))} {kind:12} {len(checks):7}   {worst.error:13.2e}   "
-                f"{worst.tolerance:9.0e}   {worst.name}"
-            )
-        lines += [f"     {c.kind} {c.name}: error {c.error:.2e}" for c in self.checks if not c.ok][:10]
+    def blocks(self) -> Iterator[Block]:
+        steps = f"{self.steps or 'no'} optimizer step{'' if self.steps == 1 else 's'}"
+        yield Heading(1, f"{self.model} on {self.mesh}, {self.backend}, {steps}, against {self.reference}")
+        yield f"random operators: {self.random}"
+        yield self._compared()
+        yield from (f"{c.kind} {c.name}: error {c.error:.2e}" for c in self._wrong[:_MOST])
         if self.first is not None:
-            lines.append(f"     first wrong node: {self.first}")
-        lines += [
-            "",
-            f"{'':4} {'collective':16} {'ran':>6} {'priced':>6}   {'bytes ran':>12} {'bytes priced':>12}",
-        ]
-        ran, priced = _counts(self.collectives), _counts(self.priced)
+            yield f"first wrong node: {self.first}"
+        yield from self._communicated()
+        yield Table(
+            ("", "peak memory", ">bytes", ">bytes predicted"),
+            [
+                (
+                    _mark(self.memory_bounded),
+                    "values on the first rank",
+                    _bytes(self.peak),
+                    _bytes(self.predicted_peak),
+                )
+            ],
+        )
+        yield Outcome(self.ok, "verified: sharded equals unsharded" if self.ok else "NOT verified")
+
+    @property
+    def _wrong(self) -> list[Check]:
+        return [check for check in self.checks if not check.ok]
+
+    def _compared(self) -> Table:
+        """A line for each kind of tensor, with the one that comes closest to its tolerance."""
+        by_kind: dict[str, list[Check]] = {}
+        for check in self.checks:
+            by_kind.setdefault(check.kind, []).append(check)
+        worst = {kind: max(checks, key=_badness) for kind, checks in by_kind.items()}
+        return Table(
+            ("", "compared", ">tensors", ">largest error", ">tolerance", "tensor"),
+            [
+                (_mark(w.ok), kind, str(len(by_kind[kind])), f"{w.error:.2e}", f"{w.tolerance:.0e}", w.name)
+                for kind, w in worst.items()
+            ],
+        )
+
+    def _communicated(self) -> Iterator[Block]:
+        ran, priced, none = _counts(self.collectives), _counts(self.priced), {"count": 0, "bytes": 0}
+        rows = []
         for kind in sorted({*ran, *priced}):
-            one, other = ran.get(kind, {"count": 0, "bytes": 0}), priced.get(kind, {"count": 0, "bytes": 0})
-            lines.append(
-                f"{_mark(one == other)} {kind:16} {one['count']:6} {other['count']:6}   "
-                f"{one['bytes']:12,} {other['bytes']:12,}"
-            )
-        if not ran and not priced:
-            lines.append(f"{_mark(True)} none")
-        elif not self.same_collectives and ran == priced:
-            lines.append("FAIL the same collectives, but in another order or of other sizes")
-        lines += [
-            "",
-            f"{'':4} {'peak memory':30}   {'bytes':>15} {'bytes predicted':>15}",
-            f"{_mark(self.memory_bounded)} {'values on the first rank':30}   {_bytes(self.peak):>15} "
-            f"{_bytes(self.predicted_peak):>15}",
-            "",
-            "verified: sharded equals unsharded" if self.ok else "NOT verified",
-        ]
-        return "\n".join(lines)
+            one, other = ran.get(kind, none), priced.get(kind, none)
+            numbers = (one["count"], other["count"], one["bytes"], other["bytes"])
+            rows.append((_mark(one == other), kind, *(f"{n:,}" for n in numbers)))
+        if not rows:
+            rows.append((_mark(True), "none", "", "", "", ""))
+        yield Table(("", "collective", ">ran", ">priced", ">bytes ran", ">bytes priced"), rows)
+        if not self.same_collectives and ran == priced:
+            yield "FAIL the same collectives, but in another order or of other sizes"
+
+    def __repr__(self) -> str:
+        said = "verified" if self.ok else "NOT verified"
+        return f"<Report of {self.model} on {self.mesh}: {said}, {len(self.checks)} tensors>"
+
+
+def _badness(check: Check) -> tuple[bool, float]:
+    """How close a tensor comes to its tolerance, or how far past it it goes."""
+    return not check.ok, check.error / (check.tolerance or 1.0)
 
 
 def _bytes(size: int | None) -> str:
@@ -120,7 +142,7 @@ def _bytes(size: int | None) -> str:
 
 
 def _mark(ok: bool) -> str:
-    return "ok  " if ok else "FAIL"
+    return "ok" if ok else "FAIL"
 
 
 def _counts(collectives: Sequence[Recorded]) -> dict[str, dict[str, int]]:

@@ -1,0 +1,34 @@
+"""Blocks as Markdown."""
+
+from collections.abc import Iterable
+from html import escape
+
+from ._blocks import Bars, Block, Heading, Outcome, Script, Table
+
+
+def as_markdown(blocks: Iterable[Block]) -> str:
+    return "\n\n".join(map(_written, blocks)) + "\n"
+
+
+def _written(block: Block) -> str:
+    match block:
+        case str():
+            return block
+        case Outcome(text=text):
+            return f"**{text}**"
+        case Heading(level=level, text=text):
+            return f"{'#' * level} {text}"
+        case Script(title=title, code=code, output=output):
+            return (
+                f"<details><summary>{escape(title)}</summary>\n\n```python\n{code}```\n\n"
+                f"```\n{output}```\n\n</details>"
+            )
+        case Bars(parts=parts):
+            shares = [(bar.name, bar.amount, f"{bar.share:.1%}") for bar in parts]
+            return _written(Table(("part", ">amount", ">share"), shares))
+        case Table(rows=rows):
+            marks = tuple("---:" if number else "---" for number in block.numeric)
+            lines = [block.names, marks, *rows]
+            return "\n".join(
+                "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+            )
