@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import shardwise as sw
-from shardwise.dtensor import _wrong, record_collectives, register, registered, unregister
+from shardwise.dtensor import record_collectives, register, registered, reset
 from shardwise.dtensor._wrong import wrong_operators
 from shardwise.errors import UsageError
 from shardwise.rules import Clause, Rule
@@ -23,9 +23,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def clean():
     yield
-    sw.uninstall()
-    for op in registered():
-        unregister(op)
+    reset()
 
 
 @pytest.fixture
@@ -292,19 +290,13 @@ def test_it_works_between_processes(tmp_path):
     assert [process.returncode for process in ranks] == [0, 0], "\n".join(errors)[-3000:]
 
 
-def test_findings_about_another_torch_replace_nothing_and_say_so_once(tmp_path, monkeypatch):
+def test_findings_about_another_torch_replace_nothing_and_say_so_once(tmp_path):
     known = wrong_operators()
     assert "aten.any.default" in known
     (tmp_path / "refuted.yaml").write_text(
         "torch: 1.0.0\nwrong:\n  aten.any.default:\n  - P(sum) -> P(sum)\n"
     )
-    monkeypatch.setattr(_wrong, "FINDINGS", tmp_path / "refuted.yaml")
-    wrong_operators.cache_clear()
-    try:
-        with pytest.warns(
-            UserWarning, match=r"findings are about torch 1\.0\.0.*so no rule is replaced"
-        ) as said:
-            assert wrong_operators() == wrong_operators() == frozenset()
-        assert len(said) == 1
-    finally:
-        wrong_operators.cache_clear()
+    other = tmp_path / "refuted.yaml"
+    with pytest.warns(UserWarning, match=r"findings are about torch 1\.0\.0.*so no rule is replaced") as said:
+        assert wrong_operators(other) == wrong_operators(other) == frozenset()
+    assert len(said) == 1

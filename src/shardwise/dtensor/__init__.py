@@ -1,12 +1,13 @@
 """The bridge to DTensor: the one room that touches PyTorch's private DTensor modules."""
 
 from ._hooks import use_search
-from ._install import install, uninstall
+from ._install import install, reset, uninstall
 from ._lists import run_step_on_all
 from ._read import Answer, Unanswered, answers, ask, read, registration
 from ._record import Recorded, record_collectives
 from ._redistribute import layout_of, local_of, redistribute, run_chain
-from ._register import RuleLike, extend, register, registered, unregister
+from ._register import extend, register, registered, unregister
+from ._state import RuleLike
 from ._steps import run_step
 from ._store import default_store
 
@@ -28,6 +29,7 @@ __all__ = [
     "register",
     "registered",
     "registration",
+    "reset",
     "run_chain",
     "run_step",
     "run_step_on_all",

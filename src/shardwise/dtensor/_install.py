@@ -15,13 +15,12 @@ from ..calls import facts, overload
 from ..errors import UsageError
 from ..placements import Row, is_shard
 from ..rules import Book, book, book_rows
+from ._hooks import refresh
 from ._read import registration
 from ._register import count_tensors, extend, register, unregister
 from ._reshape_in_place import serve, serve_no_more
+from ._state import bridge
 from ._wrong import wrong_operators
-
-_installed: dict[OpOverload, "BookRule"] = {}
-_mode: list[str | None] = []
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,8 @@ def install(*, replace: Literal["wrong"] | None = None) -> None:
     """
     if replace not in (None, "wrong"):
         raise UsageError(f"replace={replace!r} is not known: use replace='wrong', or leave it out")
-    if _mode == [replace]:
+    wanted: Literal["extending", "replacing"] = "extending" if replace is None else "replacing"
+    if bridge.book == wanted:
         return
     uninstall()
     wrong = wrong_operators() if replace == "wrong" else frozenset()
@@ -87,19 +87,27 @@ def install(*, replace: Literal["wrong"] | None = None) -> None:
                 register(rule)
             else:
                 extend(rule)
-            _installed[op] = rule
     except BaseException:  # half a book is none, whatever happened
         uninstall()
         raise
-    _mode.append(replace)
+    bridge.book = wanted
 
 
 def uninstall() -> None:
     """Give every operator back to what DTensor had for it before `install()`, if that was called."""
-    for op in list(_installed):
-        unregister(_installed.pop(op))
+    for op in [op for op, entry in bridge.rules.items() if isinstance(entry.rule, BookRule)]:
+        unregister(op)
     serve_no_more()
-    _mode.clear()
+    bridge.book = None
+
+
+def reset() -> None:
+    """Give DTensor back all that was changed in it: by `register`, `extend`, `install()` and `use_search()`."""
+    uninstall()
+    for op in list(bridge.rules):
+        unregister(op)
+    bridge.search = None
+    refresh()
 
 
 def _operators(contents: Book) -> list[OpOverload]:

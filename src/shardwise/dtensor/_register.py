@@ -7,9 +7,7 @@ row exactly where its shards do not fit. Seen by PyTorch alone a rule has the ro
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -24,37 +22,8 @@ from torch.distributed.tensor._ops.single_dim_strategy import (
 from ..calls import overload
 from ..errors import UsageError
 from ..placements import AnyShard, Row
-from ._caches import clear_caches
-from ._extend import extending
-from ._hooks import RuleInfo, expanding
-
-
-class RuleLike(Protocol):
-    """What `register` needs of a rule: the operator, a name for messages, and rows for a call.
-
-    Tensors in a call are meta tensors; rows count tensors in the order of the operator's schema, those in
-    lists one by one. A rule that needs no more than shapes may also have `rows_by_shape(args, kwargs, outputs)`,
-    which is given PyTorch's tensor metadata as it is and the shapes of the outputs.
-    """
-
-    @property
-    def op(self) -> Any: ...
-
-    @property
-    def name(self) -> str: ...
-
-    def rows(self, *args: Any, **kwargs: Any) -> list[Row]: ...
-
-
-@dataclass(frozen=True)
-class _Registered:
-    rule: RuleLike
-    before: tuple[tuple[dict[Any, Any], Any], ...]  # DTensor's tables, and what each had for the operator
-    stack: ExitStack
-
-
-_MISSING = object()
-_registered: dict[OpOverload, _Registered] = {}
+from ._hooks import refresh
+from ._state import MISSING, Registered, RuleInfo, RuleLike, bridge
 
 
 def register(rule: RuleLike) -> None:
@@ -72,12 +41,10 @@ def register(rule: RuleLike) -> None:
         propagator.op_to_rules,
         propagator.op_to_schema_info,
     )
-    stack = ExitStack()
-    stack.enter_context(expanding())
+    bridge.rules[op] = Registered(rule, before)
     register_single_dim_strategy(op, schema_info(op), allow_uneven_sharding=True)(_strategy_function(rule))
     propagator.op_single_dim_strategy_funcs[op] = _info(rule, op)
-    _registered[op] = _Registered(rule, before, stack)
-    clear_caches()
+    refresh()
 
 
 def extend(rule: RuleLike, *, replaces: bool = False) -> None:
@@ -86,21 +53,19 @@ def extend(rule: RuleLike, *, replaces: bool = False) -> None:
     op = _free(rule)
     propagator = DTensor._op_dispatcher.sharding_propagator
     before = _taken(op, propagator.op_to_schema_info, propagator.op_to_schema_info_for_single_dim_strategy)
-    propagator.op_to_schema_info[op] = schema_info(
-        op
-    )  # answers may differ by arguments that DTensor's do not
-    stack = ExitStack()
-    stack.enter_context(extending(op, _info(rule, op), replaces))
-    _registered[op] = _Registered(rule, before, stack)
-    clear_caches()
+    bridge.rules[op] = Registered(rule, before, replaces)
+    # Answers may differ by arguments that DTensor's do not.
+    propagator.op_to_schema_info[op] = schema_info(op)
+    bridge.extensions[op] = _info(rule, op)
+    refresh()
 
 
 def _free(rule: RuleLike) -> OpOverload:
     """The rule's operator, if no other rule is registered for it."""
     op = _overload(rule.op)
-    if op in _registered:
+    if op in bridge.rules:
         raise UsageError(
-            f"operator {op} is already registered by rule {_registered[op].rule.name!r}: "
+            f"operator {op} is already registered by rule {bridge.rules[op].rule.name!r}: "
             f"unregister that before registering rule {rule.name!r}"
         )
     return op
@@ -108,7 +73,7 @@ def _free(rule: RuleLike) -> OpOverload:
 
 def _taken(op: OpOverload, *tables: dict[Any, Any]) -> tuple[tuple[dict[Any, Any], Any], ...]:
     """What DTensor's tables have for an operator, removed from them."""
-    return tuple((table, table.pop(op, _MISSING)) for table in tables)
+    return tuple((table, table.pop(op, MISSING)) for table in tables)
 
 
 def _info(rule: RuleLike, op: OpOverload) -> RuleInfo:
@@ -118,20 +83,19 @@ def _info(rule: RuleLike, op: OpOverload) -> RuleInfo:
 def unregister(rule: RuleLike | OpOverload | str) -> None:
     """Give an operator back to what DTensor had for it before `register`."""
     op = _overload(rule if isinstance(rule, OpOverload | str) else rule.op)
-    if op not in _registered:
+    if op not in bridge.rules:
         raise UsageError(f"operator {op} is not registered: nothing to undo")
-    registered = _registered.pop(op)
-    for table, value in registered.before:
+    for table, value in bridge.rules.pop(op).before:
         table.pop(op, None)
-        if value is not _MISSING:
+        if value is not MISSING:
             table[op] = value
-    registered.stack.close()
-    clear_caches()
+    bridge.extensions.pop(op, None)
+    refresh()
 
 
 def registered() -> dict[str, str]:
     """The operators that rules are registered for, with the rules' names."""
-    return {str(op): entry.rule.name for op, entry in _registered.items()}
+    return {str(op): entry.rule.name for op, entry in bridge.rules.items()}
 
 
 def _overload(op: Any) -> OpOverload:

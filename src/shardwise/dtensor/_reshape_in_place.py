@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
-_served: list[OpOverload] = []
+from ._state import bridge
 
 
 def serve(op: OpOverload) -> None:
@@ -22,12 +22,12 @@ def serve(op: OpOverload) -> None:
     functional = _functional(op)
     if functional is not None and op not in DTensor._op_dispatcher._custom_op_handlers:
         DTensor._op_dispatcher._custom_op_handlers[op] = _handler(functional)
-        _served.append(op)
+        bridge.handlers.append(op)
 
 
 def serve_no_more() -> None:
-    while _served:
-        DTensor._op_dispatcher._custom_op_handlers.pop(_served.pop())
+    while bridge.handlers:
+        DTensor._op_dispatcher._custom_op_handlers.pop(bridge.handlers.pop())
 
 
 def _functional(op: OpOverload) -> OpOverload | None:

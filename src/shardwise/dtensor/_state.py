@@ -1,0 +1,90 @@
+"""All that the bridge has changed in DTensor, in one object: what is in use, and what was there before.
+
+Rules are entries in DTensor's tables, the search and extensions are functions in the place of DTensor's: which of them
+follows from what is in use here (`_hooks.refresh`). `reset` gives DTensor back everything.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from torch._ops import OpOverload
+from torch.distributed.tensor._ops.single_dim_strategy import _SingleDimStrategyInfo
+
+from ..mesh import Cluster
+from ..placements import Row
+
+# What a table of DTensor had for an operator that it did not know.
+MISSING: Any = object()
+
+
+class RuleLike(Protocol):
+    """What `register` needs of a rule: the operator, a name for messages, and rows for a call.
+
+    Tensors in a call are meta tensors; rows count tensors in the order of the operator's schema, those in
+    lists one by one. A rule that needs no more than shapes may also have `rows_by_shape(args, kwargs, outputs)`,
+    which is given PyTorch's tensor metadata as it is and the shapes of the outputs.
+    """
+
+    @property
+    def op(self) -> Any: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def rows(self, *args: Any, **kwargs: Any) -> list[Row]: ...
+
+
+@dataclass
+class RuleInfo(_SingleDimStrategyInfo):
+    """What PyTorch keeps about a registered rule; `rows` gives our form of the same."""
+
+    rows: Callable[[Any, Any, Any], list[Row]] | None = None
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A rule in use; `replaces` says that it is used alone where DTensor has one too."""
+
+    rule: RuleLike
+    before: tuple[tuple[dict[Any, Any], Any], ...]  # DTensor's tables, and what each had for the operator
+    replaces: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A use of the search, with prices of a cluster."""
+
+    cluster: Cluster
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A function of torch that one of ours stands in the place of; `own` says that its owner itself held it, and not
+    its class."""
+
+    original: Callable[..., Any]
+    own: bool
+
+
+@dataclass
+class Bridge:
+    """What is in use. Where it is empty, DTensor is as torch made it."""
+
+    rules: dict[OpOverload, Registered] = field(default_factory=dict)
+    # Of those rules, the ones that are used beside or in the place of DTensor's own.
+    extensions: dict[OpOverload, RuleInfo] = field(default_factory=dict)
+    # Operators that DTensor runs by a handler of ours.
+    handlers: list[OpOverload] = field(default_factory=list)
+    search: Search | None = None
+    book: Literal["extending", "replacing"] | None = None
+    functions: dict[tuple[Any, str], Replaced] = field(default_factory=dict)
+    # The same propagator as DTensor's in all but this: it knows the extensions, and no other rule.
+    propagator: Any = None
+
+    def original(self, owner: Any, name: str) -> Callable[..., Any]:
+        """The function that stood where ours does."""
+        return self.functions[owner, name].original
+
+
+bridge = Bridge()
