@@ -1,13 +1,18 @@
 """The public functions have one shape: a model's call, an operator's call, and options by keyword alone."""
 
+import ast
 import importlib
 import inspect
+import operator
+import re
 from pathlib import Path
 
 import pytest
 import torch
+import typer
 
 import shardwise as sw
+from shardwise.cli import app
 from shardwise.mesh import DEFAULT_CLUSTER
 
 ROOMS = [path.name for path in Path(sw.__file__).parent.iterdir() if (path / "__init__.py").exists()]
@@ -85,3 +90,27 @@ def test_the_default_cluster_is_the_same_everywhere():
                 if cluster is not None and cluster.default is not cluster.empty:
                     found[f"{room}.{name}"] = cluster.default
     assert len(found) > 8 and set(found.values()) == {DEFAULT_CLUSTER}, found
+
+
+def messages():
+    """The texts of errors and warnings, with the file that each is in."""
+    for file in sorted(Path(sw.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in MESSAGES:
+                texts = [c.value for c in ast.walk(node) if isinstance(c, ast.Constant)]
+                yield from ((file.name, text) for text in texts if isinstance(text, str))
+
+
+MESSAGES = ("UsageError", "require", "require_given", "warn", "NoChoice")
+
+
+def test_every_name_that_a_message_recommends_is_there():
+    commands = typer.main.get_command(app).commands
+    names, words = set(), set()
+    for _, text in messages():
+        names |= set(re.findall(r"\bshardwise\.(\w+(?:\.\w+)*)", text))
+        words |= set(re.findall(r"`shardwise (\w+)", text))
+    assert {"plan", "synthesize", "propagation.Program", "solver.read_problem"} <= names
+    assert "book" in words and words <= set(commands)
+    for name in names:
+        assert operator.attrgetter(name)(sw), name

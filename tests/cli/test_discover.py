@@ -84,3 +84,77 @@ def test_mistakes_are_one_sentence(arguments, message):
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr and len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, with a file of the user's operators, which imports its neighbour, and a package."""
+    (tmp_path / "neighbour.py").write_text("FACTOR = 2.0\n")
+    (tmp_path / "my_ops.py").write_text(
+        "import torch\nfrom neighbour import FACTOR\n\n"
+        "@torch.library.custom_op('users::centre', mutates_args=())\n"
+        "def centre(x: torch.Tensor) -> torch.Tensor:\n"
+        "    return FACTOR * (x - x.mean(0, keepdim=True))\n\n"
+        "def plain(x):\n    return x.cumsum(1)\n\nNUMBER = 3\n"
+    )
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "ops.py").write_text("def other(x):\n    return x.flip(0)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)) or name == "package":
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("op", "row"),
+    [
+        ("my_ops.py:centre", "S(1) -> S(1)"),
+        ("./my_ops.py:plain", "S(0) -> S(0)"),
+        ("my_ops:plain", "S(0) -> S(0)"),
+        ("package.ops:other", "S(1) -> S(1)"),
+        ("package/ops.py:other", "S(1) -> S(1)"),
+    ],
+)
+def test_operators_of_a_file_and_of_a_module_of_the_current_folder(folder, shardwise, op, row):
+    for claim, status in ((row, 0), (row.replace("1", "2").replace("0", "1").replace("2", "0"), 1)):
+        assert shardwise("check", op, claim, "--shape", "4,6")[0] == status, claim
+    status, printed, _ = shardwise("discover", op, "--shape", "4,6", "--json")
+    rows = [f"{found['inputs'][0]} -> {found['outputs'][0]}" for found in json.loads(printed)["rows"]]
+    assert status == 0 and [text for text in rows if text.startswith("S")] == [row]
+
+
+def test_the_installed_command_finds_modules_of_the_current_folder(folder):
+    """Whose own folder, not the current one, is where Python looks first."""
+    command = [
+        sys.executable,
+        "-P",
+        *COMMAND[1:],
+        "discover",
+        "my_ops:centre",
+        "--shape=4,6",
+        "--sweep",
+        "--json",
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    (document,) = json.loads(result.stdout)
+    assert document["overload"] == "users.centre.default" and document["clauses"]
+
+
+@pytest.mark.parametrize(
+    ("op", "sentence"),
+    [
+        ("my_ops.py:missing", "my_ops.py has no function missing"),
+        ("my_ops.py:NUMBER", "my_ops.py has no function NUMBER"),
+        ("other.py:centre", "there is no file other.py: give the path of the file that has centre"),
+        ("nowhere:centre", "cannot import 'nowhere' for 'nowhere:centre'"),
+        ("my_ops.py:", "'my_ops.py:' names no function: write it as ops.py:my_operator"),
+    ],
+)
+def test_a_function_that_is_not_there_is_one_sentence(folder, shardwise, op, sentence):
+    for command in (["discover", op], ["check", op, "R -> R"]):
+        status, _, complaint = shardwise(*command, "--shape", "4,6")
+        assert status == 2 and sentence in complaint and complaint.count("\n") == 1

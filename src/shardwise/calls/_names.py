@@ -1,7 +1,7 @@
 """Names of operators, and the operators they name.
 
-`torch.mm`, `aten.mm.default`, `torch.nn.functional.layer_norm`, `package.module:function` and `namespace::name`
-are all names; `op_name` gives the one that reads best for a given operator.
+`torch.mm`, `aten.mm.default`, `torch.nn.functional.layer_norm` and `namespace::name` are all names; `op_name`
+gives the one that reads best for a given operator.
 """
 
 import difflib
@@ -58,8 +58,6 @@ def op_source(name: str) -> str:
 
 def resolve_op(name: str) -> Callable[..., Any]:
     """The operator that `name` names; a `UsageError` suggests what may have been meant."""
-    if ":" in name and "::" not in name:
-        return _user_function(name)
     if "::" in name:
         return _registered(name.replace("::", "."), name)
     first = name.split(".")[0]
@@ -84,19 +82,6 @@ def _registered(dotted: str, name: str) -> Callable[..., Any]:
     except AttributeError:
         hint = _suggestion(packet, operators(namespace))
         raise UsageError(f"unknown op {name!r}{hint}") from None
-
-
-def _user_function(name: str) -> Callable[..., Any]:
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(import_module(module), function)
-    except ImportError as error:
-        raise UsageError(f"cannot import {module!r} for op {name!r}: {error}") from None
-    except AttributeError:
-        raise UsageError(f"module {module!r} has no function {function!r}") from None
-    if not callable(found):
-        raise UsageError(f"{name!r} is a {type(found).__name__}, not a function")
-    return found
 
 
 def _suggestion(part: str, parent: Any) -> str:

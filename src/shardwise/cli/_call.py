@@ -1,17 +1,20 @@
 """An operator and a call of it, as the options of a command describe them."""
 
 import ast
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import UsageError
+from ._function import function_of, is_users
 
 _SHAPE_HELP = (
     "Shape of an input tensor, as 4,6,8 or 4,6:int64; 4,6;4,6 for a list of tensors. Repeat for more."
 )
 Op = Annotated[
-    str, typer.Argument(help="torch.mm, aten.mm.default, package.module:function or namespace::name.")
+    str,
+    typer.Argument(help="torch.mm, aten.mm.default, namespace::name, FILE.py:function or module:function."),
 ]
 Shapes = Annotated[list[str] | None, typer.Option("--shape", help=_SHAPE_HELP)]
 Args = Annotated[list[str] | None, typer.Option("--arg", help="A positional argument after the tensors.")]
@@ -20,16 +23,23 @@ Keywords = Annotated[
 ]
 
 
+def operator_of(text: str) -> Callable[..., Any]:
+    """The operator that is named, torch's or the user's."""
+    from ..calls import resolve_op
+
+    return function_of(text, "ops.py:my_operator") if is_users(text) else resolve_op(text)
+
+
 def called(
     op: str, shapes: list[str] | None, args: list[str] | None, kw: list[str] | None
 ) -> tuple[Any, list[Any], dict[str, Any]]:
     """The call that the options describe; an OpInfo sample where they give no shapes."""
     import torch
 
-    from ..calls import resolve_op, telling_sample
+    from ..calls import telling_sample
 
     torch.set_num_threads(1)
-    function = resolve_op(op)
+    function = operator_of(op)
     kwargs = dict(_keyword(text) for text in kw or ())
     positional = [value_of(text) for text in args or ()]
     if not shapes and not positional:

@@ -14,7 +14,7 @@ from ..errors import UsageError
 from ..files import write_text
 from ..progress import Progress
 from ._app import print_json
-from ._call import value_of
+from ._call import operator_of, value_of
 from ._progress import Bars
 
 Sweeps = Annotated[
@@ -40,19 +40,19 @@ def sweep_op(
     """Sweep, synthesize, report and emit, in a child process that may crash."""
     import torch
 
-    from ..calls import resolve_op
     from ..emission import report, yaml_report
     from ..experiments import Crash, run_isolated
     from ..synthesis import studies
 
     torch.set_num_threads(1)
+    function = operator_of(op)
     values = dict(_swept(text) for text in sweep if text)
     if tests is not None and strategy is None:
         raise UsageError("--emit-tests needs --emit-strategy: the tests import the strategy")
 
     def answer(progress: Progress) -> dict[str, Any]:
         progress("collecting calls")
-        found = studies(resolve_op(op), examples, values=values, progress=partial(progress, "studying calls"))
+        found = studies(function, examples, values=values, progress=partial(progress, "studying calls"))
         progress("writing")
         rules = [s.rule for s in found if s.rule is not None]
         texts = {
