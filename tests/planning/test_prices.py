@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from shardwise import Cluster
-from shardwise.calls import overload
-from shardwise.graph import TensorInfo
+from shardwise.calls import declare, overload
+from shardwise.graph import TensorInfo, cost
 from shardwise.planning._prices import compute_seconds, kernel_kind, scratch_bytes
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -71,3 +71,24 @@ def test_backward_of_fused_attention_sums_in_float32():
     assert scratch(tensor(8), tensor(2)) == alone + 2 * tensor(8).bytes
     assert scratch(tensor(8, F32), tensor(8, F32)) == 0
     assert scratch_bytes(overload("aten.neg.default"), (tensor(8),), {}) == 0
+
+
+@torch.library.custom_op("prices::outer", mutates_args=())
+def outer(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x[:, None] * y
+
+
+def test_an_operator_declares_its_kernel_its_operations_and_its_memory():
+    op = overload("prices.outer.default")
+    x, y, result = TensorInfo((64,), F32), TensorInfo((32,), F32), TensorInfo((64, 32), F32)
+    assert kernel_kind(op, [x, y], (result,)) == "memory"
+    assert cost(op, (x, y), {}, (result,))[0] == 64 * 32
+    declare(
+        outer,
+        kernel="matmul",
+        flops=lambda x, y: 2 * x.numel * y.numel,
+        scratch=lambda x, y: x.bytes,
+    )
+    assert kernel_kind(op, [x, y], (result,)) == "matmul"
+    assert cost(op, (x, y), {}, (result,))[0] == 2 * 64 * 32
+    assert scratch_bytes(op, (x, y), {}) == 64 * 4
