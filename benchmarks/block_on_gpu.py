@@ -1,13 +1,13 @@
-"""Predicted against measured on one GPU: transformer blocks, forward and backward, time and peak memory.
+"""Predictions compared with measurements on one GPU: time and peak memory of transformer blocks, forward and backward.
 
     python benchmarks/block_on_gpu.py capture out/blocks            here: capture every shape
-    python benchmarks/block_on_gpu.py run out/blocks measured.json  on the GPU, where torch alone is needed
+    python benchmarks/block_on_gpu.py run out/blocks measured.json  on the GPU, needs only torch
     python benchmarks/block_on_gpu.py compare out/blocks measured.json [--cluster h200]    here: the table
-    python benchmarks/block_on_gpu.py        the table again, from what was measured and is kept beside this file
+    python benchmarks/block_on_gpu.py        the table, from the measurements in results/
 
-What is measured is the captured graph itself: its operators one after another, each tensor freed after its last
-use, as the planner prices it. The module as torch runs it eagerly is measured beside it, and the results of the two
-are compared. No shape is among those that `shardwise calibrate` measures.
+The captured graph is measured as the planner prices it: its operators one after another, each tensor freed after its
+last use. The module in eager mode is measured too, and the results of both are compared. `shardwise calibrate` measures
+none of these shapes.
 """
 
 import argparse
@@ -40,7 +40,7 @@ SHAPES = (
     Shape("gpt", batch=16, positions=512, width=1600, heads=25, groups=25, inner=6400),
     Shape("gpt", batch=1, positions=12288, width=1280, heads=20, groups=20, inner=5120),
 )
-# Looked at kernel by kernel while the prices were made; not part of what is claimed.
+# Used kernel by kernel to develop the prices; not part of the reported results.
 STUDIED = (
     Shape("llama", batch=4, positions=2048, width=3072, heads=24, groups=8, inner=8192),
     Shape("gpt", batch=8, positions=1024, width=2048, heads=32, groups=32, inner=8192),
@@ -96,7 +96,7 @@ def _measured(shape: Shape, folder: Path, device: str) -> dict[str, Any]:
     error = _disagreement(program, given(), module, x, tangent)
     _forget_gradients(module, x)
     timer = Timer(device)
-    twice = tangent.nbytes + x.nbytes  # they are there beside the copies that the program is given
+    twice = tangent.nbytes + x.nbytes  # held in addition to the copies passed to the program
     peaks = {
         "peak": timer.peak(lambda: program.run(given())) - twice,
         "eager_peak": timer.peak(eager),
@@ -116,7 +116,7 @@ Key = tuple[str, int]  # a node and which of its outputs
 
 
 def compare_all(folder: Path, measured: Path, cluster: str, record: Record) -> None:
-    """What the planner says of one device beside what was measured there."""
+    """The table of predictions and measurements on one device."""
     from shardwise import Graph
 
     document = json.loads(measured.read_text())
@@ -139,7 +139,7 @@ def compare_all(folder: Path, measured: Path, cluster: str, record: Record) -> N
 
 
 def _on_one_device(graph: Any, cluster: str) -> Any:
-    """The only plan on a mesh of one device: everything is whole."""
+    """The only plan on a mesh of one device: everything replicated."""
     from shardwise import Cluster, Mesh, Plan, Row
     from shardwise.expansion import Choice
     from shardwise.layout import Layout
@@ -197,7 +197,7 @@ class Program:
         return values
 
     def run(self, values: dict[Key, Any], before: Callable[[str], None] | None = None) -> dict[str, Tensor]:
-        """The output and the gradients, by the names of what they belong to. Leaves `values` empty-handed."""
+        """The output and the gradients by name. Empties `values`."""
         with torch.no_grad():
             for place, (name, op, args, kwargs) in enumerate(self.nodes):
                 if before is not None:
@@ -239,7 +239,7 @@ class Timer:
         self.cuda = device == "cuda"
 
     def seconds(self, call: Callable[[], Any], rounds: int = 15) -> float:
-        """The median after warming up, runs following each other as in training."""
+        """The median after warm-up, with runs back to back as in training."""
         for _ in range(3):
             call()
         if not self.cuda:
@@ -253,7 +253,7 @@ class Timer:
         return statistics.median(a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(marks))
 
     def host(self, call: Callable[[], Any]) -> float:
-        """What the program that starts the kernels takes itself: below the device's time it does not matter."""
+        """The host time to launch the kernels: irrelevant if it is below the device time."""
         self.wait()
         begun = time.perf_counter()
         call()
@@ -273,7 +273,7 @@ class Timer:
         return torch.cuda.max_memory_allocated()
 
     def marks(self, run: Callable[[Callable[[str], None]], Any]) -> dict[str, float]:
-        """Seconds between the calls that `run` makes of what it is given, by name."""
+        """Seconds between the calls that `run` makes of its argument, by name."""
         if not self.cuda:
             run(lambda name: None)
             return {}
@@ -299,7 +299,7 @@ class Timer:
 def _disagreement(
     program: Program, values: dict[Key, Tensor], module: nn.Module, x: Tensor, tangent: Tensor
 ) -> float:
-    """The largest distance between the graph's results and the module's, relative to their size."""
+    """The largest difference between the graph's results and the module's, relative to their magnitude."""
     found = program.run(values)
     output = module(x)
     output.backward(tangent)

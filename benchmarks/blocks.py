@@ -1,6 +1,6 @@
 """Two transformer blocks in plain torch, for measuring: a Llama-style and a GPT-style one.
 
-This file imports torch alone, so that it runs on a machine where this package is not installed.
+This file imports only torch, so that it runs on a machine without this package.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Shape:
-    """One block and what it is given. `groups` is the number of heads of key and value."""
+    """One block and its input. `groups` is the number of key and value heads."""
 
     style: str
     batch: int
@@ -49,7 +49,7 @@ class RMSNorm(nn.Module):
 
 
 class Llama(nn.Module):
-    """RMSNorm, rotary positions, grouped causal attention, SwiGLU."""
+    """RMSNorm, rotary embeddings, grouped causal attention, SwiGLU."""
 
     cos: Tensor
     sin: Tensor

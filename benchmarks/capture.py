@@ -1,9 +1,9 @@
-"""What capture costs at real dimensions: CPU seconds, nodes and memory as Llama 3 8B grows layer by layer.
+"""The cost of capture at real dimensions: CPU seconds, nodes and memory of Llama 3 8B by number of layers.
 
     python benchmarks/capture.py             forward and backward, batch 2, sequence 8192; about a minute
     python benchmarks/capture.py --large     also Llama 3 70B, 80 layers
 
-Weights are on the meta device. Memory is the growth of the process over what it held before the first capture.
+Weights are on the meta device. Memory is the growth of the process since before the first capture.
 """
 
 import argparse

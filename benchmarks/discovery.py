@@ -1,11 +1,11 @@
-"""Discovery against torch's own strategy validator, on the same calls, in one run.
+"""Discovery compared with torch's own strategy validator, on the same calls, in one run.
 
     python benchmarks/discovery.py [--samples 4]
 
 torch's validator (`torch.distributed.tensor._ops.strategy_validation`) tries every combination of placements of a call
 on one set of values and two simulated ranks. Shardwise runs its complete discovery of the same ATen calls: every
-generator, 2, 3 and 4 ranks, even, uneven and empty shards; a combination judged is one choice of placements for the
-inputs and an output, held against one set of values on one number of ranks. Times are CPU seconds of this process.
+generator, 2, 3 and 4 ranks, even, uneven and empty shards; a combination is one choice of placements for the inputs and
+an output, tested on one set of values and one number of ranks. Times are CPU seconds of this process.
 """
 
 import argparse
@@ -37,7 +37,7 @@ OPS = (
 
 
 def validator(name: str, samples: int) -> tuple[list, int, float]:
-    """The ATen calls that torch's validator judged, how many combinations, and its CPU seconds."""
+    """The ATen calls that torch's validator tested, the number of combinations, and its CPU seconds."""
     calls = []
     judge = strategy_validation._validate_aten_op_for_sample
 
@@ -79,7 +79,7 @@ def main() -> None:
 
     record = Record(__doc__, options.json)
     columns = {"op": "`{}`", "calls": "{:d}", "torch: combinations": "{:,}", "torch: CPU s": "{:.2f}"}
-    columns |= {"ours: combinations": "{:,}", "ours: CPU s": "{:.2f}", "time ratio": "{:.0f}x"}
+    columns |= {"Shardwise: combinations": "{:,}", "Shardwise: CPU s": "{:.2f}", "time ratio": "{:.0f}x"}
     table = record.sheet("", columns | {"combinations a second, ratio": "{:.0f}x"}, wide=14)
     times, rates = [], []
     for name in OPS:

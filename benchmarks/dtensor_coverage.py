@@ -1,18 +1,17 @@
-"""How much of torch's OpInfo database DTensor runs, and how much of it without communication.
+"""The share of torch's OpInfo database that DTensor runs, and that it runs without communication.
 
     python benchmarks/dtensor_coverage.py [--op 'linalg.*'] [--samples 12] [--every 1] [--jobs 2] [--list]
 
 Counted before and after `shardwise.install()`, in one run:
 
-- names with no strategy: OpInfos with a sample on which DTensor raises for want of a sharding strategy;
-- names that fail only in backward for want of a strategy: the forward of all samples runs, a backward does not;
-- of the valid rows with nothing but shards and replicas on the left, found by experiment for up to two calls of
-  every overload that the samples reach, the share that DTensor executes without communication. `out` variants are
-  their originals once more, and calls with empty results, or whose results happen not to depend on any value, show
-  nothing: these are left out.
+- names with no strategy: OpInfos with a sample on which DTensor raises for lack of a sharding strategy;
+- names that fail only in backward for lack of a strategy: the forward of all samples runs, a backward does not;
+- of the valid rows without partial inputs, found by experiment for up to two calls of every overload that the samples
+  call, the share that DTensor executes without communication. Skipped are `out` variants, which repeat their
+  originals, and calls whose results are empty or do not depend on any value, which are no evidence.
 
-Every run is on two simulated ranks, and its numbers are held against the unsharded operator; runs whose numbers
-differ are listed and count neither as run nor as silent. Random operators are run but not compared.
+Every run is on two simulated ranks and is compared with the unsharded operator; runs that differ are listed, and count
+neither as run nor as free of communication. Random operators are run but not compared.
 """
 
 import argparse
@@ -79,9 +78,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--op", default="*", help="names of OpInfos, with *")
     parser.add_argument("--samples", type=int, default=12, help="samples of an OpInfo that are run")
-    parser.add_argument("--every", type=int, default=1, help="of names and overloads take every so many")
+    parser.add_argument("--every", type=int, default=1, help="take every n-th name and overload")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--list", action="store_true", help="name what is counted")
+    parser.add_argument("--list", action="store_true", help="list what is counted")
     takes_json(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -149,7 +148,7 @@ def count_rows(calls: list, known: list[Instance] | None) -> Rows:
 def run_function(
     result: Name, function: Callable[..., Any], args: list, kwargs: dict, differentiable: bool
 ) -> None:
-    """Run one sample on replicated DTensors, forward and backward, and note what was missing."""
+    """Run one sample on replicated DTensors, forward and backward, and record missing strategies."""
     whole = run_whole(function, args, kwargs, differentiable)
     if whole is None:
         return
@@ -177,7 +176,7 @@ def attempt(
         result.errors.add((str(error).strip() or type(error).__name__).splitlines()[0])
         return "other error"
     expected = [*whole[0], *((whole[1] or []) if backward else [])]
-    # What `empty` returns is memory as it was found, which may agree by accident when it is run twice.
+    # `empty` returns uninitialised memory, which may be equal in two runs.
     if whole[2] or "empty" in result.name or all(agree(e, g) for e, g in zip(expected, got, strict=True)):
         return "runs"
     result.wrong.add(f"{'backward' if backward else 'forward'} of {function}")
@@ -231,8 +230,8 @@ def tells(call: Any) -> bool:
 
 
 def valid_rows(calls: list) -> list[Instance]:
-    """The valid rows of an overload's calls with shards and no partials on the left. Where one call depends on its
-    values, another that does not (a gradient that is zero) has nearly all rows, by accident: it is left out."""
+    """The valid rows of an overload's calls with shards and no partials on the left. Where the result of one call
+    depends on its inputs, another whose result does not (a zero gradient) has spurious rows: it is skipped."""
     found = [(index, discovered(call)) for index, call in enumerate(calls)]
     telling = any(f is not None and not f.ignores_values for _, f in found)
     return [
@@ -245,7 +244,7 @@ def valid_rows(calls: list) -> list[Instance]:
 
 
 def discovered(call: Any) -> Any:
-    """What is found for a call; None where it cannot be judged or its results are empty."""
+    """The discovery of a call; None where it cannot be tested or its results are empty."""
     try:
         found = sw.discover(call.op, *call.args, **call.kwargs)
     except sw.UsageError:
@@ -255,7 +254,7 @@ def discovered(call: Any) -> Any:
 
 
 def runs_silently(result: Rows, call: Any, row: sw.Row) -> bool:
-    """True if DTensor runs the call with inputs placed so, right and without a collective.
+    """True if DTensor runs the call with inputs placed so, correctly and without a collective.
 
     Sizes of sharded dims are those of the sample where they divide, else the next even ones."""
     args, kwargs = even(call, row)
@@ -287,7 +286,7 @@ def runs_silently(result: Rows, call: Any, row: sw.Row) -> bool:
             got = [gathered(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor)]
     except Exception:
         return False
-    # What `empty` returns is memory as it was found.
+    # `empty` returns uninitialised memory.
     if "empty" not in str(call.op) and not all(agree(e, g) for e, g in zip(right, got, strict=True)):
         result.wrong.add(f"{call.op} {row}")
         return False
@@ -341,7 +340,7 @@ def copied(tree: Any) -> Any:
 
 
 def gathered(tensor: Any) -> list[Tensor]:
-    """The whole tensor as every rank sees it."""
+    """The global tensor of every rank."""
     whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return list(whole._local_tensors.values()) if hasattr(whole, "_local_tensors") else [whole]
 
@@ -353,7 +352,7 @@ def agree(expected: Tensor, got: Tensor | list[Tensor]) -> bool:
         if expected.is_sparse or not expected.numel():
             continue
         expected = expected.detach()
-        # Sums of a few rounded pieces are as exact as their dtype, relative to the largest value.
+        # Sums of a few rounded terms are as precise as their dtype, relative to the largest value.
         short = expected.dtype in (torch.bfloat16, torch.float16)
         relative, absolute = (0.0, 2**-6 * float(expected.abs().max())) if short else (1e-4, 1e-4)
         if not torch.allclose(expected, value.detach(), relative, absolute, equal_nan=True):
@@ -369,7 +368,7 @@ def summary(names: list[Name], rows: list[Rows]) -> list[tuple[str, int | str]]:
     return [
         ("OpInfo names", len(names)),
         ("names with no strategy", sum(n.forward == "no strategy" for n in names)),
-        ("names failing only in backward for want of one", len(only_backward(names))),
+        ("names failing only in backward for lack of one", len(only_backward(names))),
         ("names with wrong numbers", sum(bool(n.wrong) for n in names)),
         ("valid shard-only rows", valid),
         ("rows executed without communication", f"{silent:,} ({100 * silent / max(valid, 1):.1f} %)"),

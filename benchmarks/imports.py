@@ -1,11 +1,11 @@
-"""What importing costs: the package, the command's help and the first use of a room, beside `import torch`.
+"""Import times of the package, of the command's help and of the first use of a room, compared with `import torch`.
 
     python benchmarks/imports.py [--runs 5]
 
-Each line is a program of its own, in a fresh process: CPU time, the best of some runs, which take turns, less that of
-an empty program. Fails if importing shardwise beside torch takes more than 1.4 times what `import torch` takes, or
-`shardwise --help` more than 1.5 times that. Rows and layouts are made of DTensor's placements: whatever uses them loads
-`torch.distributed.tensor`.
+Each line is a separate program in a fresh process: CPU time, best of several interleaved runs, minus that of an empty
+program. Fails if importing shardwise and torch takes more than 1.4 times as long as `import torch`, or
+`shardwise --help` more than 1.5 times. Rows and layouts consist of DTensor's placements, so anything that uses them
+loads `torch.distributed.tensor`.
 """
 
 import argparse

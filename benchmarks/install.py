@@ -1,10 +1,10 @@
-"""What installing the book costs: the time of `install()`, and DTensor's dispatch before and after it.
+"""The cost of installing the book: the time of `install()`, and of DTensor's dispatch before and after it.
 
     python benchmarks/install.py [--repeat 15]
 
-Dispatch is timed for an operator that the book does not touch (a custom one with a strategy of its own), for one that
-is extended and answered from DTensor's cache, and, as the floor, for the untouched operator against itself. Rounds
-before and after take turns inside one run; what counts are the ratios.
+Dispatch is timed for an operator that the book does not affect (a custom one with its own strategy), for one that is
+extended and found in DTensor's cache, and, as a noise floor, for the unaffected operator compared with itself. Rounds
+before and after are interleaved in one run; the ratios are what matters.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def per_call(call: Callable[[], object]) -> float:
-    """CPU microseconds of one call, its answer cached."""
+    """CPU microseconds of one call with its sharding cached."""
     call()
     started = time.process_time()
     for _ in range(CALLS):

@@ -1,10 +1,10 @@
-"""Planning at production size: phases in CPU seconds, nodes, choices, gap and memory of the process.
+"""Planning at production size: CPU seconds by phase, nodes, choices, gap and memory of the process.
 
     python benchmarks/planning.py [--model 8b] [--layers 1,2,4,8,16,32] [--mesh dp=8,tp=8] [--unfolded]
 
 Llama 3 dimensions (Hugging Face `LlamaForCausalLM`, fake weights, sequence 8192, two sequences for each rank of the
-first axis, training with Adam). Each line is a process of its own, so that its memory is its own. `--unfolded` solves
-the problem also without sharing choices among layers: its bound holds for every plan, so it says what sharing lost.
+first axis, training with Adam). Each line runs in its own process, so that memory is measured separately. `--unfolded`
+also solves the problem without sharing choices among layers: its bound holds for every plan, and so bounds the loss.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main() -> None:
     ]
     record = Record(__doc__, options.json)
     columns = {"model": "", "layers": "{:d}", "mesh": "", "nodes": "{:,}", "most choices": "{:,}"}
-    columns |= dict.fromkeys(("capture", "choices", "problem", "solve", "sum but capture"), "{:.1f} s")
+    columns |= dict.fromkeys(("capture", "choices", "problem", "solve", "sum without capture"), "{:.1f} s")
     columns |= {"four baselines": "{:.1f} s", "gap": "{:.2%}", "memory of the process": "{:.1f} GiB"}
     table = record.sheet("Planning, CPU seconds", columns)
     results = []
@@ -92,7 +92,7 @@ def _plan_one(task: dict) -> None:
         begun = time.process_time()
         whole = planner.plan({}, alike=False, gap=task["gap"], time_limit=task["time_limit"], compare=False)
         unfolded = (
-            f"{task['layers']} layers on {task['mesh']}, each deciding for itself: "
+            f"{task['layers']} layers on {task['mesh']}, each planned separately: "
             f"{whole.cost.seconds:.3f} s, bound {whole.bound:.3f} s, in "
             f"{time.process_time() - begun:.1f} CPU seconds more; sharing choices loses at most "
             f"{1 - whole.bound / plan.cost.seconds:.2%}."

@@ -1,12 +1,11 @@
-"""Propagation against expected shardings, and its speed on transformers of growing depth.
+"""Propagation compared with expected shardings, and its speed on transformers of growing depth.
 
     python benchmarks/propagation.py FILE...
 
 reads files in the case format of `shardwise propagate` and prints, for each, `matched N of M` with every
-mismatch (with one sweep a stage, as Shardy makes); without files it takes `shardy/tests.jsonl.gz` and
-`shardy/fuzz.jsonl.gz` from the folder SHARDWISE_DATA names. Then the time (of the processor, one thread) to
-propagate training steps of 8, 16, 32 and 64 layers and random graphs of up to 20,000 operations: both grow
-linearly.
+mismatch (with one sweep per stage, as in Shardy); without files it reads `shardy/tests.jsonl.gz` and
+`shardy/fuzz.jsonl.gz` from the directory SHARDWISE_DATA. Then it measures the CPU time (one thread) to propagate
+training steps of 8, 16, 32 and 64 layers and random graphs of up to 20,000 operations: both grow linearly.
 """
 
 import argparse
@@ -129,7 +128,7 @@ def _backward(program: Program, gradient: str, tape: list[tuple[str, str, str]])
 
 
 def tangle(operations: int, seed: int = 0) -> Program:
-    """A graph with nothing regular about it: shapes, operations and shardings at random, so no step repeats."""
+    """A random graph: random shapes, operations and shardings, so that no step repeats."""
     random = Random(seed)
     program = Program("a=2,b=4,c=4")
     sizes = range(8, 136, 8)
@@ -173,7 +172,7 @@ def speed(record: Record) -> None:
     for name, make, count in graphs:
         program = make(count)
         for level in ("basic", "user-priority"):
-            # As timeit does: a collection of garbage during one run would be charged to that run alone.
+            # As timeit does: garbage collection would be charged to whichever run it happens in.
             gc.collect()
             gc.disable()
             start = time.process_time()

@@ -1,7 +1,7 @@
-"""What a benchmark found: tables that are printed as they fill, and kept as JSON with `--json FILE`.
+"""The results of a benchmark: tables, printed as they fill, and written as JSON with `--json FILE`.
 
-A record has the command, the date and torch's version beside the numbers. `tables.py` draws those kept under
-`results/` as one page of documentation.
+A record has the command, the date, torch's version and the numbers. `tables.py` renders the records under `results/` as
+one page of documentation.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Sheet:
 
 
 class Record:
-    """All that one run of a benchmark says. `about` is the docstring of its file; its first line is the heading."""
+    """The output of one run of a benchmark. `about` is the docstring of its file; its first line is the heading."""
 
     def __init__(self, about: str, path: Path | None) -> None:
         self.about = about.strip().splitlines()[0]
@@ -82,7 +82,7 @@ class Record:
 
 
 def takes_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the numbers here, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to this file")
 
 
 def written(value: Value, form: str) -> str:
@@ -98,7 +98,7 @@ def is_number(form: str) -> bool:
 
 
 def _command() -> str:
-    """The command line without `--json FILE`, which only says where the record went."""
+    """The command line without `--json FILE`."""
     words = sys.argv[1:]
     if "--json" in words:
         place = words.index("--json")

@@ -1,11 +1,11 @@
-"""Step times on four gloo ranks: a plan through Shardwise beside PyTorch's own tensor parallelism.
+"""Step times on four gloo ranks: a Shardwise plan compared with PyTorch's own tensor parallelism.
 
     python benchmarks/runtime.py [--rounds 25]
 
-First a Megatron MLP, split by columns and then by rows: by hand with `parallelize_module`, and by Shardwise with the
-same layouts. Then forward of a deep narrow model whose batch is sharded: nothing is sent, and the time goes into
-dispatching operators; by eager DTensor, by Shardwise, and by the model itself on its piece of the batch. All ways are
-timed in turn, round by round, in the same processes; ratios are those of medians. Before that, results must be equal.
+First a Megatron MLP, sharded by columns and then by rows: with `parallelize_module`, and by Shardwise with the same
+layouts. Then the forward of a deep narrow model with a sharded batch, where nothing is communicated and the time is
+that of dispatching operators: with eager DTensor, with Shardwise, and with the plain model on the local batch. All
+variants are timed in turn, round by round, in the same processes; ratios are those of medians. Results must be equal.
 """
 
 import argparse
@@ -55,7 +55,7 @@ class Deep(MLP):
 def megatron(
     rounds: int, width: int = 512, hidden: int = 2048, depth: int = 1, batch: int = 256
 ) -> dict[str, Any]:
-    """On every rank: a training step both ways, checked and then timed in turn."""
+    """On every rank: a training step of both variants, compared and then timed in turn."""
     torch.manual_seed(0)
     x = torch.randn(batch, width)
     mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tp",))
@@ -92,7 +92,7 @@ def megatron(
 def dispatch(
     rounds: int, width: int = 16, hidden: int = 32, depth: int = 16, batch: int = 8
 ) -> dict[str, Any]:
-    """On every rank: forward with the batch sharded. CPU seconds of this process, because nothing is waited for."""
+    """On every rank: forward with the batch sharded. CPU seconds of this process, because no rank waits for another."""
     torch.manual_seed(0)
     x = torch.randn(batch, width)
     mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("dp",))
@@ -116,7 +116,7 @@ def dispatch(
 
 
 def _medians(ways: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Seconds of each way, all of them in turn and after three rounds that do not count."""
+    """Seconds of each variant, timed in turn after three warm-up rounds."""
     times: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(rounds + 3):
         for way in sorted(ways, reverse=bool(number % 2)):
@@ -130,7 +130,7 @@ def _medians(ways: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[]
 
 
 def _compare(by_hand: nn.Module, planned: nn.Module, x: Tensor) -> tuple[dict[str, dict[str, int]], float]:
-    """Collectives of one step each way, and the largest relative difference of losses and gradients."""
+    """Collectives of one step of each variant, and the largest relative difference of losses and gradients."""
     sent, results = {}, []
     for way, module in (("parallelize_module", by_hand), ("shardwise", planned)):
         with record_collectives() as seen:
@@ -157,7 +157,7 @@ def main() -> None:
     takes_json(parser)
     options = parser.parse_args()
     rounds, record = options.rounds, Record(__doc__, options.json)
-    # The ranks must find `job` under a name: this file once more, as a module.
+    # The ranks must be able to import `job`: import this file as a module.
     spec = spec_from_file_location("runtime_benchmark", __file__)
     assert spec is not None and spec.loader is not None
     sys.modules["runtime_benchmark"] = module = module_from_spec(spec)

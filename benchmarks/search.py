@@ -1,12 +1,12 @@
-"""Our search for the cheapest combination of rows against PyTorch's, under the same prices.
+"""Shardwise's search for the cheapest combination of rows compared with PyTorch's, under the same prices.
 
     python benchmarks/search.py [--cases 200] [--seed 0]
 
 For `mm` on meshes of one to four axes, over all placements of the two inputs or a sample of them: the price
-that each search finds, which must be the same, and the time that each takes. PyTorch's is
-`_dijkstra_expand_single_dim_strategy_to_mesh`; ours is `shardwise.expansion.cheapest`, given PyTorch's prices of
-single steps and only the steps PyTorch knows. Nothing that depends on the inputs is kept between our cases:
-what is kept is the graph of layouts of a mesh, which its first case builds (`first`).
+that each search finds, which must be the same, and the time that each takes. PyTorch's search is
+`_dijkstra_expand_single_dim_strategy_to_mesh`; Shardwise's is `shardwise.expansion.cheapest`, with PyTorch's prices of
+single steps and only the steps that PyTorch has. Nothing that depends on the inputs is cached between cases; the
+graph of layouts of a mesh is, and the first case builds it (`first`).
 """
 
 import argparse
@@ -88,7 +88,7 @@ class TorchPrices(Prices):
 
 
 def rows_of_mm():
-    """PyTorch's own rows for mm, in our form."""
+    """PyTorch's own rows for mm, as `Row`s."""
     rows = []
     for out, *inputs in mm_single_dim_strategy(torch.ops.aten.mm.default, (), {}):
         ours = [AnyShard(p.dim) if isinstance(p, _ShardingPlaceholder) else p for p in (out, *inputs)]
@@ -121,7 +121,7 @@ def compare(shape, cases, seed):
     every = list(itertools.product(itertools.product(PLACEMENTS, repeat=len(shape)), repeat=2))
     chosen = every if len(every) <= cases else random.Random(seed).sample(every, cases)
     first = our_search(mesh, prices, rows, ((PLACEMENTS[1],) * len(shape), (PLACEMENTS[2],) * len(shape)))[1]
-    gc.disable()  # neither pays for the other's garbage
+    gc.disable()  # garbage collection would be charged to either search at random
     theirs = [torch_search(device_mesh, placements) for placements in chosen]
     gc.collect()
     ours = [our_search(mesh, prices, rows, placements) for placements in chosen]
@@ -137,15 +137,15 @@ def compare(shape, cases, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cases", type=int, default=400, help="at most so many cases per mesh")
+    parser.add_argument("--cases", type=int, default=400, help="the most cases per mesh")
     parser.add_argument("--seed", type=int, default=0)
     takes_json(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     columns = {"mesh": "", "cases": "{:,}", "differing": "{:d}", "torch, mean": "{:.3f}"}
-    columns |= {"torch, most": "{:.3f}", "ours, mean": "{:.3f}", "ours, most": "{:.3f}"}
-    columns |= {"ours, first": "{:.2f}", "ratio of means": "{:.1f}x"}
+    columns |= {"torch, max": "{:.3f}", "Shardwise, mean": "{:.3f}", "Shardwise, max": "{:.3f}"}
+    columns |= {"Shardwise, first": "{:.2f}", "ratio of means": "{:.1f}x"}
     table = Record(__doc__, options.json).sheet("mm, milliseconds of CPU per search", columns)
     for shape in MESHES:
         dist.init_process_group("fake", rank=0, world_size=int(np.prod(shape)), store=FakeStore())

@@ -1,14 +1,14 @@
-"""The solver against the ASPLOS / EuroSys 2025 contest: cost, bound and gap beside the published results.
+"""The solver on the problems of the ASPLOS / EuroSys 2025 contest: cost, bound and gap, with the published results.
 
     SHARDWISE_DATA=../shared/data python benchmarks/solver.py [--problems AGMS] [--seeds 3] [--share 1.0]
     SHARDWISE_DATA=../shared/data python benchmarks/solver.py --interrupt 3,10,30
     SHARDWISE_DATA=../shared/data python benchmarks/solver.py --lateness 5,10,20,40,60
 
 Each problem runs under its contest time limit (times `--share`), reading the file included, with one worker per
-core. Prints the reductions, the results per seed, and what a quarter of the time had already found. With
-`--interrupt` the command line is sent SIGINT after so many seconds, and what is printed is how long it then took to
-end, and with what. With `--lateness` it runs under each of these time limits, alone and beside two processes that
-are always busy, and what is printed is how long after its limit the process was gone.
+core. Prints the reductions, the results per seed, and the best cost after a quarter of the time. With `--interrupt` the
+command is sent SIGINT after the given seconds, and the time until it ends and its result are printed. With `--lateness`
+it runs under each of the given time limits, alone and together with two busy processes, and the time by which the
+process exceeds its limit is printed.
 """
 
 import argparse
@@ -62,24 +62,24 @@ def main() -> None:
             "ended": "{:+.2f} s",
             "status": "",
         }
-        table = record.sheet("Time limits, and when the process was gone", columns)
-        for beside in (0, 2):
-            with _busy(beside):
+        table = record.sheet("Time limits, and when the process ended", columns)
+        for busy in (0, 2):
+            with _busy(busy):
                 for name in chosen:
                     for limit in options.lateness.split(","):
                         late, status = _lateness(folder / f"{name}.json.gz", float(limit))
-                        table.add(name, float(limit), beside, late, status)
+                        table.add(name, float(limit), busy, late, status)
         record.say(f"at most {max(row[3] for row in table.rows):.2f} s late in {len(table.rows)} runs")
         return
     columns = {"problem": "", "stage": "", "nodes": "{:,}", "edges": "{:,}", "width": ""}
     stages = record.sheet(
-        f"What reductions leave (width: of a min-degree elimination, up to {_WIDEST})",
+        f"Problem size after reductions (width: of a min-degree elimination, up to {_WIDEST})",
         columns | {"choices": "{:,}", "time points": "{:,}"},
     )
     for name in chosen:
         _reductions(name, read_problem(folder / f"{name}.json.gz"), stages)
     columns = {"problem": ""} | dict.fromkeys(_REFERENCE.values(), "{:,}")
-    contest = record.sheet("The contest: costs of its teams and of XLA, and the published bound", columns, 20)
+    contest = record.sheet("The contest: costs of the teams and of XLA, and the published bound", columns, 20)
     references = {}
     for name in chosen:
         row = published[name]
@@ -90,11 +90,11 @@ def main() -> None:
         "seed": "{:d}",
         "status": "",
         "cost": "{:,}",
-        "against the best team": "{:+.3%}",
+        "relative to the best team": "{:+.3%}",
     }
     columns |= {"bound": "{:,}", "gap": "{:.3%}", "a quarter of the time": "{:+.3%}", "limit": "{:g} s"}
     results = record.sheet(
-        "Ours, under the contest's time limits; beside it how far a quarter of the time was from the end",
+        "Shardwise, under the contest's time limits, and the excess of its cost after a quarter of the time",
         columns | {"wall": "{:.0f} s", "CPU": "{:.0f} s"},
     )
     for name in chosen:
@@ -129,7 +129,7 @@ _WIDEST = 40
 
 
 def _width(kernel) -> str:
-    """The most neighbours that a node has when it is eliminated, fewest first."""
+    """The largest degree of a node at its elimination, in min-degree order."""
     near: list[set[int]] = [set() for _ in range(kernel.nodes)]
     for a, b in kernel.arrays.ends.tolist():
         near[a].add(b)
@@ -197,7 +197,7 @@ def _interrupt(path: Path, after: float) -> tuple[str, float, float, str]:
 
 @contextmanager
 def _busy(count: int) -> Iterator[None]:
-    """So many processes that never rest."""
+    """Run `count` busy processes in the background."""
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield

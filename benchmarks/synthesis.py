@@ -1,4 +1,4 @@
-"""Rules found from sweeps: how many clauses each has, and how many calls it was held against that it had not seen.
+"""Rules synthesized from sweeps: the number of clauses of each, and of held-out calls that it was validated on.
 
     python benchmarks/synthesis.py              the operators of the list
     python benchmarks/synthesis.py --hard       operators for which DTensor has no strategy
@@ -8,9 +8,9 @@
 With --pipeline the whole command `shardwise discover OP --sweep --yaml F --emit-strategy F --emit-tests F` is run for
 each operator, and its CPU seconds (user and system, start of Python and torch included) are printed.
 
-One line per overload that an operator reaches: the number of clauses, the calls the rule was built from and held
-against, the calls left out of the sweep, the CPU seconds of the study, and the first clauses. Exit status 1 if a rule
-is missing or was held against fewer calls than asked.
+One line per overload that an operator dispatches to: the number of clauses, the calls the rule was derived from, the
+held-out calls it was validated on, the CPU seconds of the study, and the first clause. Exit status 1 if a rule is
+missing or was validated on fewer calls than required.
 """
 
 import argparse
@@ -84,12 +84,12 @@ HARD = (
     "torch.nn.functional.unfold",
 )
 
-COLUMNS = {"operator": "`{}`", "overload": "`{}`", "clauses": "{:d}", "built from": "{:d}"}
-COLUMNS |= {"held against": "{:d}", "CPU s": "{:.1f}", "first clause": "`{}`"}
+COLUMNS = {"operator": "`{}`", "overload": "`{}`", "clauses": "{:d}", "derived from": "{:d}"}
+COLUMNS |= {"validated on": "{:d}", "CPU s": "{:.1f}", "first clause": "`{}`"}
 
 
 def add(table: Sheet, study: Study, held: int) -> bool:
-    """One line; whether the rule was held against as many calls as asked."""
+    """Adds one line; True if the rule was validated on at least `held` calls."""
     rule = study.rule
     clauses = len(rule.clauses) if rule is not None else "no rule"
     first = str(rule.clauses[0]) if rule is not None and rule.clauses else None
@@ -99,7 +99,7 @@ def add(table: Sheet, study: Study, held: int) -> bool:
 
 
 def pipeline(op: str) -> float:
-    """CPU seconds of the whole command in a process of its own."""
+    """CPU seconds of the whole command in a separate process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as folder:
         files = ["--yaml", "r.yaml", "--emit-strategy", "s.py", "--emit-tests", "test_s.py"]
@@ -134,28 +134,28 @@ def main() -> int:
             table.add(name, pipeline(name))
         return 0
     table = record.sheet("", COLUMNS, wide=44)
-    found = asked = 0
+    found = total = 0
     for name in names:
         started = time.process_time()
         try:
             results = studies(resolve_op(name))
         except UsageError as error:
             table.add(name, str(error), *[None] * 5)
-            asked += 1
+            total += 1
             continue
         # The overload of most calls is the operator's; the others are variants with few samples.
         for i, study in enumerate(results):
             good = add(table, study, options.held)
             if i == 0:
-                asked, found = asked + 1, found + good
+                total, found = total + 1, found + good
             if options.clauses and study.rule is not None:
                 print("\n".join(f"    {clause}" for clause in study.rule.clauses))
         if len(results) > 1:
             print(f"{name:<44}  all of its overloads: {time.process_time() - started:.1f} CPU s")
     record.say(
-        f"{found} of {asked} operators have a rule that was held against {options.held} calls or more."
+        f"{found} of {total} operators have a rule that was validated on {options.held} held-out calls or more."
     )
-    return 0 if found == asked else 1
+    return 0 if found == total else 1
 
 
 if __name__ == "__main__":

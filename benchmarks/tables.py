@@ -1,8 +1,8 @@
-"""Draws the records under results/ as docs/results.md.
+"""Renders the records under results/ as docs/results.md.
 
     python benchmarks/tables.py
 
-A record is what a benchmark writes with `--json FILE`; one that is not there is left out.
+A record is the output of a benchmark with `--json FILE`; missing records are skipped.
 """
 
 import json
@@ -18,12 +18,12 @@ PAGE = ROOT / "docs" / "results.md"
 OPENING = """\
 # Results
 
-Every table was written by the command above it: `benchmarks/*.py --json FILE` keeps the numbers under
-`benchmarks/results`, and `make results` draws this page from them. Times are CPU seconds, of all threads together,
-unless a column says otherwise; every comparison was made within one run.
+Every table is the output of the command above it: `benchmarks/*.py --json FILE` writes the numbers to
+`benchmarks/results`, and `make results` renders them as this page. Times are CPU seconds summed over all threads,
+unless a column says otherwise; all sides of a comparison were measured in the same run.
 """
 
-# A heading, the records that stand under it, and the page that explains what was measured.
+# A heading, its records, and the page that explains the measurement.
 SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Discovery", ("discovery",), "discovery.md"),
     ("Synthesis of rules", ("synthesis", "synthesis_hard", "synthesis_pipeline"), "discovery.md"),

@@ -1,15 +1,15 @@
-"""Shardwise from scratch: an essay that is a program.
+"""Shardwise from scratch: an executable essay.
 
-Run it (`python docs/from_scratch.py`): every section builds one idea in a few lines, runs it, and checks what
-came out against the library. Nothing is imported from Shardwise but to check. At the end a two-layer network has
-been discovered, planned and run on four simulated ranks of a 2 x 2 mesh.
+Run it (`python docs/from_scratch.py`): every section builds one idea in a few lines, runs it, and compares the
+result with the library. Shardwise is imported only for these comparisons. At the end the rows of a two-layer network
+have been discovered, and it has been planned and run on four simulated ranks of a 2 x 2 mesh.
 """
 
 # %% 1. Placements -------------------------------------------------------------------------------------------
 #
-# A tensor lies on a mesh axis in one of three ways. `S(d)`: cut along dim d, rank r has piece r. `R`: every
-# rank has all of it. `P`: every rank has a term, and the terms add up to it. As values: a number d, "R" and
-# "P".
+# A tensor is placed on a mesh axis in one of three ways. `S(d)`: sharded along dim d, rank r holds shard r. `R`:
+# replicated, every rank holds the whole tensor. `P`: partial, every rank holds a term of a sum. Represented by the
+# number d, "R" and "P".
 
 from collections.abc import Callable
 from itertools import product
@@ -21,20 +21,20 @@ Placement = int | str
 
 
 def split(x: Tensor, placement: Placement, ranks: int, seed: int = 0) -> list[Tensor]:
-    """What each rank holds. A partial is any terms that add up, so they are chosen at random."""
+    """The local tensor of each rank. The terms of a partial may be any that add up, so they are random."""
     if placement == "R":
         return [x] * ranks
     if placement == "P":
         generator = torch.Generator().manual_seed(seed)
         terms = [torch.randn(x.shape, generator=generator, dtype=x.dtype) for _ in range(ranks - 1)]
         return [*terms, x - sum(terms)]
-    # As torch.chunk cuts, with empty pieces where it gives fewer than there are ranks.
+    # As torch.chunk splits, with empty shards where it returns fewer than there are ranks.
     pieces = list(x.chunk(ranks, placement))
     return pieces + [x.narrow(placement, 0, 0)] * (ranks - len(pieces))
 
 
 def join(pieces: list[Tensor], placement: Placement) -> Tensor | None:
-    """The tensor whose pieces these are; None if they are not pieces of one."""
+    """The global tensor of these local tensors; None if they do not fit together."""
     if placement == "R":
         same = all(p.shape == pieces[0].shape and torch.allclose(p, pieces[0]) for p in pieces)
         return pieces[0] if same else None
@@ -50,7 +50,7 @@ for placement in (0, 1, "R", "P"):
     for ranks in (2, 3, 4):
         assert torch.allclose(join(split(x, placement, ranks), placement), x)
 
-# The library cuts in the same places, uneven pieces included.
+# The library splits in the same places, uneven shards included.
 
 from shardwise.layout import Layout  # noqa: E402
 
@@ -60,9 +60,9 @@ assert [tuple(p.shape) for p in split(x, 0, 3)] == [
 
 # %% 2. Discovery --------------------------------------------------------------------------------------------
 #
-# A row says: inputs placed so, the op run on each rank's pieces, and the outputs come out placed so. To find
-# the rows of an op, claim everything and let experiments refute: one run on the pieces serves every claim
-# about the output.
+# A row says: with inputs placed so, running the op on each rank's local tensors gives an output placed so. To find
+# the rows of an op, claim all of them and let experiments refute: one run on local tensors tests every placement of
+# the output.
 
 Row = tuple[tuple[Placement, ...], Placement]
 
@@ -70,21 +70,21 @@ Row = tuple[tuple[Placement, ...], Placement]
 def survives(op: Callable, inputs: list[Tensor], placed: tuple[Placement, ...], ranks: int) -> set[Placement]:
     """The placements of the output that one experiment does not refute."""
     whole = op(*inputs)
-    held = [split(x, p, ranks, seed) for seed, (x, p) in enumerate(zip(inputs, placed, strict=True))]
+    shards = [split(x, p, ranks, seed) for seed, (x, p) in enumerate(zip(inputs, placed, strict=True))]
     try:
-        made = [op(*pieces) for pieces in zip(*held, strict=True)]
-    except RuntimeError:  # the pieces do not go together
+        results = [op(*tensors) for tensors in zip(*shards, strict=True)]
+    except RuntimeError:  # the local shapes do not match
         return set()
     found = set()
     for placement in (*range(whole.ndim), "R", "P"):
-        joined = join(made, placement)
+        joined = join(results, placement)
         if joined is not None and joined.shape == whole.shape and torch.allclose(joined, whole):
             found.add(placement)
     return found
 
 
 def discover(op: Callable, shapes: list[tuple[int, ...]]) -> set[Row]:
-    """The rows that hold in every experiment, less the one that replicates everything."""
+    """The rows that hold in every experiment, except the fully replicated one."""
     inputs = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
     rows = set()
     for placed in product(*((*range(x.ndim), "R", "P") for x in inputs)):
@@ -96,10 +96,10 @@ def discover(op: Callable, shapes: list[tuple[int, ...]]) -> set[Row]:
 mm = discover(torch.mm, [(4, 6), (6, 8)])
 assert ((0, "R"), 0) in mm  # rows of the first matrix
 assert (("R", 1), 1) in mm  # columns of the second
-assert ((1, 0), "P") in mm  # what is summed over: the results of the pieces add up
+assert ((1, 0), "P") in mm  # the contracted dim: the local products add up
 assert (("P", "P"), "P") not in mm  # (a + b)(c + d) is not ac + bd
 
-# The library has more to say (averages, extremes, shards of any size, evidence), and the same about sums.
+# The library finds more (averages, maxima and minima, conditions on shards, evidence), and the same rows for sums.
 
 
 def text(row: Row) -> str:
@@ -113,16 +113,16 @@ import shardwise as sw  # noqa: E402
 theirs = {str(row) for row in sw.discover(torch.mm, torch.rand(4, 6), torch.rand(6, 8)).rows}
 assert {text(row) for row in mm} == {row for row in theirs if "avg" not in row}
 
-# One experiment is not enough, and neither are many tame ones: with inputs that are all positive, relu of
-# partial sums looks linear. That is why terms are drawn at random above: some are negative.
+# One experiment is not enough, and neither are many easy ones: with positive terms only, relu of partial sums looks
+# linear. That is why the terms above are normally distributed: some are negative.
 
 assert (("P",), "P") not in discover(torch.relu, [(4, 6)])
 assert ((0,), 0) in discover(torch.relu, [(4, 6)])
 
 # %% 3. Factors ----------------------------------------------------------------------------------------------
 #
-# The rows of mm follow from one line, `m k, k n -> m n`: each letter is a loop. Cut a loop, and every dim
-# that carries its letter is cut; an output without the letter is left partial.
+# The rows of mm follow from one line, `m k, k n -> m n`: each letter is a loop. Sharding a loop shards every dim that
+# carries its letter; an output without the letter is partial.
 
 
 def rows_of(equation: str) -> set[Row]:
@@ -143,7 +143,7 @@ factors = rows_of("m k, k n -> m n")
 linear = {(("P", "R"), "P"), (("R", "P"), "P")}  # mm is linear in either matrix
 assert factors | linear == mm
 
-# The library reads the same language, and its book holds the rule of mm with the experiments behind it.
+# The library uses the same language, and its book has the rule of mm with its evidence.
 
 from shardwise.propagation import rule_for  # noqa: E402
 
@@ -156,9 +156,9 @@ assert {text(row) for row in mm} <= {
 
 # %% 4. Two axes ---------------------------------------------------------------------------------------------
 #
-# On a mesh of two axes a tensor has a placement for each: cut for the first, and each piece again for the
-# second. A row on each axis makes a choice for the call. There is nothing new to discover, but it can be
-# checked the same way.
+# On a mesh of two axes a tensor has a placement for each: it is split along the first, and each part again along the
+# second. A row on each axis is a choice for the call. Nothing new has to be discovered, but choices can be tested in
+# the same way.
 
 MESH = (2, 2)
 Layout2 = tuple[Placement, Placement]
@@ -178,7 +178,7 @@ def join2(grid: list[list[Tensor]], layout: Layout2) -> Tensor:
 
 
 def run(op: Callable, grids: list[list[list[Tensor]]]) -> list[list[Tensor]]:
-    """The op on every rank's pieces."""
+    """The op on every rank's local tensors."""
     return [[op(*(grid[i][j] for grid in grids)) for j in range(MESH[1])] for i in range(MESH[0])]
 
 
@@ -187,8 +187,8 @@ choices = list(product([replicated, *sorted(mm, key=str)], repeat=2))
 a, b = torch.randn(4, 8, dtype=torch.float64), torch.randn(8, 12, dtype=torch.float64)
 for first, second in choices:
     layouts = list(zip(first[0], second[0], strict=True))
-    made = run(torch.mm, [split2(x, layout) for x, layout in zip((a, b), layouts, strict=True)])
-    assert torch.allclose(join2(made, (first[1], second[1])), a @ b)
+    results = run(torch.mm, [split2(x, layout) for x, layout in zip((a, b), layouts, strict=True)])
+    assert torch.allclose(join2(results, (first[1], second[1])), a @ b)
 
 from shardwise.expansion import expand  # noqa: E402
 
@@ -197,16 +197,16 @@ assert len(expand(known, "dp=2,tp=2", ["R, R", "R, R"], [(4, 8), (8, 12)])) == l
 
 # %% 5. A tiny solve -----------------------------------------------------------------------------------------
 #
-# A program is calls with tensors between. If the maker of a tensor leaves it in another layout than its user
-# wants, it is redistributed, and that costs. So: one choice for each call, a table of costs for each tensor
-# between two calls, and the cheapest way through. Here are the two layers of a network, y = relu(x w1) w2.
+# A program is a list of calls with tensors between them. If the producer of a tensor leaves it in another layout than
+# its user needs, it is redistributed, at a cost. So the problem is: one choice for each call, a table of costs for each
+# tensor between two calls, and the cheapest combination. The program is a network of two layers, y = relu(x w1) w2.
 # Relu's rows were discovered above.
 
-FLOPS, LINK = 1e9, 1e7  # of a device, a second: a slow computer with slower links
+FLOPS, LINK = 1e9, 1e7  # per second: a slow device with slower links
 
 
-def whole(layout: Layout2, shape: tuple[int, ...]) -> float:
-    """How many elements a rank holds."""
+def local_size(layout: Layout2, shape: tuple[int, ...]) -> float:
+    """The number of elements of a rank's local tensor."""
     count = 1.0
     for size in shape:
         count *= size
@@ -215,16 +215,16 @@ def whole(layout: Layout2, shape: tuple[int, ...]) -> float:
     return count
 
 
-def moving(before: Layout2, after: Layout2, shape: tuple[int, ...]) -> float:
-    """Seconds to redistribute: what a rank has to fetch or reduce, axis by axis. Making a cut is free, and so is
-    calling a whole a sum; a partial is never the aim of a move."""
+def transfer_time(before: Layout2, after: Layout2, shape: tuple[int, ...]) -> float:
+    """Seconds to redistribute: the bytes that a rank receives or reduces, axis by axis. Slicing a replicated tensor is
+    free; nothing is redistributed to a partial."""
     seconds = 0.0
     for axis in (0, 1):
         if before[axis] == after[axis] or (before[axis] == "R" and after[axis] != "P"):
             continue
         if after[axis] == "P":
             return float("inf")
-        seconds += 8 * whole(after, shape) / LINK * (2 if before[axis] == "P" else 1)
+        seconds += 8 * local_size(after, shape) / LINK * (2 if before[axis] == "P" else 1)
     return seconds
 
 
@@ -236,39 +236,42 @@ STORED = {
     "w1": ("R", 1),
     "w2": ("R", 0),
     "y": (0, "R"),
-}  # the data cut on one axis, weights on the other
+}  # the data sharded on one axis, weights on the other
 
 
-def wanted(choice: Choice, argument: int) -> Layout2:
+def needed(choice: Choice, argument: int) -> Layout2:
     return choice[0][0][argument], choice[1][0][argument]
 
 
-def left(choice: Choice) -> Layout2:
+def produced(choice: Choice) -> Layout2:
     return choice[0][1], choice[1][1]
 
 
-def own(call: int, choice: Choice) -> float:
-    """A call's compute, and what its stored inputs and the result cost to move."""
+def node_cost(call: int, choice: Choice) -> float:
+    """The compute time of a call, and the time to redistribute its stored inputs and the result."""
     if call == 1:
-        return whole(wanted(choice, 0), SIZES["h"]) / FLOPS
+        return local_size(needed(choice, 0), SIZES["h"]) / FLOPS
     data, weight = ("x", "w1") if call == 0 else ("h", "w2")
-    columns = whole(wanted(choice, 1), SIZES[weight]) / SIZES[weight][0]
-    for placement, ranks in zip(wanted(choice, 1), MESH, strict=True):
-        columns *= ranks if placement == 0 else 1  # a cut along what is summed over is counted once
-    seconds = 2 * whole(wanted(choice, 0), SIZES[data]) * columns / FLOPS
-    seconds += moving(STORED[weight], wanted(choice, 1), SIZES[weight])
+    columns = local_size(needed(choice, 1), SIZES[weight]) / SIZES[weight][0]
+    for placement, ranks in zip(needed(choice, 1), MESH, strict=True):
+        columns *= ranks if placement == 0 else 1  # sharding the contracted dim is counted once, in the data
+    seconds = 2 * local_size(needed(choice, 0), SIZES[data]) * columns / FLOPS
+    seconds += transfer_time(STORED[weight], needed(choice, 1), SIZES[weight])
     if call == 0:
-        return seconds + moving(STORED["x"], wanted(choice, 0), SIZES["x"])
-    return seconds + moving(left(choice), STORED["y"], SIZES["y"])
+        return seconds + transfer_time(STORED["x"], needed(choice, 0), SIZES["x"])
+    return seconds + transfer_time(produced(choice), STORED["y"], SIZES["y"])
 
 
-costs = [[own(call, choice) for choice in CALLS[call]] for call in range(3)]
+costs = [[node_cost(call, choice) for choice in CALLS[call]] for call in range(3)]
 between = [
-    [[moving(left(maker), wanted(user, 0), SIZES["h"]) for user in CALLS[call + 1]] for maker in CALLS[call]]
+    [
+        [transfer_time(produced(producer), needed(user, 0), SIZES["h"]) for user in CALLS[call + 1]]
+        for producer in CALLS[call]
+    ]
     for call in (0, 1)
 ]
 
-# A chain is solved from its end: the best from here on, for every choice here.
+# A chain is solved backwards: for every choice of a call, the least cost of the rest of the program.
 
 best = [list(costs[2])]
 for call in (1, 0):
@@ -280,8 +283,8 @@ for call in (0, 1):
     chosen.append(ways.index(min(ways)))
 cheapest = best[0][chosen[0]]
 
-# Real models are no chains and memory is short: that takes a real solver. On this problem it must agree to
-# the nanosecond.
+# Real models are not chains and memory is limited, which takes a real solver. On this problem it must agree to the
+# nanosecond.
 
 from shardwise.solver import FORBIDDEN, Problem  # noqa: E402
 
@@ -303,9 +306,8 @@ assert abs(solution.cost * 1e-12 - cheapest) < 1e-9
 
 # %% 6. A simulated run --------------------------------------------------------------------------------------
 #
-# What was chosen can be run: each rank has its pieces, calls see pieces only, and a redistribution is the one
-# thing that looks at all ranks. If the result is that of the unsharded program, for any input, the plan is
-# right.
+# The plan can be run: each rank has its local tensors, calls use local tensors only, and only redistributions combine
+# tensors of several ranks. If the result equals that of the unsharded program, for any input, the plan is correct.
 
 moved = []
 
@@ -319,35 +321,34 @@ def redistribute(grid: list[list[Tensor]], before: Layout2, after: Layout2) -> l
 
 program = [CALLS[call][i] for call, i in enumerate(chosen)]
 data = {name: torch.randn(SIZES[name], dtype=torch.float64) for name in ("x", "w1", "w2")}
-held = {name: split2(value, STORED[name]) for name, value in data.items()}
+local = {name: split2(value, STORED[name]) for name, value in data.items()}
 layer1, relu, layer2 = program
 h = run(
     torch.mm,
     [
-        redistribute(held["x"], STORED["x"], wanted(layer1, 0)),
-        redistribute(held["w1"], STORED["w1"], wanted(layer1, 1)),
+        redistribute(local["x"], STORED["x"], needed(layer1, 0)),
+        redistribute(local["w1"], STORED["w1"], needed(layer1, 1)),
     ],
 )
-h = run(torch.relu, [redistribute(h, left(layer1), wanted(relu, 0))])
+h = run(torch.relu, [redistribute(h, produced(layer1), needed(relu, 0))])
 y = run(
     torch.mm,
     [
-        redistribute(h, left(relu), wanted(layer2, 0)),
-        redistribute(held["w2"], STORED["w2"], wanted(layer2, 1)),
+        redistribute(h, produced(relu), needed(layer2, 0)),
+        redistribute(local["w2"], STORED["w2"], needed(layer2, 1)),
     ],
 )
-y = redistribute(y, left(layer2), STORED["y"])
+y = redistribute(y, produced(layer2), STORED["y"])
 assert torch.allclose(join2(y, STORED["y"]), torch.relu(data["x"] @ data["w1"]) @ data["w2"])
 
-# This is Megatron's way with two matrices, found and not put in: the first cut by columns, the second by
-# rows, relu on the pieces, and one sum at the end.
+# The solver has found Megatron's sharding of two matrices: the first by columns, the second by rows, relu on local
+# tensors, and one all-reduce at the end.
 
 assert text(layer1[1]) == "R, S(1) -> S(1)"
 assert text(layer2[1]) == "S(1), S(0) -> P(sum)"
 assert moved == [((0, "P"), (0, "R"))]
 
-# The library, asked for the same with the same layouts pinned, ends in the same place, and proves it the same
-# way.
+# The library, with the same layouts pinned, finds the same plan, and verifies it in the same way.
 
 
 def network(x: Tensor, w1: Tensor, w2: Tensor) -> Tensor:

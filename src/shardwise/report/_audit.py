@@ -1,4 +1,4 @@
-"""An audit as something to read: a page for a browser, and the same as Markdown."""
+"""An audit as an HTML page and as Markdown."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ Finding = TypeVar("Finding", Wrong, Missing)
 
 
 def audit_page(audit: Audit, command: str = "") -> str:
-    """An audit as one HTML file that needs no other; `command` is named as what made it."""
+    """An audit as one self-contained HTML file; `command` is the command that made it."""
     return prose_page(_blocks(audit, command))
 
 
@@ -22,14 +22,14 @@ def audit_markdown(audit: Audit, command: str = "") -> str:
 
 
 def _blocks(audit: Audit, command: str) -> Iterator[Block]:
-    yield Heading(1, f"DTensor's rules in torch {audit.torch}, held against experiment")
+    yield Heading(1, f"DTensor's rules in torch {audit.torch}, tested by experiment")
     if command:
         yield f"Made by `{command}`."
     yield (
-        f"{len(audit.overloads)} overloads were audited in {audit.calls} calls, taken from torch's own OpInfo "
+        f"{len(audit.overloads)} overloads were audited in {audit.calls} calls from torch's OpInfo "
         f"samples, forward and backward; DTensor claims {audit.claimed} rows for them. A row `S(0), R -> S(0)` "
-        "says: if the inputs are placed so, running the operator on each rank's local pieces gives an output "
-        "placed so. Each claim was held against experiments on 2, 3 and 4 ranks."
+        "says: if the inputs are placed so, running the operator on each rank's local shards gives an output "
+        "placed so. Each claim was tested by experiments on 2, 3 and 4 ranks."
     )
     kinds: dict[str, int] = defaultdict(int)
     for _, kind in audit.overloads:
@@ -43,7 +43,7 @@ def _blocks(audit: Audit, command: str) -> Iterator[Block]:
             ("wrong: DTensor computes a wrong number", str(len(wrong)), str(len(audit.wrong))),
             ("missing: a row holds and DTensor communicates", str(len(missing)), str(len(audit.missing))),
             ("unsupported: no strategy", str(len(unsupported)), ""),
-            ("unsupported: raises otherwise", str(len(other)), ""),
+            ("unsupported: raises another error", str(len(other)), ""),
         ],
     )
     yield "Registered as: " + ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())) + "."
@@ -59,11 +59,11 @@ def _wrong(by_op: dict[str, list[Wrong]]) -> Iterator[Block]:
         yield "Nothing."
         return
     yield (
-        "Every line was run: the script below it lets DTensor compute on simulated ranks, in one process, and "
-        "prints one element of its result beside the right one."
+        "Every finding was reproduced: its script runs DTensor on simulated ranks, in one process, and prints one "
+        "element of the result and its correct value."
     )
     yield Table(
-        ("overload", "row", "registered as", "DTensor", "right"),
+        ("overload", "row", "registered as", "DTensor", "correct"),
         [
             (f"`{w.op}`", f"`{w.row}`" + (f" ({w.when})" if w.when else ""), w.kind, *_printed(w))
             for found in by_op.values()
@@ -87,14 +87,14 @@ def _unsupported(audit: Audit) -> Iterator[Block]:
         yield "Nothing."
     none = [u for u in audit.unsupported if u.no_strategy]
     if none:
-        yield "DTensor raises for want of a strategy. Rows are those that experiments found beside replication."
+        yield "DTensor has no strategy and raises. The rows are those found by experiment, except full replication."
         yield Table(
             ("overload", "call", "rows that hold"),
             [(f"`{u.op}`", f"`{u.call}`", _some(u.rows)) for u in none],
         )
     other = [u for u in audit.unsupported if not u.no_strategy]
     if other:
-        yield "It raises otherwise:"
+        yield "DTensor raises another error:"
         yield Table(("overload", "call", "error"), [(f"`{u.op}`", f"`{u.call}`", u.reason) for u in other])
 
 
@@ -104,7 +104,7 @@ def _missing(audit: Audit) -> Iterator[Block]:
         yield "Nothing."
         return
     yield (
-        "Rows that hold, for which DTensor moves data first. Ranked by the bytes that each of 8 ranks sends for "
+        "Rows that hold, but for which DTensor communicates. Ranked by the bytes that each of 8 ranks sends for "
         "one call on a typical shape (4096; 2048 x 4096; 8 x 2048 x 4096; 8 x 32 x 2048 x 128)."
     )
     for title, partial in (("Inputs sharded or replicated", False), ("With partial inputs", True)):
@@ -131,8 +131,8 @@ def _not_judged(audit: Audit) -> Iterator[Block]:
     for op, _, verdict in audit.not_judged:
         verdicts[verdict.split(":")[0]].add(op)
     if verdicts:
-        yield Heading(2, "Not judged")
-        yield "Overloads with calls that experiments cannot decide:"
+        yield Heading(2, "Not tested")
+        yield "Overloads with calls that cannot be tested by experiment:"
         yield Table(
             ("why", "overloads"),
             [(why, ", ".join(f"`{op}`" for op in sorted(ops))) for why, ops in sorted(verdicts.items())],
