@@ -299,7 +299,7 @@ solution = sw.solve(
         edges=[[0, 1], [1, 2]],
         tables=[[units(c) for line in table for c in line] for table in between],
     ),
-    time_limit=60,
+    time_limit=600,
 )
 assert solution.status == "optimal"
 assert abs(solution.cost * 1e-12 - cheapest) < 1e-9
