@@ -72,7 +72,13 @@ def anchors(text):
         yield re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
 
 
-PAGES = ["README.md", "examples/README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "examples/README.md",
+    *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md"))),
+]
 
 
 @pytest.mark.parametrize("page", PAGES)
