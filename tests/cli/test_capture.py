@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,13 @@ def test_json_is_one_document_and_nothing_else(shardwise):
     _, out, _ = shardwise("capture", f"{MODELS}:build_mlp", "--inference", "--json")
     graph = Graph.from_json(json.loads(out))
     assert (graph.name, graph.training) == ("MLP", False)
+
+
+def test_a_model_of_a_module_of_the_current_folder(shardwise, monkeypatch):
+    monkeypatch.chdir(MODELS.parent)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    status, out, _ = shardwise("capture", "models:build_mlp", "--inference")
+    assert status == 0 and "MLP" in out
 
 
 def test_the_table_lists_every_node(shardwise):
