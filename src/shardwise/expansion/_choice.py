@@ -20,7 +20,7 @@ from ..placements import Row, is_partial, is_shard
 
 Shape = Sequence[int]
 Placed = Sequence[Placement | None]  # of one tensor, by each row
-Tensor = tuple[Placed, tuple[int, ...] | None]
+Column = tuple[Placed, tuple[int, ...] | None]  # the same, with the tensor's shape where that is known
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Combinations:
     ) -> None:
         self.mesh = mesh
         tensors = [([row.inputs[i] for row in rows], tuple(shape)) for i, shape in enumerate(inputs)]
-        made: list[Tensor] = []
+        made: list[Column] = []
         for o in range(len(rows[0].outputs)):
             shape = outputs[o] if o < len(outputs) else None
             made.append(([row.outputs[o] for row in rows], None if shape is None else tuple(shape)))
@@ -120,7 +120,7 @@ class Combinations:
         return kept
 
 
-def _always_divide(tensors: Sequence[Tensor], ranks: int) -> bool:
+def _always_divide(tensors: Sequence[Column], ranks: int) -> bool:
     """True if every dim divides by the whole mesh, so that no row can need more."""
     evenly = all(size and size % ranks == 0 for _, shape in tensors for size in shape or ())
     return evenly and not any(hasattr(p, "split_factor") for placed, _ in tensors for p in placed)

@@ -52,8 +52,15 @@ def plan(
 ) -> Plan:
     """The cheapest way to run a model, an `nn.Module` or a function, on a mesh.
 
-    `mesh` has to be given: named axes, such as `"dp=2,tp=2"`. The model is captured with its backward if `training`;
-    all other options are as for `plan_graph`.
+    `mesh` has to be given: named axes, such as `"dp=2,tp=2"`. Prices are those of `cluster`: a preset, a JSON file or
+    a `Cluster`. The model is captured with its backward if `training`, and `optimizer` is then one of none, sgd,
+    momentum and adam, with `+master` for a copy of the weights in float32. `memory` is what each device may hold
+    (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of parameters, inputs, outputs and
+    nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. With `alike`, layers that look alike get the
+    same choices, as they do by default in large graphs. The search stops once the plan is known to lie within `gap` of
+    the best, or after `time_limit` seconds. With `compare` the baselines are worked out too, and the plan costs no more
+    than any of them that fits. With `debug`, every node is printed with what was considered for it. `progress` is
+    called as each stage goes on.
 
     >>> import torch
     >>> best = plan(torch.nn.Linear(64, 64), (torch.rand(32, 64),), mesh="dp=2,tp=2", cluster="laptop")
@@ -93,14 +100,7 @@ def plan_graph(
     debug: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
-    """The cheapest plan of a captured graph on a mesh.
-
-    `memory` is what each device may hold (`"80GB"`; by default all that the cluster's device has). `pin` fixes
-    layouts of parameters, inputs, outputs and nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`.
-    With `alike`, layers that look alike get the same choices, as they do by default in large graphs. The search stops
-    once the plan is known to lie within `gap` of the best. With `compare` the baselines are worked out too, and the
-    plan costs no more than any of them that fits. With `debug`, every node is printed with what was considered for it.
-    """
+    """The cheapest plan of a captured graph on a mesh; options as for `shardwise.plan`."""
     planner = Planner(
         graph, Mesh.of(mesh), Cluster.of(cluster), memory=memory, optimizer=optimizer, progress=progress
     )
