@@ -18,7 +18,7 @@ def test_a_file_is_replaced_and_nothing_stays_beside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("no/plan.json", "there is no folder"), (".", "it is a folder, and a file is needed")]
+    ("name", "why"), [("no/plan.json", "there is no directory"), (".", "it is a directory")]
 )
 def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path, name: str, why: str) -> None:
     for refuse in (require_writable, lambda path: write_text(path, "text")):
@@ -40,7 +40,7 @@ def test_json_is_read_gzipped_or_not(tmp_path: Path) -> None:
     ("data", "why"),
     [
         (None, "cannot be read: No such file"),
-        (b"{", "is no JSON"),
+        (b"{", "is not valid JSON"),
         (b"\xff\xfe\x00", "cannot be read: 'utf-8'"),
         (gzip.compress(b"{}", mtime=0)[:-4], "cannot be read: Compressed file ended"),
         (b"\x1f\x8b\x08" + bytes(20), "cannot be read"),

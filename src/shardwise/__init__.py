@@ -1,7 +1,6 @@
-"""Shardwise: how operators may be sharded, found by running them, and whole models sharded by it.
+"""Shardwise: sharding rules of operators, found by experiment, and sharding plans for whole models.
 
-A room is imported when it, or a public name of it, is first used: `import shardwise` takes next to no time, and
-nothing that is not used is loaded.
+A room is imported when it, or one of its public names, is first used, so `import shardwise` is fast.
 """
 
 from importlib import import_module
@@ -62,7 +61,7 @@ __all__ = [
     "verify",
 ]
 
-# Every room, with the names of it that are public here.
+# Every room, with its names that are public in this package.
 _ROOMS: dict[str, tuple[str, ...]] = {
     "display": (),
     "placements": ("Row",),

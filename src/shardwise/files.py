@@ -1,6 +1,6 @@
-"""The files that users name: read with one sentence for what is wrong with them, written whole or not at all.
+"""Reading and writing users' files: errors are one sentence, and files are written atomically.
 
-A path that cannot be written is refused before the work rather than after it.
+A path that cannot be written is refused before a computation rather than after it.
 """
 
 import gzip
@@ -17,7 +17,7 @@ Made = TypeVar("Made")
 
 
 def path_of(path: str | Path) -> Path:
-    """The path of a file that a user named."""
+    """The path of a file given by a user."""
     require(path, (str, Path), "path", "the name of a file")
     return Path(path)
 
@@ -38,11 +38,11 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise UsageError(f"{path} is no JSON: {error}") from None
+        raise UsageError(f"{path} is not valid JSON: {error}") from None
 
 
 def read_document(path: Path, read: Callable[[Any], Made]) -> Made:
-    """What `read` makes of the document in a file; its complaints begin with the file's name."""
+    """The result of `read` on the document in a file; its errors are prefixed with the file's name."""
     document = read_json(path)
     try:
         return read(document)
@@ -51,25 +51,25 @@ def read_document(path: Path, read: Callable[[Any], Made]) -> Made:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write beside the target first, so that it never holds half a document."""
+    """Write to a temporary file and rename it, so that the target is never half written."""
     require_writable(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text)
-        beside.replace(path)
+        temporary.write_text(text)
+        temporary.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def require_writable(*paths: Path | None) -> None:
-    """A `UsageError` for a path that cannot be written; to be asked before minutes are spent on what goes there."""
+    """Refuse a path that cannot be written; called before a long computation."""
     for path in paths:
         if path is None:
             continue
         if path.is_dir():
-            raise UsageError(f"{path} cannot be written: it is a folder, and a file is needed")
+            raise UsageError(f"{path} cannot be written: it is a directory")
         if not path.parent.is_dir():
-            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
+            raise UsageError(f"{path} cannot be written: there is no directory {path.parent}")
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise UsageError(f"{path} cannot be written: permission denied")

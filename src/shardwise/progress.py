@@ -1,12 +1,12 @@
-"""How far a long piece of work is: the one way in which every part tells it."""
+"""The progress of long computations, reported in the same way by every room."""
 
 from typing import Protocol
 
 
 class Progress(Protocol):
-    """Is told that `done` of `total` steps of a stage are done; without a total nobody knows how many there are.
+    """Called when `done` of `total` steps of a stage are done; the total is None if it is unknown.
 
-    `limit` are the seconds after which the stage ends in any case, `note` a word on how things stand.
+    `limit` is the time limit of the stage in seconds, `note` a short text on its state.
     """
 
     def __call__(
@@ -21,4 +21,4 @@ class Progress(Protocol):
 
 
 def silent(*told: object, **more: object) -> None:
-    """For callers who do not want to know."""
+    """Reports no progress."""

@@ -35,7 +35,7 @@ def test_json_is_what_the_page_shows(shardwise, saved):
     [
         ("{}", "page.html", "this is no plan"),
         ('{"format": "shardwise.plan/1", "mesh": "d=2", "rows": 3}', "page.html", "the plan is malformed"),
-        ("no json", "page.html", "is no JSON"),
+        ("no json", "page.html", "is not valid JSON"),
         (None, "page.html", "cannot be read"),
         ("plan", "no/such/folder/page.html", "cannot be written"),
     ],

@@ -55,7 +55,7 @@ def test_json_says_what_every_rank_holds(shardwise):
         (("S(0)", "--mesh", "dp=2", "--shape", "a"), "is not of the form 8,8"),
         (("S(0)", "--mesh", "dp=2", "--shape", "-1"), "negative"),
         (("S(0)", "--mesh", "dp=2", "--shape", "4,4", "--dims", "0"), "give two"),
-        (("S(0)", "--mesh", "dp=2", "--shape", "4,4", "--dims", "0,2"), "there is no dim 2"),
+        (("S(0)", "--mesh", "dp=2", "--shape", "4,4", "--dims", "0,2"), "has no dim 2"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(shardwise, arguments, message):

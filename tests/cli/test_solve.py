@@ -78,7 +78,7 @@ def test_nothing_is_written_when_the_check_fails(problem_file, tmp_path, monkeyp
     ("arguments", "message"),
     [
         (["--time-limit", "0"], "--time-limit is 0"),
-        (["--out", "no/such/folder/s.json"], "there is no folder"),
+        (["--out", "no/such/folder/s.json"], "there is no directory"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(problem_file, arguments, message):

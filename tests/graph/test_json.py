@@ -48,7 +48,7 @@ def test_strides_are_kept_where_a_tensor_is_not_contiguous():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1", "is no JSON"),
+        ("[1", "is not valid JSON"),
         ("{}", "is no captured graph"),
         ('{"format": "shardwise.graph/1", "name": "m", "training": true}', "lacks 'inputs'"),
         (

@@ -136,14 +136,14 @@ def test_sizes_of_the_cases():
     [
         (lambda: Layout.parse("S(0)", MESH), "has 2 axes but 1 placements"),
         (lambda: Layout.parse("P(sum), P(max)", MESH), "cannot mix P"),
-        (lambda: Layout(MESH, (Shard(0), Shard(0)), (0,)), "does not list each sharding axis once"),
+        (lambda: Layout(MESH, (Shard(0), Shard(0)), (0,)), "does not contain each sharding axis once"),
         (lambda: Layout(MESH, (Shard(-1), Replicate())), "negative dim"),
-        (lambda: Layout(MESH, ("S(0)", Replicate())), "has no place in a layout"),
+        (lambda: Layout(MESH, ("S(0)", Replicate())), "is not allowed in a layout"),
         (lambda: Layout.from_dims(MESH, [("dp",), ("dp",)]), "used twice"),
         (lambda: Layout.from_dims(MESH, [("pp",)]), "no axis 'pp'"),
         (lambda: Layout.from_dims(MESH, [("dp",)], {"dp": Partial()}), "both shard a dim and be partial"),
         (lambda: Layout.parse("S(2), R", MESH).split(torch.zeros(3, 4)), r"shards dim 2, but the tensor of"),
-        (lambda: Layout.parse("S(0), R", MESH).join([torch.zeros(3)]), "1 pieces were given"),
+        (lambda: Layout.parse("S(0), R", MESH).join([torch.zeros(3)]), "1 local tensors were given"),
     ],
 )
 def test_a_wrong_layout_is_one_sentence(make, message):

@@ -24,5 +24,5 @@ def test_blocks_list_their_ranks(text, drawn):
 def test_other_dims_may_be_drawn():
     sharding = Sharding.parse("[{a}, {b}, {}]", "a=2,b=2")
     assert picture(sharding, (0, 1)) == picture(Sharding.parse("[{a}, {b}]", "a=2,b=2"))
-    with pytest.raises(UsageError, match="there is no dim 3"):
+    with pytest.raises(UsageError, match="has no dim 3"):
         picture(sharding, (0, 3))

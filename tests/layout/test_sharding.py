@@ -94,7 +94,7 @@ def test_replicated_axes_are_kept_in_the_order_of_the_mesh():
         ("[a]", "is not a sharding"),
         ("[{a}] sideways={b}", "is not a sharding"),
         ("[{a}] replicated={b} replicated={c}", "is not a sharding"),
-        ("[{}] partial={a}", "names no reduction"),
+        ("[{}] partial={a}", "has no reduction"),
         ("[{}] partial={a:mean}", "unknown reduction 'mean'"),
     ],
 )
@@ -170,5 +170,5 @@ def test_local_pieces_are_those_of_distribute_tensor(simulated_ranks, text):
 
 def test_a_layout_that_no_order_explains_is_refused():
     layout = Layout(Mesh.parse("a=2,b=2"), (_StridedShard(0, split_factor=3), Replicate()))
-    with pytest.raises(UsageError, match="no order of axes on the dim explains"):
+    with pytest.raises(UsageError, match="corresponds to no order of axes on the dim"):
         Sharding.from_layout(layout, 1)

@@ -107,9 +107,9 @@ def test_files_that_hold_no_samples_are_refused(tmp_path):
     (tmp_path / "c.json").write_text(json.dumps(empty))
     with pytest.raises(UsageError, match="'format' is not"):
         fit_file(tmp_path / "a.json")
-    with pytest.raises(UsageError, match=r"b.json: the samples of kernels lack 'samples'"):
+    with pytest.raises(UsageError, match=r"b.json: the kernel samples have no 'samples'"):
         fit_file(tmp_path / "b.json")
-    with pytest.raises(UsageError, match="no samples of launch and matmul and memory kernels"):
+    with pytest.raises(UsageError, match="have no launch and no matmul and no memory kernels"):
         fit_file(tmp_path / "c.json")
     with pytest.raises(UsageError, match="cannot be read"):
         fit_file(tmp_path / "none.json")

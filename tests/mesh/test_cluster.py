@@ -122,19 +122,19 @@ def test_presets_state_rates_and_memory(name):
     [
         (lambda: Cluster.of("b200"), "unknown cluster 'b200': use one of h100"),
         (lambda: Cluster.of("missing.json"), "cannot be read"),
-        (lambda: Cluster.from_json({"name": "c"}), "the cluster lacks 'device'"),
-        (lambda: Cluster.from_json([1]), "this is no cluster"),
+        (lambda: Cluster.from_json({"name": "c"}), "the cluster has no 'device'"),
+        (lambda: Cluster.from_json([1]), "this is not a cluster"),
         (lambda: Link(0), "must be positive"),
         (lambda: Link(1, -1), "negative latency"),
         (lambda: Link(1, topology="mesh"), "use one of switch, ring"),
         (lambda: LINK.time("broadcast", 1, 2), "unknown collective 'broadcast'"),
-        (lambda: Device("d", {}, 1, 1), "no rate for float32"),
-        (lambda: Device("d", RATES, 1, 1, {"matmul": 1.0}), "no efficiency of memory"),
+        (lambda: Device("d", {}, 1, 1), "no flops for float32"),
+        (lambda: Device("d", RATES, 1, 1, {"matmul": 1.0}), "no efficiency for memory"),
         (lambda: Device("d", RATES, 1, 0), "'d' has memory_bandwidth 0: it must be positive"),
         (lambda: Device("d", {"float32": 0}, 1, 1), "flops of float32 0"),
         (lambda: Device("d", RATES, 1, 1, {"memory": 0}), "efficiency of memory 0"),
         (lambda: Device("d", RATES, 1, 1, exposed={"attention": 0}), "exposed of attention 0"),
-        (lambda: Cluster("c", Cluster.preset("tpu").device, (Level(LINK, 8),)), "the last alone has no size"),
+        (lambda: Cluster("c", Cluster.preset("tpu").device, (Level(LINK, 8),)), "only the last has no size"),
         (
             lambda: Cluster(
                 "c", Cluster.preset("tpu").device, (Level(LINK, 8), Level(LINK, 12), Level(LINK))

@@ -24,7 +24,7 @@ def test_coordinates_are_row_major():
     ("text", "message"),
     [
         ("dp", "not of the form"),
-        ("dp=2,dp=2", "named twice"),
+        ("dp=2,dp=2", "occurs twice"),
         ("dp=0", "at least 1"),
         ("", "not of the form"),
     ],
@@ -41,5 +41,5 @@ def test_an_unknown_axis_names_the_axes():
 
 @pytest.mark.parametrize("mesh", [3, None, {"dp": 2}])
 def test_what_is_no_mesh_is_refused(mesh):
-    with pytest.raises(UsageError, match="is no mesh: give a Mesh, a DeviceMesh or text"):
+    with pytest.raises(UsageError, match="is not a mesh: give a Mesh, a DeviceMesh or text"):
         Mesh.of(mesh)

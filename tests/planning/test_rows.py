@@ -113,7 +113,7 @@ def test_a_discovery_that_did_not_end_is_tried_again_another_time(unknown, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "is no JSON"), ("[]", "holds none: remove it")])
+@pytest.mark.parametrize(("text", "message"), [("{", "is not valid JSON"), ("[]", "holds none: remove it")])
 def test_a_damaged_cache_is_named(unknown, tmp_path, text, message):
     offered(torch.neg, tmp_path, 4, 6)
     [file] = tmp_path.iterdir()

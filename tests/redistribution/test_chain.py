@@ -246,7 +246,7 @@ def test_a_whole_table_of_a_three_axis_mesh_is_consistent():
 @pytest.mark.parametrize(
     ("source", "target", "shape", "message"),
     [
-        (("S(0)", "d=2"), ("R", "d=4"), (4,), "stays on one mesh"),
+        (("S(0)", "d=2"), ("R", "d=4"), (4,), "must be on the same mesh"),
         (("S(1)", "d=2"), ("R", "d=2"), (4,), "shards dim 1"),
         (("R", "d=2"), ("S(1)", "d=2"), (4,), "shards dim 1"),
     ],

@@ -37,7 +37,7 @@ def test_clauses_print_as_they_read(text):
         ("S(lambda: d) -> R", "is not an expression for clauses"),
         ("S(d) -> S(d) when d.real", "is not an expression for clauses"),
         ("S(d) -> S(d) when d.index(0)", "is not an expression for clauses"),
-        ("S(d) -> S(d) for odd shards", "say even shards or nonempty shards"),
+        ("S(d) -> S(d) for odd shards", "write 'for even shards' or 'for nonempty shards'"),
     ],
 )
 def test_wrong_clauses_are_refused(text, message):

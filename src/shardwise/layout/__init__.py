@@ -1,4 +1,4 @@
-"""How a tensor lies on a mesh: layouts, one placement per axis, and shardings, the same seen from the tensor's dims."""
+"""How a tensor is distributed over a mesh: layouts, one placement per axis, and shardings, a list of axes per dim."""
 
 from ._axes import AxisRef, append_axis, is_prefix, is_strict_prefix
 from ._layout import IDENTITY, Layout, mixes_partials, piece_sizes

@@ -1,8 +1,8 @@
 """`AxisRef`: a mesh axis, or the part of one that a tensor dim uses.
 
-An axis of size n may be seen as a grid [pre, size, post] with pre * size * post = n; the sub-axis is the
+An axis of size n can be split into a grid [pre, size, post] with pre * size * post = n; the sub-axis is the
 middle one, written `a:(pre)size`. A whole axis is the case pre = 1, size = n. So each part of an axis is the
-interval from pre to pre * size, and the algebra below is one of intervals.
+interval from pre to pre * size, and the functions below are an algebra of intervals.
 """
 
 import re
@@ -15,7 +15,7 @@ _TEXT = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::\s*\(\s*(\d+)\s*\)\s*(\d+)\s*)?")
 
 
 class AxisRef(NamedTuple):
-    """Axis `name`, or of it the sub-axis of `size` that stands below `pre` in significance."""
+    """Axis `name`, or its sub-axis of `size`, with `pre` the size of the more significant part."""
 
     name: str
     pre: int
@@ -52,7 +52,7 @@ class AxisRef(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next sub-axis would begin."""
+        """The `pre` of the next sub-axis."""
         return self.pre * self.size
 
     def overlaps(self, other: "AxisRef") -> bool:
@@ -67,7 +67,7 @@ class AxisRef(NamedTuple):
         return self.pre == other.pre and other.contains(self)
 
     def fits_with(self, other: "AxisRef") -> bool:
-        """True if one splitting of the axis into parts has both: `a:(1)2` and `a:(1)3` of 6 do not."""
+        """True if one split of the axis contains both: false for `a:(1)2` and `a:(1)3` of 6."""
         if self.name != other.name:
             return True
         low, high = sorted((self.pre, other.pre))
@@ -90,7 +90,7 @@ class AxisRef(NamedTuple):
 
 
 def append_axis(axes: list[AxisRef], axis: AxisRef) -> None:
-    """Add `axis` at the minor end, joined with the last one if it continues it."""
+    """Append `axis` at the minor end, merged with the last one if it continues that one."""
     if axes and axes[-1].name == axis.name and axes[-1].end == axis.pre and axis.pre > 1:
         axes[-1] = AxisRef(axis.name, axes[-1].pre, axes[-1].size * axis.size)
     else:

@@ -1,9 +1,8 @@
-"""`Layout`: where the elements of one tensor lie on an N-D mesh.
+"""`Layout`: how one tensor is distributed over an N-D mesh.
 
-One placement per axis says what each axis does. Where several axes shard one dim, it also matters which of
-them cuts first: `order` keeps that, outermost cut first. DTensor hides the same fact in the split factors of
-strided shards; a layout reads them on the way in and writes them on the way out, so inside Shardwise equal
-layouts are equal values.
+A layout has one placement per axis. Where several axes shard one dim, their nesting order matters too: `order`
+stores it, outermost first. DTensor encodes the order in the split factors of strided shards; a layout decodes and
+encodes them, so that inside Shardwise equal layouts are equal values.
 """
 
 import math
@@ -33,16 +32,16 @@ from ._runs import Run, between, length
 
 _NESTED = re.compile(r"\s*(.*?)\s*\[\s*(\d+)\s*\]\s*")
 
-# What all ranks but the first hold when a replicated value becomes partial; copies will do for the others.
+# What all ranks but the first hold when a replicated value becomes partial; other reductions use copies.
 IDENTITY = {"sum": 0, "product": 1}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One placement per mesh axis, and the axes in the order in which they cut.
+    """One placement per mesh axis, and the nesting order of the axes.
 
-    `order` lists the sharding axes dim by dim, outermost first; left out, axes cut from left to right, and
-    split factors of strided shards that stand for another order are read as that order.
+    `order` lists the sharding axes dim by dim, outermost first; by default axes are nested from left to right, and
+    split factors of strided shards that encode another order are decoded to it.
 
     >>> mesh = Mesh.parse("dp=2,tp=4")
     >>> inner = Layout.parse("S(0), S(0)", mesh)
@@ -64,16 +63,16 @@ class Layout:
         if len(placements) != self.mesh.ndim:
             raise UsageError(
                 f"mesh {self.mesh} has {self.mesh.ndim} axes but {len(placements)} placements were given: "
-                f"give one per axis, R where an axis does nothing"
+                f"give one per axis, R where the tensor is replicated"
             )
         for placement in placements:
             if is_shard(placement) and placement.dim < 0:
                 raise UsageError(f"{placement!r} has a negative dim: count dims from 0")
             if not (is_replicate(placement) or is_shard(placement) or is_partial(placement)):
-                raise UsageError(f"{placement!r} has no place in a layout: use R, S or P")
+                raise UsageError(f"{placement!r} is not allowed in a layout: use R, S or P")
         if mixes_partials(placements):
             kinds = ", ".join(placement_text(p) for p in placements if is_partial(p))
-            raise UsageError(f"a layout cannot mix {kinds}: only P(sum) and P(avg) may stand together")
+            raise UsageError(f"a layout cannot mix {kinds}: only P(sum) and P(avg) can be combined")
         if self.order is None:
             placements, order = _read_split_factors(placements, self.mesh.shape)
         else:
@@ -82,7 +81,7 @@ class Layout:
         object.__setattr__(self, "placements", placements)
         object.__setattr__(self, "order", order)
 
-    # -- ways to make one
+    # -- construction
 
     @classmethod
     def replicated(cls, mesh: Mesh) -> "Layout":
@@ -90,7 +89,7 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str, mesh: Mesh | str) -> "Layout":
-        """From `S(0), R`; `S(0)[1], S(0)[0]` says which of two axes on one dim cuts first."""
+        """From `S(0), R`; `S(0)[1], S(0)[0]` gives the nesting order of two axes on one dim, 0 outermost."""
         mesh = Mesh.of(mesh)
         parts = re.split(r",(?![^(]*\))", text)
         nested = [_NESTED.fullmatch(part) for part in parts]
@@ -105,7 +104,7 @@ class Layout:
     def from_dims(
         cls, mesh: Mesh, dims: Sequence[Sequence[str]], partials: Mapping[str, Placement] | None = None
     ) -> "Layout":
-        """From the tensor's side: for each dim the axes that shard it, outermost first.
+        """From the axes that shard each dim, outermost first.
 
         >>> str(Layout.from_dims(Mesh.parse("dp=2,tp=4"), [("tp", "dp"), ()]))
         'S(0)[1], S(0)[0]'
@@ -127,7 +126,7 @@ class Layout:
         replicate = parse_placement("R")
         return cls(mesh, tuple(replicate if p is None else p for p in placements), tuple(order))
 
-    # -- ways to read one
+    # -- properties
 
     def __str__(self) -> str:
         texts = []
@@ -144,7 +143,7 @@ class Layout:
         return f"Layout.parse({str(self)!r}, {str(self.mesh)!r})"
 
     def axes(self, dim: int) -> tuple[int, ...]:
-        """The axes that shard `dim`, outermost cut first."""
+        """The axes that shard `dim`, outermost first."""
         assert self.order is not None
         return tuple(axis for axis in self.order if self.placements[axis].dim == dim)
 
@@ -153,7 +152,7 @@ class Layout:
         return tuple(tuple(self.mesh.names[a] for a in self.axes(dim)) for dim in range(ndim))
 
     def to_placements(self) -> tuple[Placement, ...]:
-        """The placements that DTensor understands: another order than left to right as strided shards."""
+        """DTensor's placements: nesting orders other than left to right become strided shards."""
         placements = list(self.placements)
         for dim in self.sharded_dims:
             axes = self.axes(dim)
@@ -169,7 +168,7 @@ class Layout:
 
     @property
     def reductions(self) -> frozenset[str]:
-        """The reductions that are still to be done."""
+        """The pending reductions."""
         return frozenset(p.reduce_op for p in self.placements if is_partial(p))
 
     @property
@@ -179,24 +178,24 @@ class Layout:
     # -- sizes
 
     def shards(self, dim: int) -> int:
-        """Into how many pieces `dim` is cut."""
+        """The number of shards of `dim`."""
         return math.prod(self.mesh.shape[axis] for axis in self.axes(dim))
 
     def divides(self, shape: Sequence[int]) -> bool:
-        """True if every cut of every dim leaves equal pieces."""
+        """True if all shards of every dim have the same size."""
         self.require_fits(shape)
         return all(self.divides_dim(dim, shape[dim]) for dim in self.sharded_dims)
 
     def divides_dim(self, dim: int, size: int) -> bool:
-        """True if every cut of a dim of this size leaves equal pieces."""
+        """True if all shards of a dim of this size have the same size."""
         return cuts_evenly(self._cuts(dim), size)
 
     def fills_dim(self, dim: int, size: int) -> bool:
-        """True if every rank holds some of a dim of this size."""
+        """True if no shard of a dim of this size is empty."""
         return smallest_piece(self._cuts(dim), size) > 0
 
     def runs(self, dim: int, size: int, rank: int) -> list[Run]:
-        """Which positions of a dim of `size` the rank holds: ascending ranges (start, stop), none empty."""
+        """The positions of a dim of `size` that the rank holds: ascending ranges (start, stop), none empty."""
         coordinate = self.mesh.coordinate(rank)
         held = [(0, size)] if size else []
         for axis in self.axes(dim):
@@ -204,11 +203,11 @@ class Layout:
         return held
 
     def positions(self, dim: int, size: int, rank: int) -> np.ndarray:
-        """The same, one by one."""
+        """The positions of a dim of `size` that the rank holds."""
         return np.concatenate([np.arange(0), *(np.arange(*run) for run in self.runs(dim, size, rank))])
 
     def local_shape(self, shape: Sequence[int], rank: int = 0) -> tuple[int, ...]:
-        """The shape of what `rank` holds. Rank 0's is the largest of all, in every dim."""
+        """The shape of the local tensor of `rank`. That of rank 0 is the largest in every dim."""
         self.require_fits(shape)
         local = list(shape)
         coordinate = self.mesh.coordinate(rank)
@@ -219,23 +218,23 @@ class Layout:
         return tuple(local)
 
     def offset(self, shape: Sequence[int], rank: int = 0) -> tuple[int, ...]:
-        """Where in the tensor the rank's first element lies; a dim of which it holds nothing gives its size.
+        """The position of the first element of the rank's shard; the size of the dim where the shard is empty.
 
-        With a strided shard the piece is not one range: `positions` tells all.
+        A strided shard is not one range: see `positions`.
         """
         self.require_fits(shape)
         held = [self.runs(dim, size, rank) for dim, size in enumerate(shape)]
         return tuple(runs[0][0] if runs else size for runs, size in zip(held, shape, strict=True))
 
-    # -- pieces
+    # -- local tensors
 
     def split(self, tensor: Tensor) -> list[Tensor]:
-        """What each rank holds."""
+        """The local tensor of each rank."""
         return [self.piece(tensor, rank) for rank in range(self.mesh.ranks)]
 
     def piece(self, tensor: Tensor, rank: int) -> Tensor:
-        """What one rank holds. Of the many ways to split a partial this takes the one that replicate to
-        partial takes: all of the value on the first rank of the axis for sum and product, copies otherwise.
+        """The local tensor of one rank. A partial is split as DTensor converts a replicated tensor to a partial: the
+        whole value on the first rank of the axis for sum and product, copies otherwise.
         """
         self.require_fits(tensor.shape)
         for dim in self.sharded_dims:
@@ -249,10 +248,10 @@ class Layout:
         return tensor
 
     def join(self, pieces: Sequence[Tensor]) -> Tensor:
-        """The tensor whose pieces these are, partials reduced: `layout.join(layout.split(x))` is x."""
+        """The global tensor of these local tensors, partials reduced: `layout.join(layout.split(x))` is x."""
         if len(pieces) != self.mesh.ranks:
             raise UsageError(
-                f"{len(pieces)} pieces were given but mesh {self.mesh} has {self.mesh.ranks} ranks"
+                f"{len(pieces)} local tensors were given but mesh {self.mesh} has {self.mesh.ranks} ranks"
             )
         grid: dict[tuple[int, ...], Tensor] = {self.mesh.coordinate(r): p for r, p in enumerate(pieces)}
         assert self.order is not None
@@ -276,7 +275,7 @@ class Layout:
         return tuple((_factor(self.placements[a]), self.mesh.shape[a]) for a in self.axes(dim))
 
     def require_fits(self, shape: Sequence[int]) -> None:
-        """Refuse a tensor that lacks a dim which is sharded."""
+        """Refuse a shape without a dim that is sharded."""
         for dim in self.sharded_dims:
             if dim >= len(shape):
                 raise UsageError(
@@ -286,17 +285,17 @@ class Layout:
 
 
 def mixes_partials(placements: Iterable[Placement]) -> bool:
-    """True if the placements mix reductions that do not commute: all but sum with avg."""
+    """True if the placements mix reductions that do not commute: any two except sum and avg."""
     reductions = {p.reduce_op for p in placements if is_partial(p)}
     return len(reductions) > 1 and reductions != {"sum", "avg"}
 
 
-# -- cuts: (split factor or None, ranks), outermost first
+# -- splits of a dim: (split factor or None, ranks), outermost first
 
 
 @cache
 def piece_sizes(size: int, factor: int | None, ranks: int) -> tuple[int, ...]:
-    """Sizes of the pieces of one cut, as DTensor makes them."""
+    """The sizes of the shards of one split, as DTensor computes them."""
     if factor is None:
         return tuple(shard_sizes(size, ranks))
     blocks = piece_sizes(size, None, factor)
@@ -320,7 +319,7 @@ def smallest_piece(cuts: Sequence[tuple[int | None, int]], size: int) -> int:
 
 
 def _cut(held: list[Run], factor: int | None, ranks: int, rank: int) -> list[Run]:
-    """What one rank gets of these positions, each block cut like a dim of its own."""
+    """The part of these positions that one rank gets, each block split separately."""
     part: list[Run] = []
     start = 0
     for block in piece_sizes(length(held), None, factor or 1):
@@ -341,14 +340,16 @@ def _factor(placement: Placement) -> int | None:
 def _canonical_order(placements: tuple[Placement, ...], order: tuple[int, ...]) -> tuple[int, ...]:
     sharding = [a for a, p in enumerate(placements) if is_shard(p)]
     if sorted(order) != sharding:
-        raise UsageError(f"order {order} does not list each sharding axis once: those are {tuple(sharding)}")
+        raise UsageError(
+            f"order {order} does not contain each sharding axis once: they are {tuple(sharding)}"
+        )
     return tuple(sorted(order, key=lambda axis: placements[axis].dim))
 
 
 def _read_split_factors(
     placements: tuple[Placement, ...], shape: tuple[int, ...]
 ) -> tuple[tuple[Placement, ...], tuple[int, ...]]:
-    """Split factors that stand for an order become that order; others stay, cutting from left to right."""
+    """Split factors that encode an order are decoded to it; others stay, nested from left to right."""
     placements = tuple(shard(p.dim) if _factor(p) == 1 else p for p in placements)
     order: list[int] = []
     read = list(placements)
@@ -363,7 +364,7 @@ def _read_split_factors(
 
 
 def _nesting(axes: Sequence[int], factors: Sequence[int], shape: Sequence[int]) -> list[int] | None:
-    """The order in which each axis finds as many pieces made by later axes as its factor says, if any."""
+    """The nesting order in which the split factor of each axis is the number of shards made by later axes, if any."""
     nested: list[int] = []
     for axis, factor in reversed(list(zip(axes, factors, strict=True))):
         cumulative = [math.prod(shape[a] for a in nested[:position]) for position in range(len(nested) + 1)]

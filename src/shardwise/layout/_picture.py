@@ -1,4 +1,4 @@
-"""A sharding drawn: the tensor as a grid of blocks, each with the ranks that hold it.
+"""A sharding as text: the tensor as a grid of blocks, each with the ranks that hold it.
 
 >>> from shardwise import Sharding
 >>> print(picture(Sharding.parse("[{dp}, {tp}]", "dp=2,tp=2")))
@@ -14,17 +14,17 @@ from ._sharding import Sharding
 
 
 def picture(sharding: Sharding, dims: tuple[int, int] | None = None) -> str:
-    """Two dims of a tensor (the last two unless given), cut into blocks; a block lists its ranks."""
+    """Two dims of a tensor (by default the last two), split into blocks; a block lists its ranks."""
     if sharding.rank == 0:
         rows, columns, down, across = 1, 1, None, None
     else:
         down, across = dims or ((0, None) if sharding.rank == 1 else (sharding.rank - 2, sharding.rank - 1))
         for dim in (down, across):
             if dim is not None and not 0 <= dim < sharding.rank:
-                raise UsageError(f"there is no dim {dim} in {sharding}: it has {sharding.rank} dims")
+                raise UsageError(f"{sharding} has no dim {dim}: it has {sharding.rank} dims")
         rows = sharding.shards(down)
         columns = 1 if across is None else sharding.shards(across)
-    # With one element a block, the offset of a rank is the number of its block.
+    # With one element per block, the offset of a rank is the index of its block.
     blocks: dict[tuple[int, int], list[int]] = {}
     shape = [sharding.shards(dim) for dim in range(sharding.rank)]
     for rank in range(sharding.mesh.ranks):

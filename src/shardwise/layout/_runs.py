@@ -1,8 +1,8 @@
-"""Positions of a dim as ascending ranges: (start, stop), stop excluded."""
+"""Positions of a dim as ascending ranges (start, stop), stop excluded."""
 
 from collections.abc import Sequence
 
-Run = tuple[int, int]  # the positions from start to before stop
+Run = tuple[int, int]  # the positions from start up to, not including, stop
 
 
 def length(runs: Sequence[Run]) -> int:
@@ -16,7 +16,7 @@ def common(some: Sequence[Run], others: Sequence[Run]) -> list[Run]:
 
 
 def between(runs: Sequence[Run], begin: int, end: int) -> list[Run]:
-    """From the begin-th to before the end-th of the positions."""
+    """The positions with index begin up to, not including, end."""
     part, passed = [], 0
     for start, stop in runs:
         first, last = max(start, start + begin - passed), min(stop, start + end - passed)

@@ -1,7 +1,7 @@
-"""`Sharding`: how the axes of a mesh split one tensor, seen from the tensor.
+"""`Sharding`: the mesh axes that shard each dim of one tensor.
 
 For each dim an ordered list of axes (or sub-axes), major to minor. A dim may be open: propagation may
-append axes to it, never remove or reorder them. Axes that are named nowhere replicate the tensor.
+append axes to it, never remove or reorder them. The tensor is replicated along axes that are not listed.
 """
 
 import math
@@ -27,7 +27,7 @@ _AXES = str | Sequence[str] | None
 
 @dataclass(frozen=True)
 class DimSharding:
-    """One dim: its axes, major to minor, whether more may follow, and when they are propagated (0 first)."""
+    """One dim: its axes, major to minor, whether propagation may append more, and its priority (0 first)."""
 
     axes: tuple[AxisRef, ...] = ()
     open: bool = True
@@ -56,7 +56,7 @@ class Sharding:
         def place(axis: AxisRef) -> tuple[int, int]:
             return self.mesh.index(axis.name), axis.pre
 
-        # Neither has an order of its own: that of the mesh makes equal shardings equal values.
+        # Their order has no meaning: sorting them as in the mesh makes equal shardings equal values.
         object.__setattr__(self, "replicated", tuple(sorted(self.replicated, key=place)))
         object.__setattr__(self, "partial", tuple(sorted(self.partial, key=lambda entry: place(entry[0]))))
         self._require_axes_of_mesh()
@@ -108,12 +108,12 @@ class Sharding:
 
     @classmethod
     def unknown(cls, mesh: Mesh | str, rank: int) -> "Sharding":
-        """Nothing known: every dim open and empty."""
+        """The sharding without information: every dim open and without axes."""
         return cls(Mesh.of(mesh), (DimSharding(),) * rank)
 
     @classmethod
     def parse(cls, text: str, mesh: Mesh | str) -> "Sharding":
-        """The sharding that `text` names: `[{dp}, {tp:(1)2, ?}p1] replicated={pp} partial={ep:sum}`."""
+        """The sharding with this text form: `[{dp}, {tp:(1)2, ?}p1] replicated={pp} partial={ep:sum}`."""
         mesh = Mesh.of(mesh)
         require(text, str, "sharding", "text such as '[{dp}, {tp, ?}]'")
         body = re.match(r"\s*\[(.*?)\]\s*,?", text, re.DOTALL)
@@ -135,7 +135,7 @@ class Sharding:
         for entry in groups.get("partial", ()):
             name, _, reduction = entry.rpartition(":")
             if not name:
-                raise UsageError(f"partial axis {entry!r} names no reduction: write it as '{entry}:sum'")
+                raise UsageError(f"partial axis {entry!r} has no reduction: write it as '{entry}:sum'")
             partial.append((AxisRef.parse(name, mesh), reduction.strip()))
         return cls(mesh, tuple(dims), replicated, tuple(partial))
 
@@ -195,11 +195,11 @@ class Sharding:
 
     @property
     def is_unknown(self) -> bool:
-        """True if it says nothing: no axis anywhere and every dim open."""
+        """True if it has no information: no axis and every dim open."""
         return not self.replicated and not self.partial and all(d.open and not d.axes for d in self.dims)
 
     def shards(self, dim: int) -> int:
-        """Into how many pieces `dim` is split."""
+        """The number of shards of `dim`."""
         return math.prod(axis.size for axis in self.dims[dim].axes)
 
     def without_priorities(self) -> "Sharding":
@@ -215,10 +215,10 @@ class Sharding:
                 f"sharding {self} has {self.rank} dims but the shape {tuple(shape)} has {len(shape)}"
             )
 
-    # -- the same on a DeviceMesh
+    # -- as layouts and DTensor placements
 
     def to_layout(self) -> Layout:
-        """The layout with these axes. Sub-axes need a finer mesh: that of the layout is `split_mesh()`."""
+        """The layout with these axes. Its mesh is `split_mesh()`, which splits axes into the sub-axes used here."""
         return layouts_of([self])[0]
 
     @classmethod
@@ -227,8 +227,8 @@ class Sharding:
         strided = [p for p in layout.placements if is_shard(p) and hasattr(p, "split_factor")]
         if strided:
             raise UsageError(
-                f"layout '{layout}' has {placement_text(strided[0])}, which no order of axes on the dim explains: "
-                "its pieces are not those of a sharding"
+                f"layout '{layout}' has {placement_text(strided[0])}, which corresponds to no order of axes on the "
+                "dim, and so to no sharding"
             )
         if layout.sharded_dims and layout.sharded_dims[-1] >= rank:
             raise UsageError(
@@ -242,35 +242,35 @@ class Sharding:
         return cls.of(layout.mesh, layout.dims(rank), open=open, partial=partials)
 
     def to_placements(self) -> tuple[Placement, ...]:
-        """What DTensor takes, on a `DeviceMesh` like `split_mesh()`; strided shards where axes on one dim are not in
-        the order of the mesh."""
+        """DTensor's placements on a `DeviceMesh` with the axes of `split_mesh()`; strided shards where the axes of
+        one dim are not in the order of the mesh."""
         return self.to_layout().to_placements()
 
     @classmethod
     def from_placements(
         cls, placements: Sequence[Placement], mesh: Mesh | str | DeviceMesh, rank: int, *, open: bool = False
     ) -> "Sharding":
-        """A DTensor's sharding: `from_placements(x.placements, x.device_mesh, x.ndim)`."""
+        """The sharding of a DTensor: `from_placements(x.placements, x.device_mesh, x.ndim)`."""
         return cls.from_layout(Layout(Mesh.of(mesh), tuple(placements)), rank, open=open)
 
     def split_mesh(self) -> Mesh:
-        """The mesh with axes split as far as the sub-axes here need: `tp=4` into `tp_0=2,tp_1=2`."""
+        """The mesh with its axes split into the sub-axes used here: `tp=4` into `tp_0=2,tp_1=2`."""
         return self.to_layout().mesh
 
     def local_shape(self, shape: Sequence[int], rank: int = 0) -> tuple[int, ...]:
-        """The shape of what `rank` holds of a tensor of `shape`."""
+        """The local shape on `rank` of a tensor of `shape`."""
         self.require_rank(shape)
         return self.to_layout().local_shape(shape, rank)
 
     def offset(self, shape: Sequence[int], rank: int = 0) -> tuple[int, ...]:
-        """Where in the tensor the first element lies that `rank` holds."""
+        """The position of the first element that `rank` holds."""
         self.require_rank(shape)
         return self.to_layout().offset(shape, rank)
 
     # -- checks
 
     def _places(self) -> list[tuple[AxisRef, str]]:
-        """Every axis that is named, with where."""
+        """Every axis that is used, with where."""
         places = [(axis, f"dim {dim}") for dim, spec in enumerate(self.dims) for axis in spec.axes]
         places += [(axis, "replicated") for axis in self.replicated]
         return places + [(axis, "partial") for axis, _ in self.partial]
@@ -288,7 +288,7 @@ class Sharding:
                     where = place if place == elsewhere else f"{elsewhere} and {place}"
                     if axis == other:
                         raise UsageError(
-                            f"axis {first} is used twice, in {where}: an axis may split a tensor once"
+                            f"axis {first} is used twice, in {where}: an axis can be used once per tensor"
                         )
                     raise UsageError(
                         f"axes {first} and {second} overlap, in {where}: they are parts of the same axis"
@@ -307,7 +307,7 @@ class Sharding:
 
 
 def layouts_of(shardings: Sequence[Sharding]) -> list[Layout]:
-    """The layouts of shardings on one mesh, whose axes are split as far as any of them needs."""
+    """The layouts of shardings on one mesh, whose axes are split into all sub-axes that they use."""
     mesh = shardings[0].mesh
     parts: dict[str, list[tuple[str, AxisRef]]] = {}
     for name, size in zip(mesh.names, mesh.shape, strict=True):
@@ -315,7 +315,7 @@ def layouts_of(shardings: Sequence[Sharding]) -> list[Layout]:
         ends = sorted({1, size, *(end for axis in named for end in (axis.pre, axis.end))})
         if any(high % low for low, high in pairwise(ends)):
             raise UsageError(
-                f"{', '.join(a.text(mesh) for a in named)} do not fit into one splitting of axis {name}"
+                f"{', '.join(a.text(mesh) for a in named)} are not sub-axes of one split of axis {name}"
             )
         refs = [AxisRef(name, low, high // low) for low, high in pairwise(ends)]
         split = len(refs) > 1

@@ -1,4 +1,4 @@
-"""The mesh of devices a program runs on, and what its links and devices can do."""
+"""Device meshes, and the speed of devices and of the links between them."""
 
 from ._calibrate import Calibration, calibrate, fit_file
 from ._cluster import COLLECTIVES, DEFAULT_CLUSTER, Cluster, Collective, Device, Level, Link

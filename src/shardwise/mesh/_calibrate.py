@@ -1,8 +1,7 @@
-"""`calibrate`: a `Cluster` whose device is the one at hand, from how long its kernels took.
+"""`calibrate`: a `Cluster` for the current device, fitted to measured kernel times.
 
-The price of a kernel has two terms: its work at a share of the peak rate, and either a time that it takes however
-little it does or, for attention, the bytes that it moves. Both follow from the samples of its kind by least squares of
-the relative errors.
+The price of a kernel has two terms: its work at a fraction of the peak rate, and either a fixed time or, for
+attention, the bytes that it moves. Both are fitted to the samples of its kind by least squares of the relative errors.
 """
 
 import statistics
@@ -18,13 +17,13 @@ from ..progress import Progress, silent
 from ._cluster import ARITHMETIC, Cluster, Device, Level
 from ._measure import FORMAT, Sample, measure
 
-# Kinds that move their tensors before and after their arithmetic rather than beside it.
+# Kinds whose memory traffic does not overlap with their arithmetic.
 _EXPOSED = ("attention", "attention_backward")
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How well the prices of one kind match what was measured: relative errors, the median and the largest."""
+    """How well the prices of one kind match the samples: median and largest relative error."""
 
     kind: str
     samples: int
@@ -42,7 +41,7 @@ class Calibration:
     def __str__(self) -> str:
         device = self.cluster.device
         lines = [
-            f"{device.name}: {device.memory / 1e9:.0f} GB, {device.launch * 1e6:.3g} us to start a kernel",
+            f"{device.name}: {device.memory / 1e9:.0f} GB, {device.launch * 1e6:.3g} us to launch a kernel",
             f"{'kind':<18} {'samples':>7} {'reaches':>25} {'fixed':>8} {'error':>6} {'worst':>6}",
         ]
         for fit in self.fits:
@@ -55,39 +54,39 @@ class Calibration:
 
 
 def calibrate(device: str = "cuda", *, links: str | None = None, progress: Progress = silent) -> Calibration:
-    """Measure the device at hand, `cuda` or `cpu`: some two minutes on a GPU, one on a CPU.
+    """Measure the current device, `cuda` or `cpu`: about two minutes on a GPU, one on a CPU.
 
-    `links` names the preset whose links the cluster gets: by default the one for this device, else `h100` for a GPU
-    and `laptop` for a CPU. With several GPUs the link between them is measured.
+    `links` is the preset that provides the links of the cluster: by default the one for this device, else `h100` for a
+    GPU and `laptop` for a CPU. With several GPUs the link between them is measured.
     """
     import torch
 
     if device not in ("cuda", "cpu"):
-        raise UsageError(f"there is nothing to measure {device!r} with: use cuda or cpu")
+        raise UsageError(f"cannot measure device {device!r}: use cuda or cpu")
     if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("torch sees no GPU here: give --device cpu, or --samples measured elsewhere")
+        raise UsageError("torch finds no GPU: use --device cpu, or --samples measured on another machine")
     return fit(measure(device, progress=partial(progress, "measuring")), links=links)
 
 
 def fit_file(path: Path, *, links: str | None = None) -> Calibration:
-    """As `calibrate`, from the samples that `_measure.py` wrote on another machine."""
+    """As `calibrate`, from samples written by `_measure.py` on another machine."""
     return read_document(path, partial(fit, links=links))
 
 
 def fit(document: Any, *, links: str | None = None) -> Calibration:
-    """The cluster that explains the samples."""
+    """The cluster that fits the samples."""
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-        raise UsageError(f"these are no samples of kernels: their 'format' is not {FORMAT!r}")
+        raise UsageError(f"these are not kernel samples: their 'format' is not {FORMAT!r}")
     try:
         samples = [Sample(**sample) for sample in document["samples"]]
         name, memory, devices = str(document["device"]), document["memory"], document["devices"]
     except KeyError as error:
-        raise UsageError(f"the samples of kernels lack {error}") from None
+        raise UsageError(f"the kernel samples have no {error}") from None
     except TypeError as error:
-        raise UsageError(f"the samples of kernels are malformed: {error}") from None
+        raise UsageError(f"the kernel samples are malformed: {error}") from None
     if lacking := {"launch", "matmul", "memory"} - {sample.kind for sample in samples}:
         raise UsageError(
-            f"there are no samples of {' and '.join(sorted(lacking))} kernels to fit a device to"
+            f"the samples have no {' and no '.join(sorted(lacking))} kernels, which are needed to fit a device"
         )
     known = next((p for p in Cluster.presets() if p in name.lower()), None)
     plain = _peaks(name, known, memory, samples)
@@ -106,12 +105,12 @@ def fit(document: Any, *, links: str | None = None) -> Calibration:
 
 
 def predicted(device: Device, sample: Sample) -> float:
-    """Seconds of a sampled kernel by the prices that plans are made with."""
+    """The price of a sampled kernel, in seconds, as planning computes it."""
     return device.seconds(sample.kind, sample.flops, sample.bytes, sample.dtype, sample.flops)
 
 
 def _peaks(name: str, known: str | None, memory: float, samples: Sequence[Sample]) -> Device:
-    """The maker's peaks where there is a preset of the device, else the best that was reached."""
+    """The vendor's peaks where there is a preset of the device, else the best measured rates."""
     if known is not None:
         preset = Cluster.preset(known).device
         return replace(preset, memory=memory)
@@ -133,7 +132,7 @@ def _fitted(device: Device, samples: Sequence[Sample]) -> Device:
         found = [s for s in samples if s.kind == kind]
         beyond = [max(s.seconds - launch, 0.0) for s in found]
         if not any(beyond):
-            continue  # too small to tell: the share stays as it was
+            continue  # too small to measure: the efficiency stays as it was
         moved = [s.bytes / device.memory_bandwidth for s in found]
         if kind in ARITHMETIC:
             done = [s.flops / device.rate(s.dtype) for s in found]
@@ -163,7 +162,7 @@ def _fitted(device: Device, samples: Sequence[Sample]) -> Device:
 def _two_terms(
     first: Sequence[float], second: Sequence[float], total: Sequence[float], scales: Sequence[float]
 ) -> tuple[float, float]:
-    """Factors f > 0 and g >= 0 with f * first + g * second near the total, by least squares of errors over scales."""
+    """Factors f > 0 and g >= 0 that fit f * first + g * second to the total, by least squares of errors over scales."""
 
     def product(a: Sequence[float], b: Sequence[float]) -> float:
         return sum(x * y / scale**2 for x, y, scale in zip(a, b, scales, strict=True))

@@ -1,8 +1,8 @@
-"""`Cluster`: what the devices and the links between them can do, and so what a collective costs.
+"""`Cluster`: the speed of devices and of the links between them, and so the cost of collectives.
 
-A cluster is a device and a stack of links, from the closest (inside an island) outwards. Which link an axis
-of a mesh uses follows from where its ranks lie: rank r sits in island r // size, as `DeviceMesh` counts them.
-Every collective costs latency + bytes / bandwidth; only the factors differ between them.
+A cluster is a device and a stack of links, from the closest (inside an island) outwards. The link of a mesh axis
+follows from the positions of its ranks: rank r is in island r // size, with ranks numbered as in `DeviceMesh`.
+Every collective costs latency + bytes / bandwidth, with factors that depend on the collective.
 """
 
 import math
@@ -20,7 +20,7 @@ from ._mesh import Mesh
 Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute"]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
-# What prices are of, wherever no cluster is named.
+# The cluster of prices where none is given.
 DEFAULT_CLUSTER = "h100"
 
 Topology = Literal["switch", "ring"]
@@ -31,10 +31,10 @@ Algorithm = Literal["ring", "tree"]
 class Link:
     """A kind of connection.
 
-    `bandwidth` is what one device can send, in bytes per second; `latency` the seconds of one hop and
-    `launch` those of starting any collective at all. On a `switch` every pair is one hop apart; on a `ring`
-    data for a distant device crosses the devices between. `all_reduce` names the algorithm of that
-    collective: both move the same bytes, a tree in fewer hops.
+    `bandwidth` is the rate at which one device can send, in bytes per second; `latency` the seconds of one hop and
+    `launch` the seconds to start a collective. On a `switch` every pair is one hop apart; on a `ring` data for a
+    distant device passes through the devices between. `all_reduce` is the algorithm of that collective: both move the
+    same bytes, a tree in fewer hops.
     """
 
     bandwidth: float
@@ -62,8 +62,7 @@ class Link:
     def time(self, collective: Collective, size: float, ranks: int) -> float:
         """Seconds of one collective among `ranks` devices.
 
-        `size` counts the bytes of the larger side on one device: what an all-gather puts out, what the
-        others take in.
+        `size` is the bytes of the larger side on one device: the output of an all-gather, the input of the others.
 
         >>> link = Link(bandwidth=1e9)
         >>> link.time("all_gather", 8e9, 4), link.time("all_reduce", 8e9, 4), link.time("all_reduce", 8e9, 1)
@@ -84,7 +83,7 @@ class Link:
             if self.all_reduce == "tree":
                 hops = 2 * math.log2(ranks)
         elif collective == "all_to_all" and self.topology == "ring":
-            share = (ranks * ranks // 4) / ranks  # mean distance times what goes that far
+            share = (ranks * ranks // 4) / ranks  # mean distance times the bytes that travel it
         elif collective == "permute":
             hops, share = 1, 1
             if self.topology == "ring":
@@ -102,10 +101,10 @@ class Level:
     size: int | None = None
 
 
-# Kinds of kernels that arithmetic may limit.
+# Kinds of kernels that may be limited by arithmetic.
 ARITHMETIC = ("matmul", "attention", "attention_backward")
 
-# What kernels reach of a device's peak where nothing was measured.
+# The fraction of a device's peak that kernels reach, where none was measured.
 _EFFICIENCY = {"matmul": 0.7, "attention": 0.45, "attention_backward": 0.35, "memory": 0.8, "reduction": 0.6}
 
 
@@ -113,13 +112,13 @@ _EFFICIENCY = {"matmul": 0.7, "attention": 0.45, "attention_backward": 0.35, "me
 class Device:
     """Peak rates of one device: operations per second by dtype, memory in bytes and bytes per second.
 
-    `efficiency` is the share of the peak that each kind of kernel reaches: `matmul`, `attention` and
-    `attention_backward` of the operations, `memory` (kernels that walk through memory in order) and `reduction` of
-    the bytes. Traffic is hidden behind arithmetic, except that of the kinds in `exposed`: it is added, at that share
-    of the bandwidth. `elements` is how many elements a second a `strided` kernel handles, one that works out for each
-    where it lies (broadcasts, permuted tensors); None if bytes alone count. With `tiled_heads`, attention's operations
-    are those of heads of `worked_head`. `launch` is the seconds that starting any
-    kernel takes, `startup` what a kernel of a kind takes beyond that however little it does.
+    `efficiency` is the fraction of the peak that each kind of kernel reaches: `matmul`, `attention` and
+    `attention_backward` of the operations, `memory` (elementwise kernels on contiguous tensors) and `reduction` of the
+    bandwidth. Memory traffic overlaps with arithmetic, except for the kinds in `exposed`: there it is added, at that
+    fraction of the bandwidth. `elements` is the rate, in elements per second, of `strided` kernels, which compute the
+    address of each element (broadcasts, permuted tensors); None if only bytes count. With `tiled_heads`, attention's
+    operations are counted with the head dim `worked_head`. `launch` is the seconds to launch any kernel, `startup` the
+    additional fixed time of a kernel by kind.
     """
 
     name: str
@@ -134,16 +133,16 @@ class Device:
     tiled_heads: bool = False
 
     def rate(self, dtype: object) -> float:
-        """Operations per second in `dtype` (a `torch.dtype` or its name); float32's if none is stated."""
+        """Operations per second in `dtype` (a `torch.dtype` or its name); float32's if there is none."""
         name = str(dtype).removeprefix("torch.")
         return self.flops.get(name, self.flops["float32"])
 
     def share(self, kind: str) -> float:
-        """Of the peak that kernels of a kind reach; those that are not stated move memory."""
+        """The fraction of the peak that kernels of a kind reach; that of `memory` if there is none."""
         return self.efficiency.get(kind, self.efficiency["memory"])
 
     def seconds(self, kind: str, flops: float, moved: float, dtype: object, elements: float) -> float:
-        """The time of one kernel: of a kind, with so many operations, bytes moved and elements made.
+        """The time of one kernel of a kind, given its operations, bytes moved and output elements.
 
         >>> device = Device("d", {"float32": 1e12}, 1e9, 1e9, {"matmul": 0.5, "memory": 1.0}, launch=1.0)
         >>> device.seconds("matmul", 1e12, 1e9, "float32", 0), device.seconds("memory", 0, 4e9, "float32", 0)
@@ -161,10 +160,10 @@ class Device:
 
     def __post_init__(self) -> None:
         if "float32" not in self.flops:
-            raise UsageError(f"device {self.name!r} states no rate for float32: other dtypes fall back on it")
+            raise UsageError(f"device {self.name!r} has no flops for float32, which other dtypes default to")
         if "memory" not in self.efficiency:
             raise UsageError(
-                f"device {self.name!r} states no efficiency of memory: other kinds of kernels fall back on it"
+                f"device {self.name!r} has no efficiency for memory, which other kinds of kernels default to"
             )
         stated = {"memory": self.memory, "memory_bandwidth": self.memory_bandwidth, "elements": self.elements}
         for table in ("flops", "efficiency", "exposed"):
@@ -181,7 +180,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Devices and links. `axes` gives named mesh axes a link of their own, whatever the levels say.
+    """Devices and links. `axes` overrides the link of mesh axes by name.
 
     >>> mesh, h100 = Mesh.parse("dp=4,tp=8"), Cluster.preset("h100")
     >>> h100.link(mesh, "tp").bandwidth > 5 * h100.link(mesh, "dp").bandwidth
@@ -197,12 +196,12 @@ class Cluster:
 
     def __post_init__(self) -> None:
         require(self.device, Device, "device", "a Device")
-        require(self.levels, (tuple, list), "levels", "a tuple of Levels, from the innermost on")
+        require(self.levels, (tuple, list), "levels", "a tuple of Levels, innermost first")
         for level in self.levels:
             require(level, Level, "a level", "a Level, such as Level(link, 8)")
         sizes = [level.size for level in self.levels]
         if not sizes or sizes[-1] is not None or None in sizes[:-1]:
-            raise UsageError(f"cluster {self.name!r} must have levels of which the last alone has no size")
+            raise UsageError(f"cluster {self.name!r} must have levels, of which only the last has no size")
         inner = [size for size in sizes if size is not None]
         if any(size < 1 for size in inner) or any(b % a for a, b in pairwise(inner)):
             raise UsageError(f"cluster {self.name!r}: a level's size must be a multiple of the one inside")
@@ -223,7 +222,7 @@ class Cluster:
 
     @classmethod
     def of(cls, cluster: "Cluster | str | Path") -> "Cluster":
-        """A cluster from any of the forms in which users give one: itself, a preset's name, a JSON file."""
+        """A cluster given as a `Cluster`, the name of a preset or a JSON file."""
         if isinstance(cluster, Cluster):
             return cluster
         if str(cluster).endswith(".json"):
@@ -247,11 +246,11 @@ class Cluster:
         return self._reach(math.prod(mesh.shape[index + 1 :]), mesh.shape[index], mesh.ranks)
 
     def _reach(self, stride: int, ranks: int, devices: int) -> Link:
-        """The slowest link of the groups of `ranks` that lie `stride` apart, among so many devices.
+        """The slowest link among the groups of `ranks` with this stride, on this number of devices.
 
-        Groups fill blocks of `stride * ranks` devices one after the other. Unless all devices are in one island,
-        blocks that do not divide it leave some group in two. A group that leaves its island sends through the outer
-        links of all its members there at once, and is never faster than the island's own link.
+        Groups fill consecutive blocks of `stride * ranks` devices. Unless all devices are in one island, a block size
+        that does not divide the island puts some group in two islands. A group that crosses islands sends through the
+        outer links of all its members in an island at once, and is never faster than the island's own link.
         """
         block = stride * ranks
         for depth, level in enumerate(self.levels):
@@ -278,18 +277,18 @@ class Cluster:
                 {name: Link(**link) for name, link in document.get("axes", {}).items()},
             )
         except KeyError as error:
-            raise UsageError(f"the cluster lacks {error}") from None
+            raise UsageError(f"the cluster has no {error}") from None
         except (TypeError, AttributeError) as error:
-            raise UsageError(f"this is no cluster as Cluster.to_json() gives it: {error}") from None
+            raise UsageError(f"this is not a cluster as written by Cluster.to_json(): {error}") from None
 
 
 @cache
 def _presets() -> dict[str, Cluster]:
-    """Peak rates are the makers'; bandwidths of links are what large collectives reach, about four fifths of those.
+    """Peak rates are the vendors'; bandwidths of links are those of large collectives, about 80 % of the vendors'.
 
-    What kernels reach was measured for the H200 (benchmarks/results/h200_samples.json, made by
+    Efficiencies were measured for the H200 (benchmarks/results/h200_samples.json, written by
     `python src/shardwise/mesh/_measure.py` and fitted by `shardwise calibrate --samples`). The H100 is the same chip
-    with slower memory, so it reaches the same shares. For the others nothing was measured.
+    with slower memory, so it has the same efficiencies. Those of the other devices are estimates.
     """
 
     def nvlink(bandwidth: float) -> Link:

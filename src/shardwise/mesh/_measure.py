@@ -1,7 +1,7 @@
-"""How long kernels take on the device at hand: the samples that `calibrate` fits a `Device` to.
+"""Kernel times on the current device: the samples that `calibrate` fits a `Device` to.
 
-Every kind of kernel is run at several sizes, back to back, so that what is timed is the device and not the program
-that feeds it. This file imports torch alone and runs on its own, on machines where this package is not installed:
+Every kind of kernel is run at several sizes, back to back, so that device time is measured and not host time. This
+file imports only torch and can be run as a script on machines where this package is not installed:
 
     python src/shardwise/mesh/_measure.py --device cuda --out samples.json
     shardwise calibrate --samples samples.json --out cluster.json
@@ -27,12 +27,11 @@ FORMAT = "shardwise.samples/1"
 
 @dataclass(frozen=True)
 class Sample:
-    """One call: what it does in floating-point operations and bytes read and written, and the seconds it took.
+    """One call: its floating-point operations, bytes read and written, and measured seconds.
 
-    Kernels that do no arithmetic to speak of count one operation per element, and attention on a GPU counts those of
-    `worked_head`. The kinds are those of
-    `Device.efficiency`, and `launch` (a kernel with next to nothing to do), `strided` (`Device.elements`), `link`
-    (a copy from one GPU to another).
+    Kernels with little arithmetic count one operation per element, and attention on a GPU counts operations with the
+    head dim `worked_head`. The kinds are those of `Device.efficiency`, and `launch` (an almost empty kernel),
+    `strided` (`Device.elements`), `link` (a copy from one GPU to another).
     """
 
     kind: str
@@ -45,7 +44,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Case:
-    """A call to be timed: `make` gives fresh arguments, `call` is what is timed."""
+    """A call to be timed: `make` returns new arguments for `call`."""
 
     kind: str
     name: str
@@ -64,8 +63,8 @@ def measure(
 ) -> dict[str, Any]:
     """Samples of every kind of kernel, with the device's name and memory.
 
-    `scale` multiplies the work of each case: by default 1 on a GPU and a thousandth on a CPU. `progress` is told how
-    many cases of how many are measured; `measured` are others than the usual cases.
+    `scale` multiplies the work of each case: by default 1 on a GPU and a thousandth on a CPU. `progress` is called
+    with the number of measured cases and their total; `measured` replaces the default cases.
     """
     if scale is None:
         scale = 1.0 if device == "cuda" else 1e-3
@@ -86,7 +85,7 @@ def measure(
 
 
 def cases(device: str, scale: float = 1.0) -> Iterator[Case]:
-    """All that is measured. The sizes are spread so that what is fitted holds between them."""
+    """All measured cases. The sizes are spread so that the fit interpolates between them."""
     random = _Random(device)
     short = (torch.bfloat16, torch.float16) if device == "cuda" else (torch.bfloat16,)
     yield Case("launch", "neg 8", torch.float32, 0, 0, lambda: (random(8, dtype=torch.float32),), torch.neg)
@@ -117,13 +116,13 @@ class _Random:
 class _Timer:
     def __init__(self, device: str) -> None:
         self.cuda = device == "cuda"
-        # Arguments are changed from call to call, so that they come from memory and not from the cache.
+        # Arguments differ from call to call, so that they are read from memory and not from the cache.
         self.cache = torch.cuda.get_device_properties(0).L2_cache_size if self.cuda else 32 * 2**20
 
     def seconds(self, case: Case) -> float:
-        """The median over a few rounds of calls made one after another.
+        """The median over a few rounds of back-to-back calls.
 
-        Rounds are short and stand apart, so that the device keeps the clock that it has in a program of many kinds.
+        Rounds are short with pauses between them, so that the device keeps the clock rate of a mixed workload.
         """
         sets = 1 if case.bytes == 0 else max(1, min(16, math.ceil(3 * self.cache / case.bytes)))
         given = [case.make() for _ in range(sets)]
@@ -135,9 +134,9 @@ class _Timer:
     def _round(
         self, call: Callable[..., Any], given: Sequence[tuple[Any, ...]], calls: int, start_after: float
     ) -> tuple[float, float]:
-        """Seconds of a call on the device, and those that the program takes to start it.
+        """Seconds of a call on the device, and on the host to launch it.
 
-        A GPU waits for `start_after` seconds before it begins, so that the program is always ahead of it.
+        A GPU waits for `start_after` seconds before it begins, so that the host is always ahead of it.
         """
         if self.cuda:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -157,7 +156,7 @@ class _Timer:
 
 
 def _matmuls(random: _Random, dtype: torch.dtype, scale: float) -> Iterator[Case]:
-    """Products as in a linear layer, its gradient by the input and its gradient by the weight."""
+    """Products as in a linear layer, its input gradient and its weight gradient."""
     shapes = [
         (1024, 1024, 1024),
         (2048, 2048, 2048),
@@ -184,7 +183,7 @@ def _matmuls(random: _Random, dtype: torch.dtype, scale: float) -> Iterator[Case
 
 
 def _elementwise(random: _Random, dtype: torch.dtype, scale: float) -> Iterator[Case]:
-    """Kernels that walk through memory in order."""
+    """Elementwise kernels on contiguous tensors."""
     size = dtype.itemsize
     for exponent in range(18, 30, 2):
         shape = _scaled((2**exponent // 2048, 2048), math.sqrt(scale))
@@ -202,7 +201,7 @@ def _elementwise(random: _Random, dtype: torch.dtype, scale: float) -> Iterator[
 
 
 def _strided(random: _Random, dtype: torch.dtype, scale: float) -> Iterator[Case]:
-    """Kernels that work out for each element where it lies: broadcasts, permuted tensors, widening casts."""
+    """Kernels that compute the address of each element: broadcasts, permuted tensors, widening casts."""
     size = dtype.itemsize
     for batch, rows, heads, width in ((2, 512, 16, 64), (2, 2048, 16, 128), (4, 4096, 32, 128)):
         rows, width = _scaled((rows, width), math.sqrt(scale))
@@ -271,13 +270,13 @@ def _norm_backward(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: 
 
 
 def worked_head(size: int) -> int:
-    """As how large a head attention on a GPU works on one: in steps of 64, and as if it had no less than 96, since
-    below that the exponentials of the softmax take longer than the products."""
+    """The head dim that attention on a GPU effectively computes with: a multiple of 64, and at least 96, since below
+    that the exponentials of the softmax take longer than the matrix products."""
     return max(96, size + -size % 64)
 
 
 def _attention(random: _Random, dtype: torch.dtype, scale: float) -> Iterator[Case]:
-    """Fused attention, and its backward alone: batch, heads, heads of keys, positions, size of a head."""
+    """Fused attention, and its backward alone: batch, query heads, key heads, positions, head dim."""
     shapes = [
         (8, 16, 16, 512, 64),
         (4, 16, 16, 1024, 128),
@@ -304,7 +303,7 @@ def _attention(random: _Random, dtype: torch.dtype, scale: float) -> Iterator[Ca
 
 @dataclass(frozen=True)
 class _Attention:
-    """Arguments of attention: queries, keys, values, output and its gradient, with the heads side by side in memory."""
+    """Arguments of attention: queries, keys, values, output and its gradient, with heads adjacent in memory."""
 
     random: _Random
     many: tuple[int, ...]
@@ -322,7 +321,7 @@ class _Attention:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, causal: bool, *_: Tensor) -> Tensor:
-    """By the kernel of torch's choice, which is the one that plans run, and as in training: with its logarithms."""
+    """With the kernel that torch selects, as plans do, and as in training: returning the logsumexp."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
 
 
@@ -337,7 +336,7 @@ def _links(random: _Random) -> Iterator[Case]:
 
 
 def _scaled(shape: tuple[int, ...], factor: float) -> tuple[int, ...]:
-    """Sizes times a factor, in steps of 8."""
+    """Sizes times a factor, rounded to multiples of 8."""
     return tuple(max(8, round(n * factor / 8) * 8) for n in shape)
 
 

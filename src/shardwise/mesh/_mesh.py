@@ -34,7 +34,7 @@ class Mesh:
             if size < 1:
                 raise UsageError(f"mesh axis {name!r} has size {size}: it must be at least 1")
             if self.names.count(name) > 1:
-                raise UsageError(f"mesh axis {name!r} is named twice")
+                raise UsageError(f"mesh axis {name!r} occurs twice")
 
     @classmethod
     def parse(cls, text: str) -> "Mesh":
@@ -46,13 +46,13 @@ class Mesh:
 
     @classmethod
     def of(cls, mesh: "Mesh | str | DeviceMesh") -> "Mesh":
-        """A mesh from any of the forms in which users give one."""
+        """A mesh given as a `Mesh`, a `DeviceMesh` or text."""
         if isinstance(mesh, Mesh):
             return mesh
         if isinstance(mesh, DeviceMesh):
             return cls.from_device_mesh(mesh)
         if not isinstance(mesh, str):
-            raise UsageError(f"{mesh!r} is no mesh: give a Mesh, a DeviceMesh or text such as 'dp=2,tp=4'")
+            raise UsageError(f"{mesh!r} is not a mesh: give a Mesh, a DeviceMesh or text such as 'dp=2,tp=4'")
         return cls.parse(mesh)
 
     @classmethod

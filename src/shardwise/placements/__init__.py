@@ -1,7 +1,7 @@
-"""Placements, rows, and the pieces of a tensor that each rank holds.
+"""Placements, rows, and the local shards of a tensor.
 
-PyTorch's own placement classes are the values; this room adds their text form, `Row`, and splitting
-and joining of tensors exactly as DTensor does it.
+Placements are PyTorch's own classes; this room adds their text form, `Row`, and splitting and joining of tensors
+exactly as DTensor does it.
 """
 
 from ._dtypes import is_float8, partials_of

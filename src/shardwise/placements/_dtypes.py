@@ -1,4 +1,4 @@
-"""What a dtype allows: which partials it has."""
+"""The partial placements that a dtype allows."""
 
 from collections.abc import Iterable
 
@@ -9,13 +9,13 @@ from ._text import partial
 
 
 def is_float8(dtype: torch.dtype) -> bool:
-    """True for the floats of 8 bits, which torch converts and multiplies, and nothing else."""
+    """True for 8-bit floats, which torch only converts and multiplies."""
     return dtype.is_floating_point and dtype.itemsize == 1
 
 
 def partials_of(dtype: torch.dtype, reductions: Iterable[str]) -> list[Placement]:
-    """Those of the reductions that make sense for a dtype: none for bool and floats of 8 bits, in which nothing is
-    reduced, no average of integers, no order of complex numbers."""
+    """Those of the reductions that are defined for a dtype: none for bool and 8-bit floats, no average of integers, no
+    maximum or minimum of complex numbers."""
     if dtype == torch.bool or is_float8(dtype):
         return []
     lacks = ("max", "min") if dtype.is_complex else () if dtype.is_floating_point else ("avg",)

@@ -1,8 +1,8 @@
-"""The pieces of a tensor that the ranks of one mesh axis hold, exactly as DTensor cuts them.
+"""The local tensors of the ranks along one mesh axis, exactly as DTensor splits them.
 
-A plain shard follows `torch.chunk`: every piece has the first one's size until the tensor runs out, so 9
-on 4 ranks is 3, 3, 3, 0. A strided shard with split factor f cuts the dim into f blocks, each block as a
-plain shard would be cut, and gives rank r the r-th part of every block.
+A plain shard is split as by `torch.chunk`: every shard has the size of the first until the dim is exhausted, so 9
+on 4 ranks is 3, 3, 3, 0. A strided shard with split factor f splits the dim into f blocks, each block like a
+plain shard, and gives rank r the r-th part of every block.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from ._text import is_partial, is_replicate, is_shard, placement_text
 
 
 def shard_sizes(size: int, ranks: int) -> list[int]:
-    """Sizes of a dim's pieces under a plain shard."""
+    """The sizes of the plain shards of a dim."""
     chunk = -(-size // ranks)
     return [min(chunk, max(0, size - chunk * rank)) for rank in range(ranks)]
 
 
 def split(tensor: Tensor, placement: Placement, ranks: int) -> list[Tensor]:
-    """One local piece per rank. Pieces of a shard are views; replicas are the tensor itself.
+    """The local tensor of each rank. Shards are views; replicas are the tensor itself.
 
-    A partial has many splittings and no canonical one, so it is refused here.
+    A partial can be split in many ways, none of them canonical, so it is refused here.
     """
     if is_replicate(placement):
         return [tensor] * ranks
@@ -38,7 +38,7 @@ def split(tensor: Tensor, placement: Placement, ranks: int) -> list[Tensor]:
 
 
 def join(pieces: Sequence[Tensor], placement: Placement) -> Tensor:
-    """The global tensor whose local pieces these are: `join(split(x, p, n), p)` is x."""
+    """The global tensor of these local tensors: `join(split(x, p, n), p)` is x."""
     if is_replicate(placement):
         return pieces[0]
     if is_partial(placement):

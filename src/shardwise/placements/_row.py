@@ -1,6 +1,6 @@
 """`Row`: a claim about one mesh axis, `S(1), S(0) -> P(sum)`.
 
-If the inputs are placed as on the left, running the operator on each rank's local pieces, with no
+If the inputs are placed as on the left, running the operator on each rank's local tensors, with no
 communication, gives outputs placed as on the right.
 """
 
@@ -13,13 +13,13 @@ from torch.distributed.tensor.placement_types import Placement
 from ..errors import UsageError, require
 from ._text import is_replicate, parse_placement, placement_text
 
-# For which shard sizes a row holds, most first: uneven and empty ones too; all but empty ones; only equal ones.
+# The shards for which a row holds, least restrictive first: also uneven and empty ones; nonempty ones; equal ones.
 Shards = Literal["any", "nonempty", "even"]
 SHARDS: tuple[Shards, ...] = get_args(Shards)
 
 
 def fewest_shards(each: Iterable[Shards]) -> Shards:
-    """Of the shards for which each of several rows holds, those for which they all do."""
+    """The shards for which all of several rows hold, given those of each row."""
     return max(each, key=SHARDS.index)
 
 
@@ -28,7 +28,7 @@ class Row:
     """Inputs and outputs of one claim; tensors inside lists count one by one, in order.
 
     An output of `None` is one that the call does not return, written `-`. `local` names the local form
-    the row needs, where running the operator itself on the pieces is not enough.
+    that the row needs, if ranks must not run the operator with the original arguments.
 
     >>> str(Row.parse("S(1),S(0)->P(sum)"))
     'S(1), S(0) -> P(sum)'
@@ -43,10 +43,10 @@ class Row:
         for given in (self.inputs, self.outputs):
             if type(given) is not tuple:
                 raise UsageError(
-                    f"a row has a tuple of placements on each side, not {given!r}: Row.parse reads text"
+                    f"a row has a tuple of placements on each side, not {given!r}: use Row.parse for text"
                 )
         if self.shards not in SHARDS:
-            raise UsageError(f"a row holds for {self.shards!r} shards: say {', '.join(SHARDS)}")
+            raise UsageError(f"unknown shards {self.shards!r} of a row: use one of {', '.join(SHARDS)}")
 
     @classmethod
     def parse(cls, text: str, shards: Shards = "any", local: str | None = None) -> "Row":
@@ -57,7 +57,9 @@ class Row:
         if found:
             kind = kind.strip().removesuffix("shards").strip()
             if kind not in SHARDS:
-                raise UsageError(f"row {text!r} holds for {kind!r}: say even shards or nonempty shards")
+                raise UsageError(
+                    f"row {text!r} has the condition 'for {kind}': write 'for even shards' or 'for nonempty shards'"
+                )
             shards = kind
         left, arrow, right = rest.partition("->")
         if not arrow:
@@ -81,13 +83,13 @@ class Row:
 
     @property
     def text(self) -> str:
-        """The row with all that it says, as `parse` reads it: `S(0) -> P(avg) for even shards`."""
+        """The row with its conditions, as `parse` reads it: `S(0) -> P(avg) for even shards`."""
         text = str(self) + (f" for {self.shards} shards" if self.shards != "any" else "")
         return text + (f" with local {self.local}" if self.local else "")
 
     @property
     def is_replicated(self) -> bool:
-        """True for the row that every operator has: all replicated."""
+        """True for the fully replicated row, which holds for every operator."""
         return all(p is None or is_replicate(p) for p in (*self.inputs, *self.outputs))
 
     def to_json(self) -> dict[str, Any]:

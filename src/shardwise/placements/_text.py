@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from ..errors import UsageError
 
-# Every reduction a partial may name, in the order in which rows list them.
+# The reductions of partials, in the order in which rows list them.
 PARTIALS = ("sum", "avg", "max", "min", "product")
 
 _SHARD = re.compile(r"S\(\s*(-?\d+)\s*(?:,\s*sf\s*=\s*(\d+|\*)\s*)?\)")
@@ -22,10 +22,10 @@ _PARTIAL = re.compile(r"P\(\s*(\w+)\s*\)")
 
 
 class AnyShard(Placement):
-    """A shard of a dim whose kind is left open: plain or strided, with any split factor.
+    """A shard of a dim of any kind: plain or strided, with any split factor.
 
-    It stands in rows only, for operators that do not care which positions a rank holds as long as all
-    tensors of the row agree; `shardwise.expansion` puts the kinds that the inputs have in its place.
+    It is used only in rows, for operators whose result does not depend on which positions a rank holds as long as
+    all tensors of the row agree; `shardwise.expansion` replaces it by the kinds of shards that the inputs have.
     """
 
     def __init__(self, dim: int) -> None:
@@ -42,7 +42,7 @@ class AnyShard(Placement):
         return f"AnyShard(dim={self.dim})"
 
 
-# By type and not by isinstance, which torch makes slow for these classes.
+# By type and not by isinstance, which is slow for torch's placement classes.
 def is_replicate(placement: Placement) -> bool:
     return type(placement) is Replicate
 
@@ -70,7 +70,7 @@ def partial(reduction: str = "sum") -> Placement:
 
 @cache
 def parse_placement(text: str) -> Placement:
-    """The placement that `text` names; a `UsageError` says what the accepted forms are."""
+    """The placement with this text form; a `UsageError` lists the accepted forms."""
     text = text.strip()
     if text == "R":
         return Replicate()

@@ -1,4 +1,4 @@
-"""From layout to layout: the cheapest chain of collectives, and its price."""
+"""Redistribution: the cheapest chain of collectives from one layout to another, and its price."""
 
 from ._chain import Chain, Prices, Step, cheapest_chain, price, price_table, space_of
 from ._space import Space

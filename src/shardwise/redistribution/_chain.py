@@ -1,7 +1,7 @@
-"""From layout to layout: the cheapest chain of steps that DTensor's collectives can run, and its price.
+"""From one layout to another: the cheapest chain of steps that DTensor's collectives can run, and its price.
 
-A step changes one axis by one collective, or moves whole pieces between ranks by one permute. The price of a
-change is the length of a shortest path over such steps, so no detour can ever be cheaper.
+A step changes one axis by one collective, or moves whole shards between ranks by one permute. The price of a
+redistribution is the length of a shortest path over such steps, so prices satisfy the triangle inequality.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,11 +23,11 @@ from ._steps import KINDS
 
 @dataclass(frozen=True)
 class Step:
-    """One collective, or a free local change.
+    """One collective, or a free local step.
 
-    `axes` are the mesh axes it runs along; `size` the bytes of its larger side on the first rank, which
-    holds most: what an all-gather puts out, what a reduce-scatter, all-reduce, all-to-all or permute takes
-    in (an all-to-all of uneven pieces: or puts out, if that is more).
+    `axes` are the mesh axes it runs along; `size` the bytes of its larger side on the first rank, which has the
+    largest shard: the output of an all-gather, the input of a reduce-scatter, all-reduce or permute, the larger of
+    both for an all-to-all.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Chain:
-    """A change of layout as a chain of steps. An empty chain means that nothing has to move."""
+    """A redistribution as a chain of steps. An empty chain means that the layouts are physically equal."""
 
     source: Layout
     target: Layout
@@ -81,7 +81,7 @@ def cheapest_chain(
     dtype: torch.dtype = torch.float32,
     cluster: Cluster | str = DEFAULT_CLUSTER,
 ) -> Chain:
-    """The cheapest way to bring a tensor from one layout to another on the same mesh.
+    """The cheapest chain of steps from one layout to another on the same mesh.
 
     >>> mesh = "dp=2,tp=4"
     >>> moved = cheapest_chain(Layout.parse("S(0), R", mesh), Layout.parse("S(0), S(0)", mesh), (16, 16))
@@ -100,7 +100,7 @@ def price(
     dtype: torch.dtype = torch.float32,
     cluster: Cluster | str = DEFAULT_CLUSTER,
 ) -> float:
-    """Seconds of the cheapest way from one layout to another."""
+    """The price, in seconds, of the cheapest chain from one layout to another."""
     _require(source, target, shape)
     return Prices(cluster).to_all(source, [target], tuple(shape), dtype.itemsize)[0]
 
@@ -112,7 +112,7 @@ def price_table(
     dtype: torch.dtype = torch.float32,
     cluster: Cluster | str = DEFAULT_CLUSTER,
 ) -> np.ndarray:
-    """Seconds from each layout (row) to each other (column), all at once; kept for the next who asks."""
+    """The prices, in seconds, from each layout (row) to each other (column); cached."""
     if not layouts:
         return np.zeros((0, 0))
     for layout in layouts:
@@ -129,12 +129,12 @@ def _price_table(
     unique, back = np.unique(indices, return_inverse=True)
     prices = where.from_sources(unique.tolist(), where.costs(shape, itemsize, cluster))
     table = prices[np.ix_(back, np.array(indices))]
-    table.flags.writeable = False  # it is kept for the next who asks
+    table.flags.writeable = False  # it is cached
     return table
 
 
 class Prices:
-    """The prices of one cluster, as `shardwise.expansion` asks for them."""
+    """The prices on one cluster, in the form that `shardwise.expansion` needs."""
 
     def __init__(self, cluster: Cluster | str = DEFAULT_CLUSTER) -> None:
         self.cluster = Cluster.of(cluster)
@@ -188,8 +188,7 @@ def _from_source(
 def space_of(mesh: Mesh, placements: Iterable[tuple[int, Placement]], ndim: int) -> Space:
     """The smallest space whose layouts can have each of these placements on its axis.
 
-    Other reductions and strided shards would be no use on the way from one layout to another: plain shards
-    do all that they could, at no higher price.
+    Intermediate layouts need no other reductions and strided shards: plain shards serve as well, at no higher price.
     """
     reductions, strided = set(), set()
     for axis, placement in placements:
@@ -207,8 +206,8 @@ def _placements(layouts: Iterable[Layout]) -> Iterator[tuple[int, Placement]]:
 def _require(source: Layout, target: Layout, shape: Sequence[int]) -> None:
     if source.mesh != target.mesh:
         raise UsageError(
-            f"the source is laid out on mesh {source.mesh} and the target on {target.mesh}: "
-            f"a change of layout stays on one mesh"
+            f"the source layout is on mesh {source.mesh} and the target layout on {target.mesh}: "
+            f"both must be on the same mesh"
         )
     for layout in (source, target):
         layout.require_fits(shape)

@@ -1,7 +1,7 @@
-"""`Space`: every layout a tensor may have on a mesh, and what it costs to get from one to another.
+"""`Space`: every layout of a tensor on a mesh, and the prices of redistributions between them.
 
-The one idea: which steps exist depends on the mesh and the number of dims alone, sizes only give the steps
-their prices. So the graph is built once per mesh, and pricing a shape on a cluster is arithmetic on arrays.
+The idea: which steps exist depends only on the mesh and the number of dims; sizes determine only their prices. So the
+graph of steps is built once per mesh, and pricing a shape on a cluster is arithmetic on arrays.
 """
 
 import math
@@ -21,8 +21,7 @@ from ._steps import Cut, States, all_steps
 
 class Space:
     """The layouts of tensors with `ndim` dims on a mesh: plain shards, the given reductions and strided
-    shards (axis, dim, split factor), in every order of nesting. Axes of size 1 do nothing and are replicated
-    throughout.
+    shards (axis, dim, split factor), in every nesting order. Axes of size 1 are always replicated.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Space:
         self._code = {placement: code for code, placement in enumerate(self.placements)}
         self.states = States.of(mesh.shape, self.placements, choices, ndim)
         self.steps = all_steps(self.states)
-        # Steps into each state lie together: where each group starts, and whose it is.
+        # Steps are grouped by target state: the start of each group, and its state.
         self._starts = np.flatnonzero(np.diff(self.steps.target, prepend=-1))
         self._heads = self.steps.target[self._starts]
         self._links = lru_cache(maxsize=64)(self._links_of)
@@ -65,12 +64,12 @@ class Space:
         index = self._index(layout)
         if index < 0:
             raise UsageError(
-                f"layout '{layout}' is none of a tensor with {self.ndim} dims on mesh {self.mesh}"
+                f"layout '{layout}' is not a layout of a tensor with {self.ndim} dims on mesh {self.mesh}"
             )
         return index
 
     def _index(self, layout: Layout) -> int:
-        """The index of a layout of this mesh; -1 if it is none of these."""
+        """The index of a layout of this mesh; -1 if it is not in this space."""
         shape = self.mesh.shape
         codes = tuple(
             0 if shape[axis] == 1 else self._code.get(placement, -1)
@@ -86,8 +85,8 @@ class Space:
 
     @lru_cache(maxsize=256)  # noqa: B019  (spaces are few and kept)
     def table(self, choices: tuple[tuple[Placement, ...], ...]) -> np.ndarray:
-        """For every choice of one placement per axis the index of that layout, placements read as DTensor
-        reads them; -1 where they make none. One array dim per axis.
+        """The index of the layout for every choice of one placement per axis, interpreted as DTensor does; -1 where
+        there is no such layout. One array dim per axis.
         """
         indices = np.full([len(placements) for placements in choices], -1)
         for choice in product(*(range(len(placements)) for placements in choices)):
@@ -99,7 +98,7 @@ class Space:
     # -- prices
 
     def held(self, shape: Sequence[int], itemsize: int) -> np.ndarray:
-        """Bytes that the first rank, which holds most, holds in each layout."""
+        """Bytes of the first rank's local tensor, which is the largest, in each layout."""
         total = np.full(len(self), float(itemsize))
         for dim, (nests, which) in enumerate(self._nests):
             sizes = [_first_piece(nest, shape[dim]) for nest in nests]
@@ -107,14 +106,14 @@ class Space:
         return total
 
     def sizes(self, shape: Sequence[int], itemsize: int) -> np.ndarray:
-        """Bytes of the larger side of every step, on the first rank; 0 for local ones."""
+        """Bytes of the larger side of every step, on the first rank; 0 for local steps."""
         held, steps = self.held(shape, itemsize), self.steps
         before = held[steps.source] * steps.of_source
         after = held[steps.target] * steps.of_target
         return steps.times * np.maximum(before, after)
 
     def costs(self, shape: Sequence[int], itemsize: int, cluster: Cluster) -> np.ndarray:
-        """Seconds of every step; infinite where the sizes do not allow it."""
+        """The price of every step, in seconds; infinite where the sizes do not allow it."""
         fixed, per_byte = self._links(cluster)
         costs = fixed + per_byte * self.sizes(shape, itemsize)
         for dim, shards in self._even_needs:
@@ -123,7 +122,7 @@ class Space:
         return costs
 
     def from_source(self, source: int, costs: np.ndarray) -> np.ndarray:
-        """Price of the cheapest chain of steps to every layout."""
+        """The price of the cheapest chain of steps to every layout."""
         prices = np.full(len(self), np.inf)
         prices[source] = 0.0
         while len(costs):
@@ -135,8 +134,8 @@ class Space:
         return prices
 
     def chain(self, source: int, target: int, prices: np.ndarray, costs: np.ndarray) -> list[int]:
-        """The steps of a cheapest chain, given the prices from its source: of several the shortest, and of
-        those the first, so that plans do not depend on chance.
+        """The steps of a cheapest chain, given the prices from its source: of several the shortest, and of those the
+        first, so that the result is deterministic.
         """
         tight = np.flatnonzero(prices[self.steps.source] + costs == prices[self.steps.target])
         into: dict[int, list[int]] = {}
@@ -175,7 +174,7 @@ class Space:
         return prices
 
     def _links_of(self, cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-        """Latency and seconds per byte of every step; along several axes at once, the slowest counts."""
+        """Latency and seconds per byte of every step; of several axes, the slowest."""
         steps, axes = self.steps, range(self.mesh.ndim)
         fixed = np.zeros(len(steps.kind))
         per_byte = np.zeros(len(steps.kind))
@@ -191,7 +190,7 @@ class Space:
 
     @cached_property
     def _nests(self) -> list[tuple[list[tuple[Cut, ...]], np.ndarray]]:
-        """Per dim the different sequences of cuts, and which of them each layout has."""
+        """For each dim the distinct sequences of splits, and the index of each layout's."""
         by_dim = []
         for dim in range(self.ndim):
             seen: dict[tuple[Cut, ...], int] = {}
@@ -201,7 +200,7 @@ class Space:
 
     @cached_property
     def _even_shards(self) -> np.ndarray:
-        """For steps with an `even_dim`, into how many pieces that dim is cut."""
+        """For steps with an `even_dim`, the number of shards of that dim."""
         shards = np.ones(len(self.steps.kind), dtype=np.int64)
         for step in np.flatnonzero(self.steps.even_dim >= 0):
             source = self.states.all[self.steps.source[step]]
@@ -229,5 +228,5 @@ def space(
     reductions: frozenset[str] = frozenset(),
     strided: frozenset[tuple[int, int, int]] = frozenset(),
 ) -> Space:
-    """The space of a mesh, built once."""
+    """The space of a mesh, cached."""
     return Space(mesh, ndim, sorted(reductions), sorted(strided))

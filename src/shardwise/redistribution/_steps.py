@@ -1,8 +1,8 @@
-"""Every single step between the layouts of a mesh, found once and kept as arrays.
+"""Every single step between the layouts of a mesh, computed once and stored as arrays.
 
-Two kinds of step exist. One axis may change its placement, if it is the last to cut its dim: by a gather, a
-reduction, an exchange, or by a free local slice. And whole pieces may change hands between ranks, by a
-permute: two equal axes exchange their roles, or unequal ones their places in the nesting of a dim.
+There are two kinds of steps. One axis may change its placement, if it is the innermost axis of its dim: by a gather, a
+reduction, an all-to-all, or a free local slice. And whole shards may be exchanged between ranks, by a permute: two
+axes of equal size swap their placements, or axes of different sizes their nesting order on a dim.
 """
 
 import math
@@ -18,18 +18,18 @@ from ..layout import mixes_partials
 from ..mesh import COLLECTIVES
 from ..placements import is_partial, is_replicate, is_shard
 
-# What a step can be. The last two are local and free.
+# The kinds of steps. The last two are local and free.
 KINDS = (*COLLECTIVES, "slice", "to_partial")
 _ALL_GATHER, _REDUCE_SCATTER, _ALL_REDUCE, _ALL_TO_ALL, _PERMUTE, _SLICE, _TO_PARTIAL = range(len(KINDS))
 
 Cut = tuple[int | None, int]  # split factor, ranks
-State = tuple[tuple[int, ...], tuple[int, ...]]  # the code of each axis's placement; axes in order of cutting
+State = tuple[tuple[int, ...], tuple[int, ...]]  # the code of each axis's placement; axes in nesting order
 _Found = tuple[int, int, int, int, int, int, int, int]  # one step, its fields as in `Steps`
 
 
 @dataclass(frozen=True)
 class States:
-    """All layouts, in numbers. `choices` are the codes (indices into `placements`) each axis may have."""
+    """All layouts, encoded as integers. `choices` are the codes (indices into `placements`) that each axis may have."""
 
     shape: tuple[int, ...]
     placements: tuple[Placement, ...]
@@ -60,7 +60,7 @@ class States:
         return cls(shape, placements, dims, tuple(states), choices, index, strided)
 
     def cuts(self, state: State, dim: int) -> tuple[Cut, ...]:
-        """How a dim is cut, outermost first."""
+        """The splits of a dim, outermost first."""
         codes, order = state
         return tuple(
             (getattr(self.placements[codes[axis]], "split_factor", None), self.shape[axis])
@@ -71,9 +71,9 @@ class States:
 
 @dataclass(frozen=True)
 class Steps:
-    """Single steps, sorted by where they lead. `axes` is a bit mask of the axes that a step moves data along.
+    """Single steps, sorted by target. `axes` is a bit mask of the axes that a step moves data along.
 
-    A step's size, the bytes of the larger side on the first rank, is `times` what that rank holds before it
+    A step's size, the bytes of the larger side on the first rank, is `times` that rank's bytes before the step
     (`of_source`) or after it (`of_target`), whichever is more. `even_dim` is the dim that must divide evenly
     for the step to exist, or -1.
     """
@@ -111,7 +111,7 @@ def all_steps(states: States) -> Steps:
 def _changes_of_one_axis(
     states: States, changes: "_Changes", index: int, codes: tuple[int, ...], order: tuple[int, ...]
 ) -> Iterator[_Found]:
-    """A new shard always becomes the last cut of its dim."""
+    """A new shard always becomes the innermost one of its dim."""
     dims, find = states.dims, states.index.get
     last = {dims[codes[axis]]: axis for axis in order}
     for axis, code in enumerate(codes):
@@ -165,7 +165,7 @@ def _change(before: Placement, after: Placement, ranks: int) -> tuple[int, int, 
 def _exchanged(
     states: States, codes: tuple[int, ...], order: tuple[int, ...], pair: tuple[int, int]
 ) -> int | None:
-    """The layout in which two axes have exchanged their roles. Strided shards stay where they are."""
+    """The layout with the placements of two axes swapped. Strided shards are not swapped."""
     one, other = pair
     if codes[one] == codes[other] and states.dims[codes[one]] < 0:
         return None
@@ -180,7 +180,7 @@ def _exchanged(
 def _reorderings(
     states: States, index: int, codes: tuple[int, ...], order: tuple[int, ...]
 ) -> Iterator[_Found]:
-    """Equal pieces of a dim that is cut by unequal axes, dealt to the ranks in another order."""
+    """Other nesting orders of a dim with equal shards that is sharded by axes of different sizes."""
     for dim in {states.dims[codes[axis]] for axis in order}:
         axes = [axis for axis in order if states.dims[codes[axis]] == dim]
         if len({states.shape[axis] for axis in axes}) < 2:
@@ -198,5 +198,5 @@ def _reorderings(
 
 
 def _strides(shape: tuple[int, ...], axes: Sequence[int]) -> dict[int, int]:
-    """How many pieces of the dim each axis steps over."""
+    """The stride of each axis in the sequence of the dim's shards."""
     return {axis: math.prod(shape[a] for a in axes[i + 1 :]) for i, axis in enumerate(axes)}

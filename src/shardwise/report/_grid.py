@@ -70,7 +70,7 @@ def _drawn(
     if dims is not None:
         for dim in dims:
             if not 0 <= dim < len(shape):
-                raise UsageError(f"there is no dim {dim} in a tensor of shape {tuple(shape)}")
+                raise UsageError(f"a tensor of shape {tuple(shape)} has no dim {dim}")
         return dims
     cut = [dim for dim in layout.sharded_dims if dim < len(shape)]
     chosen = sorted(cut[:2])

@@ -93,7 +93,8 @@ class Clause:
         kind = shards.strip().removesuffix("shards").strip() if found else "any"
         if kind not in SHARDS:
             raise UsageError(
-                f"clause {text!r} holds for {shards.strip()!r}: say even shards or nonempty shards"
+                f"clause {text!r} has the condition 'for {shards.strip()}': write 'for even shards' or "
+                "'for nonempty shards'"
             )
         try:
             inputs = tuple(Term.parse(part) for part in split_terms(left))
