@@ -39,7 +39,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils import _pytree as pytree
 
 import shardwise as sw
-from shardwise.calls import opinfos, samples, telling_calls
+from shardwise.calls import diverse_calls, opinfos, samples
 from shardwise.experiments import Crash, run_isolated
 
 RANKS = 2
@@ -87,7 +87,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     infos = [info for info in opinfos() if fnmatch(info.name, options.op)][:: options.every]
-    calls = [c for c in telling_calls(options.op, 2).values() if tells(c[0])][:: options.every]
+    calls = [c for c in diverse_calls(options.op, 2).values() if tells(c[0])][:: options.every]
     names, rows = [counted_names(infos, options)], [counted_rows(calls, options, {})]
     titles = ["before", "after install()"]
     sw.install()
@@ -127,7 +127,8 @@ def in_parallel(title: str, function: Callable[[Any], Any], items: list, jobs: i
 def count_name(info: Any, limit: int) -> Name:
     result = Name(info.formatted_name)
     dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
-    for (function, args, kwargs), _ in zip(samples(info), range(limit), strict=False):
+    for call, _ in zip(samples(info), range(limit), strict=False):
+        function, args, kwargs = call.op, list(call.args), dict(call.kwargs)
         run_function(result, function, args, kwargs, info.supports_autograd)
     return result
 
@@ -226,7 +227,7 @@ def worse(first: str, second: str) -> str:
 
 
 def tells(call: Any) -> bool:
-    return not any(argument.is_out for argument in call.op._schema.arguments)
+    return not any(argument.is_out for argument in call.schema.arguments)
 
 
 def valid_rows(calls: list) -> list[Instance]:
@@ -249,8 +250,7 @@ def discovered(call: Any) -> Any:
         found = sw.discover(call.op, *call.args, **call.kwargs)
     except sw.UsageError:
         return None
-    results = pytree.tree_leaves(call.op(*copied(call.args), **copied(call.kwargs)))
-    return found if any(isinstance(t, Tensor) and t.numel() for t in results) else None
+    return found if any(isinstance(t, Tensor) and t.numel() for t in call.run()) else None
 
 
 def runs_silently(result: Rows, call: Any, row: sw.Row) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shardwise import Rule
 from shardwise.auditing import audit_call
-from shardwise.calls import OverloadCall
+from shardwise.calls import Call
 from shardwise.dtensor import register
 
 
@@ -44,9 +44,9 @@ register(
 )
 
 CALLS = [
-    OverloadCall(torch.ops.library.rms.default, (torch.randn(4, 6),), {}, "examples"),
-    OverloadCall(torch.ops.library.clip.default, (torch.randn(4, 6), 0.5), {}, "examples"),
-    OverloadCall(torch.ops.library.outer.default, (torch.randn(4), torch.randn(6)), {}, "examples"),
+    Call.of(rms, torch.randn(4, 6)),
+    Call.of(clip, torch.randn(4, 6), 0.5),
+    Call.of(outer, torch.randn(4), torch.randn(6)),
 ]
 
 for call in CALLS:

@@ -81,7 +81,7 @@ def test_tests_reach_into_no_other_room(file):
 BY_NAME = {
     "calls/_fact_table.py": "the table",
     "calls/_names.py": "what names look like",
-    "rules/hand": "rules by overload",
+    "rules/_hand": "rules by overload",
     "forms": "local forms by operator",
     "graph/_policy.py": "decompositions by overload, with reasons",
     "graph/_attention.py": "defines operators",
@@ -232,3 +232,60 @@ def test_every_exception_names_operators(place):
     path = SOURCE / place
     sources = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     assert any(name_tests(file.read_text()) for file in sources)
+
+
+# -- one call
+
+
+def nodes(*kinds: type) -> Iterator[tuple[str, ast.AST]]:
+    """Every piece of the source of some kinds, with its file."""
+    for file in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, kinds):
+                yield str(file.relative_to(SOURCE)), node
+
+
+def test_there_is_one_type_of_call():
+    """An operator with its arguments is a `Call`: a class beside it that holds both would be a second one."""
+    found = set()
+    for file, node in nodes(ast.ClassDef):
+        fields = {part.target.id for part in node.body if isinstance(part, ast.AnnAssign)}
+        parameters = {
+            argument.arg
+            for part in node.body
+            if isinstance(part, ast.FunctionDef) and part.name == "__init__"
+            for argument in part.args.args
+        }
+        if node.name.endswith("Call") or {"op", "args", "kwargs"} <= fields | parameters:
+            found.add((file, node.name))
+    # A node of a graph has the names of tensors for its arguments; `Graph.call` gives its call.
+    assert found == {("calls/_call.py", "Call"), ("graph/_graph.py", "Node")}
+
+
+def test_arguments_are_named_in_one_place():
+    """Who reads the kinds and defaults of parameters from a schema or a signature names arguments for itself."""
+    read = ("default_value", "kwarg_only", "POSITIONAL_OR_KEYWORD", "apply_defaults")
+    reading = {file for file, node in nodes(ast.Attribute) if node.attr in read}
+    # The second writes them as source; the third tells DTensor's caches which arguments are no tensors.
+    assert reading == {"calls/_parameters.py", "emission/_signature.py", "dtensor/_register.py"}
+
+
+def test_operators_are_looked_up_in_one_place():
+    looking = {
+        file
+        for file, node in nodes(ast.Call)
+        if ast.unparse(node.func) == "getattr"
+        and ast.unparse(node.args[0]).startswith(("torch.ops", "getattr(torch.ops"))
+    }
+    assert looking == {"calls/_names.py"}
+
+
+def test_calls_are_recorded_in_one_place():
+    """A mode that keeps what reaches dispatch records; one that only looks does not."""
+    recording = {
+        file
+        for file, node in nodes(ast.ClassDef)
+        if any("DispatchMode" in ast.unparse(base) for base in node.bases) and ".append(" in ast.unparse(node)
+    }
+    # The other records collectives, which have sizes and no arguments.
+    assert recording == {"calls/_recorder.py", "dtensor/_record.py"}

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from .placements import Row
     from .planning import Plan, plan
     from .propagation import propagate
-    from .rules import Rule, rows, rule
-    from .rules.hand import hand
+    from .rules import Rule, hand, rows, rule
     from .running import parallelize, shard_map, simulate, transfer
     from .solver import solve
     from .synthesis import Policy, synthesize
@@ -68,8 +67,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "mesh": ("Cluster", "Mesh"),
     "layout": ("Layout", "Sharding"),
     "calls": (),
-    "rules": ("Rule", "rows", "rule"),
-    "rules.hand": ("hand",),
+    "rules": ("Rule", "hand", "rows", "rule"),
     "forms": (),
     "redistribution": (),
     "expansion": (),

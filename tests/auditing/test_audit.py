@@ -10,7 +10,7 @@ from torch.distributed.tensor import Replicate
 
 from shardwise import Rule, audit
 from shardwise.auditing import Audit, audit_call, execute
-from shardwise.calls import OverloadCall, overload_calls, telling_calls
+from shardwise.calls import Call, diverse_calls, overload_calls
 from shardwise.dtensor import Unanswered, answers, ask, read, register, registration, unregister
 from shardwise.errors import UsageError
 from shardwise.placements import parse_placement
@@ -18,10 +18,6 @@ from shardwise.report import audit_markdown
 
 aten = torch.ops.aten
 inf = float("inf")
-
-
-def call(op, *args, **kwargs):
-    return OverloadCall(op, args, kwargs, "here")
 
 
 def rows(op, *args, **kwargs):
@@ -72,13 +68,13 @@ def test_a_rule_of_the_oldest_kind_is_read():
 
 
 def test_claims_are_those_of_inputs_that_stay_where_they_are():
-    moved = ask(aten._softmax.default, [torch.rand(4, 6), 1, False], {}, [parse_placement("S(1)")])
+    moved = ask(Call.of(aten._softmax.default, torch.rand(4, 6), 1, False), [parse_placement("S(1)")])
     assert moved.moves == ((0, parse_placement("S(1)"), Replicate()),)
     assert rows(aten._softmax.default, torch.rand(4, 6), 1, False) == ["S(0) -> S(0)"]
 
 
 def test_a_dim_of_size_one_is_not_asked_about():
-    asked = {str(a.asked) for a in answers(aten.neg.default, [torch.rand(1, 4)], {})}
+    asked = {str(a.asked) for a in answers(Call.of(aten.neg.default, torch.rand(1, 4)))}
     assert not any("dim=0" in inputs for inputs in asked)
 
 
@@ -92,27 +88,27 @@ def test_an_operator_without_strategy_is_unanswered():
 
 
 def test_calls_of_a_function_include_those_of_its_backward():
-    reached = {str(c.op) for c in overload_calls(torch.tanh, [torch.rand(4)], {})}
+    reached = {str(c.op) for c in overload_calls(Call.of(torch.tanh, torch.rand(4)))}
     assert {"aten.tanh.default", "aten.tanh_backward.default"} <= reached
 
 
-def test_telling_calls_show_every_value_of_an_argument_that_matters():
-    norms = telling_calls("aten.linalg_vector_norm.default", 8)[aten.linalg_vector_norm.default]
+def test_diverse_calls_show_every_value_of_an_argument_that_matters():
+    norms = diverse_calls("aten.linalg_vector_norm.default", 8)[aten.linalg_vector_norm.default]
     assert {inf, -inf, 0, 1, 6} <= {c.args[1] for c in norms}
     assert {inf, -inf} <= {c.args[1] for c in norms[:2]}
 
 
 def test_overloads_are_found_by_any_of_their_names():
     for pattern in ("aten.tanh_backward.default", "aten.tanh_backward", "tanh_backward"):
-        assert [str(op) for op in telling_calls(pattern)] == ["aten.tanh_backward.default"]
-    assert "aten.tanh_backward.default" in map(str, telling_calls("tanh"))
+        assert [str(op) for op in diverse_calls(pattern)] == ["aten.tanh_backward.default"]
+    assert "aten.tanh_backward.default" in map(str, diverse_calls("tanh"))
 
 
 # -- findings
 
 
 def test_any_of_a_partial_sum_is_wrong_and_the_script_shows_it():
-    findings = audit_call(call(aten.any.default, torch.rand(4, 6)))
+    findings = audit_call(Call.of(aten.any.default, torch.rand(4, 6)))
     assert [w.row for w in findings.wrong] == ["P(sum) -> P(sum)"]
     wrong = findings.wrong[0]
     assert wrong.output == execute(wrong.script) == "DTensor: True\nright:   False\n"
@@ -121,32 +117,32 @@ def test_any_of_a_partial_sum_is_wrong_and_the_script_shows_it():
 
 @pytest.mark.parametrize(("order", "row"), [(inf, "P(max) -> P(max)"), (-inf, "P(min) -> P(min)")])
 def test_norms_of_partial_extremes_are_wrong(order, row):
-    findings = audit_call(call(aten.linalg_vector_norm.default, torch.rand(4, 6), order))
+    findings = audit_call(Call.of(aten.linalg_vector_norm.default, torch.rand(4, 6), order))
     assert [w.row for w in findings.wrong] == [row]
 
 
 def test_solving_with_replicated_batches_is_wrong():
     findings = audit_call(
-        call(aten.linalg_solve_triangular.default, torch.rand(2, 3, 3), torch.rand(2, 3, 3), upper=True)
+        Call.of(aten.linalg_solve_triangular.default, torch.rand(2, 3, 3), torch.rand(2, 3, 3), upper=True)
     )
     assert [w.row for w in findings.wrong] == ["R, S(0) -> S(0)"]
 
 
 def test_a_mean_of_uneven_shards_through_a_decomposition_is_wrong_for_uneven_shards_only():
-    findings = audit_call(call(aten.huber_loss.default, torch.rand(5), torch.rand(5)))
+    findings = audit_call(Call.of(aten.huber_loss.default, torch.rand(5), torch.rand(5)))
     assert [(w.row, w.when) for w in findings.wrong] == [("S(0), S(0) -> P(avg)", "uneven shards")]
 
 
 def test_a_mean_loss_whose_gradient_counts_local_elements_is_wrong_for_all_shards():
     values = torch.rand(6, 4)
     findings = audit_call(
-        call(aten.binary_cross_entropy_backward.default, torch.rand(()), values, values, None)
+        Call.of(aten.binary_cross_entropy_backward.default, torch.rand(()), values, values, None)
     )
     assert ("R, S(0), S(0) -> S(0)", "") in [(w.row, w.when) for w in findings.wrong]
 
 
 def test_where_discovery_crashes_the_claims_alone_are_tried():
-    pooled = call(aten._adaptive_avg_pool2d_backward.default, torch.rand(8, 5, 7), torch.rand(8, 8, 8))
+    pooled = Call.of(aten._adaptive_avg_pool2d_backward.default, torch.rand(8, 5, 7), torch.rand(8, 8, 8))
     findings = audit_call(pooled, claims_only=True)
     assert findings.verdict == "claims only"
     assert "S(1), S(1) -> S(1)" in [w.row for w in findings.wrong]  # dim 1 is pooled over
@@ -157,12 +153,12 @@ def test_where_discovery_crashes_the_claims_alone_are_tried():
 @pytest.mark.parametrize(
     "innocent",
     [
-        call(aten.nextafter.default, torch.rand(4, 6), torch.rand(4, 6)),
-        call(aten.ne.Tensor, torch.rand(4, 6), torch.rand(4, 6)),
-        call(aten.logical_or.default, torch.rand(4, 6), torch.rand(4, 6)),
-        call(aten.index_fill.int_Scalar, torch.rand(5, 6), 0, torch.tensor([0, 2, 4]), 1.5),
-        call(aten.mm.default, torch.rand(4, 6).bfloat16(), torch.rand(6, 8).bfloat16()),
-        call(aten.sgn.default, torch.rand(4, 6)),
+        Call.of(aten.nextafter.default, torch.rand(4, 6), torch.rand(4, 6)),
+        Call.of(aten.ne.Tensor, torch.rand(4, 6), torch.rand(4, 6)),
+        Call.of(aten.logical_or.default, torch.rand(4, 6), torch.rand(4, 6)),
+        Call.of(aten.index_fill.int_Scalar, torch.rand(5, 6), 0, torch.tensor([0, 2, 4]), 1.5),
+        Call.of(aten.mm.default, torch.rand(4, 6).bfloat16(), torch.rand(6, 8).bfloat16()),
+        Call.of(aten.sgn.default, torch.rand(4, 6)),
     ],
     ids=lambda c: str(c.op),
 )
@@ -172,7 +168,7 @@ def test_what_dtensor_computes_right_is_not_reported(innocent):
 
 def test_a_valid_row_that_dtensor_lacks_is_missing_with_its_price():
     findings = audit_call(
-        call(aten.linalg_solve_triangular.default, torch.rand(2, 3, 3), torch.rand(2, 3, 3), upper=True)
+        Call.of(aten.linalg_solve_triangular.default, torch.rand(2, 3, 3), torch.rand(2, 3, 3), upper=True)
     )
     missing = {m.row: m for m in findings.missing}
     assert missing["R, S(2) -> S(2)"].instead == "S(2) to R"
@@ -185,7 +181,7 @@ def test_a_row_that_needs_even_shards_says_so():
         return x.mean()
 
     middle.register_fake(lambda x: x.new_empty(()))
-    asked = call(torch.ops.shardwise_test.middle.default, torch.rand(4))
+    asked = Call.of(torch.ops.shardwise_test.middle.default, torch.rand(4))
     (unsupported,) = audit_call(asked).unsupported
     assert "S(0) -> P(avg) for even shards" in unsupported.rows
     rule = Rule.from_yaml("op: shardwise_test.middle.default\nclauses: [{rows: P(avg) -> P(avg)}]")
@@ -200,12 +196,12 @@ def test_a_row_that_needs_even_shards_says_so():
 
 
 def test_a_complete_rule_has_no_findings():
-    findings = audit_call(call(aten.mm.default, torch.rand(4, 6), torch.rand(6, 8)))
+    findings = audit_call(Call.of(aten.mm.default, torch.rand(4, 6), torch.rand(6, 8)))
     assert (findings.wrong, findings.missing, findings.unsupported) == ([], [], [])
 
 
 def test_an_operator_without_strategy_is_unsupported_with_the_rows_it_could_have():
-    findings = audit_call(call(aten.searchsorted.Tensor, torch.arange(6.0), torch.rand(4, 5)))
+    findings = audit_call(Call.of(aten.searchsorted.Tensor, torch.arange(6.0), torch.rand(4, 5)))
     (unsupported,) = findings.unsupported
     assert unsupported.no_strategy
     assert "R, S(0) -> S(0)" in unsupported.rows
@@ -252,7 +248,7 @@ def test_an_unknown_pattern_is_a_mistake():
 
 
 def test_the_script_runs_in_a_fresh_interpreter():
-    script = audit_call(call(aten.any.default, torch.rand(4, 6))).wrong[0].script
+    script = audit_call(Call.of(aten.any.default, torch.rand(4, 6))).wrong[0].script
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert result.stdout == "DTensor: True\nright:   False\n"
 

@@ -7,14 +7,10 @@ import torch
 
 from shardwise.book import build, learn
 from shardwise.book._reach import reach
-from shardwise.calls import OverloadCall
+from shardwise.calls import Call
 from shardwise.rules import VERDICTS, Book
 
 aten = torch.ops.aten
-
-
-def of(op, *args, **kwargs):
-    return OverloadCall(op, args, kwargs, "test")
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +54,11 @@ def test_a_build_goes_on_where_it_stopped_and_comes_to_the_same(small):
 @pytest.mark.parametrize(
     ("call", "verdict"),
     [
-        (of(aten.bernoulli.default, torch.rand(4, 6)), "random"),
-        (of(aten.nonzero.default, torch.rand(4, 6).round()), "data-dependent shape"),
-        (of(aten.neg.default, torch.rand(4, 6)), "ruled"),
-        (of(aten.neg.default, torch.rand(4, 6).to_sparse()), "cannot run"),
-        (of(aten.linalg_det.default, torch.rand(4, 4)), "ruled"),
+        (Call.of(aten.bernoulli.default, torch.rand(4, 6)), "random"),
+        (Call.of(aten.nonzero.default, torch.rand(4, 6).round()), "data-dependent shape"),
+        (Call.of(aten.neg.default, torch.rand(4, 6)), "ruled"),
+        (Call.of(aten.neg.default, torch.rand(4, 6).to_sparse()), "cannot run"),
+        (Call.of(aten.linalg_det.default, torch.rand(4, 4)), "ruled"),
     ],
 )
 def test_verdicts(call, verdict):
@@ -71,7 +67,7 @@ def test_verdicts(call, verdict):
 
 def test_a_rule_by_hand_is_run_on_calls_as_they_are_where_the_kernel_does_not_survive_discovery():
     output, indices = aten.max_pool2d_with_indices.default(torch.rand(4, 6, 6, 8), [2, 2], [2, 2])
-    call = of(
+    call = Call.of(
         aten.max_pool2d_with_indices_backward.default,
         *(torch.rand_like(output), torch.rand(4, 6, 6, 8), [2, 2], [2, 2], [0, 0], [1, 1], False, indices),
     )
@@ -82,7 +78,7 @@ def test_a_rule_by_hand_is_run_on_calls_as_they_are_where_the_kernel_does_not_su
 
 
 def test_sums_are_ruled_where_no_few_clauses_yield_what_passes_an_order():
-    entry = learn("aten.gt_.Scalar", [of(aten.gt_.Scalar, torch.rand(4, 6), 0.5)])
+    entry = learn("aten.gt_.Scalar", [Call.of(aten.gt_.Scalar, torch.rand(4, 6), 0.5)])
     assert entry.verdict == "ruled" and entry.evidence["partials"] == ["sum"]
     assert [str(clause) for clause in entry.rule.clauses] == ["S(d) -> S(d)"]
     assert "other partials than sums" in entry.reason

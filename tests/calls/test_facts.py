@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from shardwise import UsageError
-from shardwise.calls import Call, Facts, declare, facts, overload, size_leaves
+from shardwise.calls import Call, Facts, declare, facts, overload
 from shardwise.calls._fact_table import TABLE
 from shardwise.calls._facts import _said_by_torch
 
@@ -88,12 +88,11 @@ def test_what_is_declared_of_an_operator_holds_for_all_its_overloads():
 
 def test_an_operator_declares_what_its_arguments_mean():
     op = torch.ops.facts.resized.default
-    arguments = [torch.rand(4, 6), 1, [4, 12]]
-    assert not size_leaves(Call.of(op, arguments, {}))
+    arguments = torch.rand(4, 6), 1, [4, 12]
+    assert Call(op, arguments).size_arguments == ()
     declare(op, dims=("along",), sizes=("target",))
     assert facts(op).dims == ("along",)
-    named = [(name, value) for _, name, value in size_leaves(Call.of(op, arguments, {}))]
-    assert named == [("target", 4), ("target", 12)]
+    assert Call(op, arguments).size_arguments == ("target",)
 
 
 def test_a_function_has_no_facts():

@@ -17,7 +17,7 @@ from torch.distributed.tensor._ops import single_dim_strategy
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from shardwise.emission import emit_strategy, emit_tests
-from shardwise.emission._calls import overload_calls
+from shardwise.emission._calls import calls_by_overload
 from shardwise.rules import Rule
 
 
@@ -315,10 +315,10 @@ def test_emitted_strategy_yields_the_rows_of_the_rule(name: str, monkeypatch: py
     case = other_kinds() if name == "other kinds" else emitted(name)
     registered = Registered(emit_strategy(case.rules, case.calls), monkeypatch)
     for rule in case.rules:
-        calls = overload_calls(case.calls)[rule.op]
+        calls = calls_by_overload(case.calls)[rule.op]
         assert calls
-        for args, kwargs in calls:
-            assert registered.rows(rule, args, kwargs) == stated(rule, args, kwargs)
+        for call in calls:
+            assert registered.rows(rule, call.args, call.kwargs) == stated(rule, call.args, call.kwargs)
 
 
 # Arguments that a strategy reads are part of the key under which DTensor keeps its answer: from which position on,

@@ -7,6 +7,7 @@ import torch
 from torch.distributed.tensor.placement_types import Placement
 
 import shardwise as sw
+from shardwise.calls import Call
 from shardwise.errors import UsageError
 from shardwise.forms import Piece, local_call
 from shardwise.graph import attention
@@ -142,7 +143,7 @@ def cropped(x: torch.Tensor, size: list[int]) -> torch.Tensor:
 def test_a_number_that_is_no_cut_size_stays(size, made):
     x, whole = torch.rand(8, 6, 5), (8, *size)
     pieces = Piece(x.shape, (2, 6, 5), (0, 0, 0)), Piece(whole, made, (0, 0, 0))
-    assert local_call("sizes", cropped._opoverload, (x[:2], size), {}, pieces[:1], pieces[1:]).shape == made
+    assert local_call("sizes", Call.of(cropped, x[:2], size), pieces[:1], pieces[1:]).shape == made
 
 
 def test_a_number_that_may_be_a_cut_size_or_one_that_is_not_is_refused():
@@ -151,7 +152,7 @@ def test_a_number_that_may_be_a_cut_size_or_one_that_is_not_is_refused():
     with pytest.raises(
         UsageError, match="dims of size 6 are cut in two ways: which one an argument means is open"
     ):
-        local_call("sizes", cropped._opoverload, (x[:2], [6, 4]), {}, pieces[:1], pieces[1:])
+        local_call("sizes", Call.of(cropped, x[:2], [6, 4]), pieces[:1], pieces[1:])
 
 
 def test_an_unknown_form_is_refused():
@@ -165,17 +166,16 @@ def on_mesh(name: str, first: str, second: str) -> None:
     """Run a call on a mesh of 2 x 3 ranks, one row on each axis, and put the local outputs together again."""
     op, args, _ = CALLS[name]
     rows = [Row.parse(first), Row.parse(second)]
-    tensors = [a for part in args for a in (part if isinstance(part, list) else [part])]
-    tensors = [t for t in tensors if isinstance(t, torch.Tensor)]
-    whole = op(*args)
+    call = Call(op, args)
+    whole = call()
     wholes = whole if isinstance(whole, tuple) else (whole,)
     totals: list = [None] * len(wholes)
     for ranks in itertools.product(range(2), range(3)):
-        inputs = [cut(t.shape, [r.inputs[i] for r in rows], ranks) for i, t in enumerate(tensors)]
+        inputs = [cut(t.shape, [r.inputs[i] for r in rows], ranks) for i, t in enumerate(call.tensors)]
         outputs = [cut(o.shape, [r.outputs[i] for r in rows], ranks) for i, o in enumerate(wholes)]
-        held = iter([here(t, p) for t, p in zip(tensors, inputs, strict=True)])
+        held = call.with_tensors([here(t, p) for t, p in zip(call.tensors, inputs, strict=True)])
         form = next(r.local for r in rows if r.local)
-        result = local_call(form, op, [fill(a, held) for a in args], {}, inputs, outputs)
+        result = local_call(form, held, inputs, outputs)
         for i, local in enumerate(result if isinstance(result, tuple) else (result,)):
             assert tuple(local.shape) == outputs[i].local
             total = torch.zeros_like(wholes[i]) if totals[i] is None else totals[i]
@@ -203,12 +203,6 @@ def here(tensor, piece):
     for dim, (start, size) in enumerate(zip(piece.offset, piece.local, strict=True)):
         tensor = tensor.narrow(dim, start, size)
     return tensor
-
-
-def fill(argument, held):
-    if isinstance(argument, torch.Tensor):
-        return next(held)
-    return [fill(a, held) for a in argument] if isinstance(argument, list) else argument
 
 
 @pytest.mark.parametrize(

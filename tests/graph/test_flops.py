@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from shardwise.calls import Call
 from shardwise.graph import TensorInfo, capture, cost
 
 aten = torch.ops.aten
@@ -32,7 +33,7 @@ def info(*shape, dtype=torch.float32, stride=None):
     ],
 )
 def test_flops_and_bytes(op, args, outputs, flops, moved):
-    assert cost(op, args, {}, outputs) == (flops, moved)
+    assert cost(Call(op, args), outputs) == (flops, moved)
 
 
 def test_a_convolution_and_its_backward():
@@ -52,10 +53,10 @@ def test_attention_counts_the_pairs_that_are_attended_to(queries, keys, causal, 
     query, key, value = info(2, 4, queries, 8), info(2, 2, keys, 8), info(2, 2, keys, 5)
     rest = (None, None, causal, 1.0, 0.0)
     outputs = (info(2, 4, queries, 5), info(2, 4, queries))
-    forward, _ = cost(torch.ops.shardwise.attention.default, (query, key, value, *rest), {}, outputs)
+    forward, _ = cost(Call.of(torch.ops.shardwise.attention.default, query, key, value, *rest), outputs)
     assert forward == 2 * 8 * pairs * (8 + 5)
     args = (outputs[0], query, key, value, *outputs, *rest)
-    backward, _ = cost(torch.ops.shardwise.attention_backward.default, args, {}, (query, key, value))
+    backward, _ = cost(Call(torch.ops.shardwise.attention_backward.default, args), (query, key, value))
     assert backward == 2 * 8 * pairs * (3 * 8 + 2 * 5)
 
 

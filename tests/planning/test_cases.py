@@ -7,7 +7,7 @@ from torch import nn
 import shardwise as sw
 from shardwise.graph import capture
 from shardwise.mesh import Cluster, Level, Link
-from shardwise.planning import Call, Planner
+from shardwise.planning import Compute, Planner
 from shardwise.planning._make import GAP
 from shardwise.planning._pins import Pins
 
@@ -129,7 +129,7 @@ def test_16_and_19_every_node_gets_a_choice_and_no_baseline_is_cheaper(name, mes
     planner = Planner(capture(model, args()), sw.Mesh.parse(mesh), sw.Cluster.of("h100"))
     plan = planner.plan({}, compare=False)
     assert set(plan.choices) == {node.name for node in plan.graph.nodes}
-    called = [entry.node.name for entry in plan.schedule.entries if isinstance(entry, Call)]
+    called = [entry.node.name for entry in plan.schedule.entries if isinstance(entry, Compute)]
     assert sorted(called) == sorted(plan.choices)
     tried = planner.baselines(Pins(planner.mesh))
     assert list(tried) == ["data parallel", "FSDP", "tensor parallel", *["FSDP x TP"] * (mesh != "d=4")]

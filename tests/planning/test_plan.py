@@ -13,7 +13,7 @@ from shardwise.expansion import Choice
 from shardwise.graph import capture
 from shardwise.layout import Layout
 from shardwise.placements import Row
-from shardwise.planning import Call, Copy, Explainer, Planner, plan_graph
+from shardwise.planning import Compute, Copy, Explainer, Planner, plan_graph
 from shardwise.planning._items import CopyItem
 from shardwise.planning._make import GAP, bytes_of
 from shardwise.planning._pins import Pins
@@ -256,6 +256,6 @@ def test_in_data_parallelism_calls_see_whole_weights(graph):
     weights = {i.name for i in graph.with_role("parameter")}
     assert all(str(fsdp.inputs[name]).startswith("S(") for name in weights)
     for entry in fsdp.schedule.entries:
-        if isinstance(entry, Call):
+        if isinstance(entry, Compute):
             for value, layout in zip(entry.inputs, entry.choice.input_layouts, strict=True):
                 assert value.ref.name not in weights or layout.is_replicated

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shardwise import Cluster
-from shardwise.calls import declare, overload
+from shardwise.calls import Call, declare, overload
 from shardwise.graph import TensorInfo, cost
 from shardwise.planning._prices import compute_seconds, kernel_kind, scratch_bytes
 
@@ -40,18 +40,19 @@ def test_kinds_of_kernels(op, inputs, output, kind):
 def test_a_strided_kernel_takes_longer_than_its_bytes_do():
     device = Cluster.preset("h200").device
     tensor = TensorInfo((4096, 4096), BF16)
-    call = (overload("aten.neg.default"), (tensor,), {}, (tensor,))
-    assert compute_seconds(device, "strided", *call) > 2 * compute_seconds(device, "memory", *call)
+    call = Call.of(overload("aten.neg.default"), tensor)
+    slow, quick = (compute_seconds(device, kind, call, [tensor]) for kind in ("strided", "memory"))
+    assert slow > 2 * quick
 
 
 def test_small_heads_of_attention_take_a_gpu_as_long_as_larger_ones():
     def seconds(cluster, size):
         query = TensorInfo((1, 16, 8192, size), BF16)
-        call = (query, query, query, None, None, True, 1.0, 0.0)
+        op = overload("shardwise.attention.default")
+        call = Call.of(op, query, query, query, None, None, True, 1.0, 0.0)
         made = (query, TensorInfo((1, 16, 8192), torch.float32))
         device = replace(Cluster.preset(cluster).device, exposed={})
-        op = overload("shardwise.attention.default")
-        return compute_seconds(device, "attention", op, call, {}, made) - device.launch
+        return compute_seconds(device, "attention", call, made) - device.launch
 
     assert seconds("h200", 32) == seconds("h200", 64) == pytest.approx(seconds("h200", 128) * 96 / 128)
     assert seconds("h200", 80) == seconds("h200", 128)
@@ -64,13 +65,13 @@ def test_backward_of_fused_attention_sums_in_float32():
 
     def scratch(query, keys):
         args = (query, query, keys, keys, query, query, None, None, True, 1.0, 0.0)
-        return scratch_bytes(overload("shardwise.attention_backward.default"), args, {})
+        return scratch_bytes(Call(overload("shardwise.attention_backward.default"), args))
 
     alone = scratch(tensor(8), tensor(8))
     assert alone == 2 * 8 * 256 * (64 + 1) * 4
     assert scratch(tensor(8), tensor(2)) == alone + 2 * tensor(8).bytes
     assert scratch(tensor(8, F32), tensor(8, F32)) == 0
-    assert scratch_bytes(overload("aten.neg.default"), (tensor(8),), {}) == 0
+    assert scratch_bytes(Call.of(overload("aten.neg.default"), tensor(8))) == 0
 
 
 @torch.library.custom_op("prices::outer", mutates_args=())
@@ -81,8 +82,9 @@ def outer(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def test_an_operator_declares_its_kernel_its_operations_and_its_memory():
     op = overload("prices.outer.default")
     x, y, result = TensorInfo((64,), F32), TensorInfo((32,), F32), TensorInfo((64, 32), F32)
+    call = Call.of(op, x, y)
     assert kernel_kind(op, [x, y], (result,)) == "memory"
-    assert cost(op, (x, y), {}, (result,))[0] == 64 * 32
+    assert cost(call, (result,))[0] == 64 * 32
     declare(
         outer,
         kernel="matmul",
@@ -90,5 +92,5 @@ def test_an_operator_declares_its_kernel_its_operations_and_its_memory():
         scratch=lambda x, y: x.bytes,
     )
     assert kernel_kind(op, [x, y], (result,)) == "matmul"
-    assert cost(op, (x, y), {}, (result,))[0] == 2 * 64 * 32
-    assert scratch_bytes(op, (x, y), {}) == 64 * 4
+    assert cost(call, (result,))[0] == 2 * 64 * 32
+    assert scratch_bytes(call) == 64 * 4

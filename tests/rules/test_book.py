@@ -8,7 +8,7 @@ import torch
 
 import shardwise as sw
 from shardwise import Row
-from shardwise.calls import opinfos, overload_calls, samples
+from shardwise.calls import Call, opinfos, overload, overload_calls, samples
 from shardwise.errors import UsageError
 from shardwise.placements import SHARDS
 from shardwise.rules import (
@@ -34,6 +34,11 @@ def texts(rows):
 
 def meta(*shape, dtype=torch.float32):
     return torch.empty(shape, dtype=dtype, device="meta")
+
+
+@torch.library.custom_op("shardwise_tests::unheard_of", mutates_args=())
+def unheard_of(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
 
 
 # -- looking things up
@@ -112,7 +117,7 @@ def test_what_is_not_known_is_said_in_one_sentence():
         UsageError, match=r"no rows for this call of aten\.nonzero\.default .*discover finds them"
     ):
         sw.rows(aten.nonzero.default, meta(4))
-    assert book_rows("aten.no_such_op.default", [meta(4)], {}) is None
+    assert book_rows(Call.of(unheard_of, meta(4))) is None
 
 
 def test_a_number_in_the_place_of_a_tensor_is_there_on_every_rank():
@@ -153,8 +158,8 @@ def test_the_index_and_the_families_tell_the_same():
 
 def test_every_operator_that_samples_reach_is_in_the_book():
     for info in random.Random(1).sample(opinfos(), 30):
-        for function, args, kwargs in list(samples(info))[:3]:
-            for call in overload_calls(function, args, kwargs):
+        for sample in list(samples(info))[:3]:
+            for call in overload_calls(sample):
                 assert call.op.namespace != "aten" or str(call.op) in book().verdicts, info.name
 
 
@@ -174,7 +179,7 @@ def test_every_operator_that_samples_reach_is_in_the_book():
 )
 def test_forward_backward_lists_and_variants_are_in_it(op, args, row):
     given = {"out": meta(4, 8)} if op.endswith(".out") else {}
-    assert row in texts(book_rows(op, args, given))
+    assert row in texts(book_rows(Call(overload(op), args, given)))
 
 
 def refuted(found, op, row, *args, **kwargs):
@@ -193,8 +198,8 @@ def against_fresh_experiments(count):
         sample = next(iter(samples(info)), None)
         if sample is None:
             continue
-        for call in overload_calls(*sample)[:1]:
-            rows = book_rows(str(call.op), call.args, call.kwargs)
+        for call in overload_calls(sample)[:1]:
+            rows = book_rows(call)
             found = sw.discover(call.op, *call.args, **call.kwargs)
             if rows is None or found.verdict not in ("rows", "no valid rows"):
                 continue
@@ -258,7 +263,7 @@ def daily_calls():
 def test_the_book_says_of_daily_calls_what_experiments_say(call):
     """Nothing that experiments refute, and no way of sharding less."""
     op, *arguments = call
-    rows = book_rows(str(op), tuple(arguments), {})
+    rows = book_rows(Call.of(op, *arguments))
     found = sw.discover(op, *arguments)
     claimed = {(r.inputs, r.outputs) for r in rows}
     verdicts = {row: sw.check(op, row, *arguments) for row in rows}
@@ -306,8 +311,8 @@ def test_a_case_matches_calls_that_agree_wherever_it_does():
 def test_a_rule_says_nothing_about_arguments_that_never_varied():
     rule = Rule("aten.add.Tensor", (Clause.parse("P(max), P(max) -> P(max)"),))
     entry = Entry("aten.add.Tensor", "ruled", rule=rule, constant={"alpha": 1.0})
-    assert entry.rows((meta(4), meta(4)), {"alpha": 2})
-    assert entry.rows((meta(4), meta(4)), {"alpha": -1}) is None
+    assert entry.rows(Call.of(aten.add.Tensor, meta(4), meta(4), alpha=2))
+    assert entry.rows(Call.of(aten.add.Tensor, meta(4), meta(4), alpha=-1)) is None
 
 
 # -- other books
@@ -347,7 +352,7 @@ def test_a_book_reads_as_it_was_written(other_book):
         "aten.rand.default": "random",
     }
     assert read.entry("aten.abs.out").rule.clauses == read.entry("aten.abs.default").rule.clauses
-    assert read.entry("aten.rand.default").rows((meta(4),), {}) is None
+    assert read.entry("aten.rand.default").rows(Call.of(aten.rand.default, [4])) is None
     assert read.entry("aten.mm.default") is None
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 import shardwise as sw
-from shardwise.calls import Call, example_sizes, overload
+from shardwise.calls import Call, overload
 from shardwise.experiments import WAYS, Experiment
 from shardwise.graph import attention
 from shardwise.placements import SHARDS, Row, is_partial, is_replicate, split
@@ -305,7 +305,7 @@ CASES = [(op, args) for op, calls in CALLS.items() for args in calls]
 
 def rows_of(op: str, args: tuple[object, ...]) -> list[Row]:
     results = pytree.tree_leaves(overload(op)(*args), is_leaf=lambda leaf: leaf is None)
-    rows = hand_rows(op, args, {}, [None if o is None else tuple(o.shape) for o in results])
+    rows = hand_rows(Call(overload(op), args, {}, [None if o is None else tuple(o.shape) for o in results]))
     assert rows is not None
     return rows
 
@@ -404,7 +404,7 @@ DTYPES = (
 @pytest.mark.parametrize("before", DTYPES, ids=str)
 def test_copies_to_another_dtype(before, after):
     op, x = torch.ops.aten._to_copy.default, (r(6, 9) * 20 - 10).to(before)
-    known = hand_rows(str(op), (x,), {"dtype": after}, [(6, 9)])
+    known = hand_rows(Call(op, (x,), {"dtype": after}, [(6, 9)]))
     assert [str(row) for row in known if not sw.check(op, row, x, dtype=after)] == []
     # Which integer an infinity becomes, and that none overflowed, are accidents of the machine and of the values.
     found = sw.discover(op, x, dtype=after).rows if after.is_floating_point or after.is_complex else []
@@ -457,8 +457,8 @@ RANDOM: dict[str, tuple[object, ...]] = {
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_random_operators_draw_their_pieces(op, ranks):
     args = RANDOM[op]
-    call = Call.of(overload(op), args, {})
-    experiment = Experiment(example_sizes(call), ranks, "given", call.tensors, "uneven")
+    call = Call(overload(op), args)
+    experiment = Experiment(call, ranks, "given", call.tensors, "uneven")
     rows = rows_of(op, args)
     assert rows
     for row in rows:

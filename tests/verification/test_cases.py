@@ -7,7 +7,7 @@ import torch.nn.functional as F
 import shardwise as sw
 from shardwise.graph import capture
 from shardwise.placements import is_partial
-from shardwise.planning import Call, Move, random_plan
+from shardwise.planning import Compute, Move, random_plan
 from shardwise.running import simulate
 from shardwise.verification import verify
 
@@ -34,7 +34,7 @@ def given(plan, op):
     return [
         placement
         for entry in plan.schedule.entries
-        if isinstance(entry, Call) and entry.node.op.startswith(f"aten.{op}.")
+        if isinstance(entry, Compute) and entry.node.op.startswith(f"aten.{op}.")
         for layout in entry.choice.input_layouts
         for placement in layout.placements
     ]
@@ -280,7 +280,7 @@ def test_a_move_stands_before_its_user():
     made = {value for value in made if not value.copy}
     dead = set()
     for entry in schedule.entries:
-        assert isinstance(entry, Call | Move)
+        assert isinstance(entry, Compute | Move)
         assert made.issuperset(entry.used) and dead.isdisjoint(entry.used)
         made.update(entry.made)
         dead.update(entry.dead)

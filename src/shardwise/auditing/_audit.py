@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor.placement_types import Placement
 
-from ..calls import Call, OverloadCall, Sized, example_sizes, telling_calls, with_negative_dims
+from ..calls import Call, diverse_calls, with_negative_dims
 from ..dtensor import Answer, Unanswered, answers, ask, registration
 from ..errors import UsageError, require
 from ..experiments import (
@@ -82,8 +82,8 @@ def audit(
         require(count, int, name, "a whole number, at least 1")
         if count < 1:
             raise UsageError(f"{name} is {count}: give at least 1")
-    telling = telling_calls(pattern, samples, partial(progress, "collecting calls"))
-    calls = [with_negative_dims(of_op) for of_op in telling.values()]
+    found_calls = diverse_calls(pattern, samples, partial(progress, "collecting calls"))
+    calls = [with_negative_dims(of_op) for of_op in found_calls.values()]
     if not calls:
         raise UsageError(f"no OpInfo sample reaches an operator that matches {pattern!r}: nothing to audit")
     found: list[list[CallFindings]] = [[]] * len(calls)
@@ -114,10 +114,10 @@ def _warm_up() -> None:
         (torch.ops.aten.any.default, (values,)),
         (torch.ops.aten.huber_loss.default, (values, values)),
     ):
-        audit_call(OverloadCall(op, args, {}, ""))
+        audit_call(Call(op, args))
 
 
-def _isolated(calls: Sequence[OverloadCall]) -> list[CallFindings]:
+def _isolated(calls: Sequence[Call]) -> list[CallFindings]:
     """The findings about an overload from a process of its own; if that ends badly, from one for every call."""
     outcome = run_isolated(partial(_each, calls), _TIMEOUT)
     if not isinstance(outcome, Crash):
@@ -131,11 +131,11 @@ def _isolated(calls: Sequence[OverloadCall]) -> list[CallFindings]:
     return [_verdict(calls[0], f"crashed ({outcome})")] if isinstance(claims, Crash) else claims
 
 
-def _verdict(call: OverloadCall, verdict: str) -> CallFindings:
+def _verdict(call: Call, verdict: str) -> CallFindings:
     return CallFindings(str(call.op), str(call), registration(call.op), verdict)
 
 
-def _each(calls: Sequence[OverloadCall], claims_only: bool = False) -> list[CallFindings]:
+def _each(calls: Sequence[Call], claims_only: bool = False) -> list[CallFindings]:
     """`audit_call` of each. An error of one call (a dtype that numpy lacks, say) is its verdict."""
     findings = []
     for call in calls:
@@ -146,13 +146,12 @@ def _each(calls: Sequence[OverloadCall], claims_only: bool = False) -> list[Call
     return findings
 
 
-def audit_call(call: OverloadCall, *, claims_only: bool = False) -> CallFindings:
+def audit_call(call: Call, *, claims_only: bool = False) -> CallFindings:
     """The findings of one call, in this process. `claims_only` tries no row but those that DTensor claims."""
     findings = _verdict(call, "claims only" if claims_only else "")
-    template = Call.of(call.op, call.args, call.kwargs)
     laboratory, found = None, None
     try:
-        laboratory = Laboratory(template, (template.name,))
+        laboratory = Laboratory(call, (call.name,))
         if not claims_only:
             found = _policy(call).discover(call.op, *call.args, **call.kwargs)
             findings.verdict = found.verdict
@@ -161,11 +160,10 @@ def audit_call(call: OverloadCall, *, claims_only: bool = False) -> CallFindings
     except UsageError as why:
         findings.verdict = f"cannot run: {why}"
         return findings
-    sizings = _sizings(laboratory) if laboratory is not None else [example_sizes(template)]
-    args, kwargs = _meta_arguments(sizings[0])
+    sizings = _sizings(laboratory) if laboratory is not None else [call]
     valid = found.rows if found is not None else []
     try:
-        answered = list(answers(call.op, args, kwargs, _RANKS, [row.inputs for row in valid]))
+        answered = list(answers(sizings[0], _RANKS, [row.inputs for row in valid]))
     except Unanswered as why:
         rows = tuple(row.text for row in valid)
         findings.unsupported.append(Unsupported(findings.op, findings.call, str(why), why.missing, rows))
@@ -186,7 +184,7 @@ def audit_call(call: OverloadCall, *, claims_only: bool = False) -> CallFindings
     return findings
 
 
-def _policy(call: OverloadCall) -> ExperimentPolicy:
+def _policy(call: Call) -> ExperimentPolicy:
     """All partials where that is affordable, else sums alone; other claims are then checked one by one."""
     policy = ExperimentPolicy()
     options = [1 + sum(size > 1 for size in t.shape) + len(policy.partials) for t in call.tensors]
@@ -200,9 +198,9 @@ def _judge_claim(
     findings: CallFindings,
     laboratory: Laboratory,
     found: Found | None,
-    call: OverloadCall,
+    call: Call,
     row: Row,
-    sizings: Sequence[Sized],
+    sizings: Sequence[Call],
 ) -> None:
     """Suspect a claim that experiments do not confirm for the sizes at hand, and try to convict it."""
     if found is not None and row.inputs in found.trials:
@@ -211,7 +209,7 @@ def _judge_claim(
         held, refuted = _checked(call, row)
     if held in ("any", "nonempty"):
         return
-    sizings = [s for s in sizings if _claims(call.op, s, row)]
+    sizings = [sized for sized in sizings if _claims(sized, row)]
     if held == "even":
         # Right for equal shards: wrong only where DTensor claims it for others as well.
         sizings = [s for s in sizings if _cut(s, row) == "uneven"]
@@ -259,7 +257,7 @@ def _held_for(found: Found, row: Row) -> str | None:
     return fewest
 
 
-def _checked(call: OverloadCall, row: Row) -> tuple[str | None, Counterexample | None]:
+def _checked(call: Call, row: Row) -> tuple[str | None, Counterexample | None]:
     """The same for a row that discovery did not try, and what refuted it."""
     try:
         verdict = check(call.op, row, *call.args, **call.kwargs)
@@ -268,38 +266,28 @@ def _checked(call: OverloadCall, row: Row) -> tuple[str | None, Counterexample |
     return verdict.shards, verdict.counterexample
 
 
-def _claims(op: torch._ops.OpOverload, sized: Sized, row: Row) -> bool:
+def _claims(call: Call, row: Row) -> bool:
     """True if DTensor takes the row's inputs as they are for a call of these sizes."""
-    args, kwargs = _meta_arguments(sized)
     try:
-        answer = ask(op, args, kwargs, row.inputs, _RANKS)
+        answer = ask(call, row.inputs, _RANKS)
     except Unanswered:
         return False
     return answer.inputs == row.inputs and answer.outputs == row.outputs
 
 
-def _sizings(laboratory: Laboratory) -> list[Sized]:
+def _sizings(laboratory: Laboratory) -> list[Call]:
     """The call at sizes that cut evenly on two ranks, then unevenly, then with one of each sharded dim a rank."""
     resizer = laboratory.resizer
     sizings = [*resizer.sizings(_RANKS, "even"), *resizer.sizings(_RANKS, "uneven")]
     thin = [resizer.resized({size: _RANKS}) for size in resizer.classes]
     sizings += [sized for sized in thin if sized is not None]
-    sizings.append(example_sizes(laboratory.call))
+    sizings.append(laboratory.call)
     return list({sized.shapes: sized for sized in reversed(sizings)}.values())[::-1]
 
 
-def _cut(sized: Sized, row: Row) -> str:
+def _cut(sized: Call, row: Row) -> str:
     sizes = [shape[p.dim] for shape, p in zip(sized.shapes, row.inputs, strict=True) if is_shard(p)]
     return "even" if all(size % _RANKS == 0 for size in sizes) else "uneven"
-
-
-def _meta_arguments(sized: Sized) -> tuple[list[Any], dict[str, Any]]:
-    """The call's arguments with tensors that have shapes and no values."""
-    tensors = [
-        torch.empty(shape, dtype=t.dtype, device="meta")
-        for shape, t in zip(sized.shapes, sized.call.tensors, strict=True)
-    ]
-    return sized.call.arguments(tensors)
 
 
 # -- missing
@@ -315,13 +303,13 @@ def _missing(
     findings: CallFindings,
     row: Row,
     moves: Sequence[tuple[int, Placement, Placement]],
-    sized: Sized,
+    sized: Call,
     answer: Answer | None,
 ) -> Missing:
     cost = 0
     for index, before, after in moves:
         shape = typical_shape(sized.shapes[index])
-        cost += moved_bytes(shape, sized.call.tensors[index].dtype.itemsize, before, after)
+        cost += moved_bytes(shape, sized.tensors[index].dtype.itemsize, before, after)
     instead = ", ".join(f"{placement_text(b)} to {placement_text(a)}" for _, b, a in moves)
     return Missing(
         findings.op,

@@ -18,9 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
-from torch.utils import _pytree as pytree
 
-from ..calls import Call, Sized
+from ..calls import Call, with_leaves
 from ..errors import first_line
 from ..experiments import Counterexample, Expected, Laboratory
 from ..placements import Row, is_partial, is_replicate, is_shard
@@ -60,7 +59,7 @@ class Raised:
 
 
 def reproduce(
-    laboratory: Laboratory, row: Row, sizings: Sequence[Sized], counterexample: Counterexample | None = None
+    laboratory: Laboratory, row: Row, sizings: Sequence[Call], counterexample: Counterexample | None = None
 ) -> Reproduction | Raised | None:
     """A script in which DTensor computes a wrong number with inputs placed as the row says; None if it comes out
     right. The experiment that refuted the row is asked first: where DTensor gets that right, the matter ends."""
@@ -125,7 +124,7 @@ class _Script:
     def body(self, pick: str) -> list[str]:
         """All but the printing; `pick` picks what is looked at from the result."""
         names = _names(len(self.values))
-        clones = ".clone()" if _schema(self.call).is_mutable else ""
+        clones = ".clone()" if self.call.schema.is_mutable else ""
         lines = [
             *self.setting(),
             f"right = {self.expression(clones)}{pick}",
@@ -166,7 +165,7 @@ class _Script:
         """The same for one output.
 
         Pieces of wrong shapes cannot be put together, but the next operation on them gives a wrong number."""
-        returns = _schema(self.call).returns
+        returns = self.call.schema.returns
         pick = f"[{output}]" if len(returns) != 1 or "List" in str(returns[0].type) else ""
         error = ""
         for reading in (pick, f"{pick}.sum()"):
@@ -213,15 +212,15 @@ def _farthest(right: Tensor, got: Tensor) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(apart.argmax()), tuple(apart.shape)))
 
 
-def _scripts(laboratory: Laboratory, row: Row, sizings: Sequence[Sized]) -> Iterator[_Script]:
+def _scripts(laboratory: Laboratory, row: Row, sizings: Sequence[Call]) -> Iterator[_Script]:
     """Simple values at the given sizes, on two ranks."""
     for sized in sizings:
         for choice in range(len(_FLOATS)):
             values = [
                 _value(tensor.dtype, shape, choice, laboratory.index_bound(i, sized))
-                for i, (tensor, shape) in enumerate(zip(sized.call.tensors, sized.shapes, strict=True))
+                for i, (tensor, shape) in enumerate(zip(sized.tensors, sized.shapes, strict=True))
             ]
-            yield _Script(sized.call, row, 2, tuple(values), tuple(_pieces(sized, row)))
+            yield _Script(sized, row, 2, tuple(values), tuple(_pieces(sized, row)))
 
 
 def _written_out(row: Row, counterexample: Counterexample) -> _Script:
@@ -246,9 +245,9 @@ def _value(dtype: torch.dtype, shape: tuple[int, ...], choice: int, bound: int |
     return f"torch.randint({low}, {high}, {shape}, dtype={dtype})"
 
 
-def _pieces(sized: Sized, row: Row) -> Iterator[str | None]:
+def _pieces(sized: Call, row: Row) -> Iterator[str | None]:
     names = _names(len(row.inputs))
-    for name, tensor, placement in zip(names, sized.call.tensors, row.inputs, strict=True):
+    for name, tensor, placement in zip(names, sized.tensors, row.inputs, strict=True):
         if not is_partial(placement):
             yield None
             continue
@@ -274,10 +273,6 @@ def _literal_pieces(pieces: Sequence[Tensor]) -> str:
     return "pieces = {" + ", ".join(f"{rank}: {_literal(piece)}" for rank, piece in enumerate(pieces)) + "}"
 
 
-def _schema(call: Call) -> Any:
-    return call.op._schema  # type: ignore[attr-defined]
-
-
 def _names(count: int) -> list[str]:
     return list(string.ascii_lowercase[:count]) if count <= 3 else [f"x{i}" for i in range(count)]
 
@@ -288,10 +283,11 @@ def _expression(call: Call, names: Sequence[str]) -> str:
     class Code(str):
         __repr__ = str.__str__
 
-    leaves: list[Any] = [Code(_argument(leaf)) for leaf in call.leaves]
-    for slot, name in zip(call.slots, names, strict=True):
-        leaves[slot] = Code(name)
-    args, kwargs = pytree.tree_unflatten(leaves, call.tree)
+    named = call.with_tensors([Code(name) for name in names])
+    args, kwargs = with_leaves(
+        (list(named.args), dict(named.kwargs)),
+        lambda leaf: leaf if isinstance(leaf, Code) else Code(_argument(leaf)),
+    )
     parts = [repr(a) for a in args] + [f"{name}={value!r}" for name, value in kwargs.items()]
     return f"torch.ops.{call.op}({', '.join(parts)})"
 

@@ -1,60 +1,50 @@
 """Which calls of an operator to study: of one kind, so that what differs between them is what the rule is about."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from ..calls import Call, OverloadCall, named_arguments, overload
+from ..calls import Call, overload
 from ..synthesis import Sweep
 
 
-def calls_of(name: str, calls: Sequence[OverloadCall]) -> Sequence[OverloadCall]:
+def calls_of(name: str, calls: Sequence[Call]) -> Sequence[Call]:
     """Calls of an operator; of a variant, those of its original that it takes."""
     op = overload(name)
     if all(call.op is op for call in calls):
         return calls
     names = {a.name for a in op._schema.arguments}
     outs = [a for a in op._schema.arguments if a.is_out]
-    positional = [a.name for a in op._schema.arguments if not a.kwarg_only]
     found = []
     for call in calls:
-        arguments = named_arguments(call.op, call.args, call.kwargs)
-        given = {k: v for k, v in arguments.items() if k in names}
-        args = tuple(given.pop(n) for n in positional)
+        given = {name: value for name, value in call.arguments.items() if name in names}
         if outs:
-            results = [t for t in pytree.tree_leaves(call.op(*call.args, **call.kwargs)) if t is not None]
+            results = [t for t in call.run() if t is not None]
             if str(outs[0].type).startswith("List"):
                 given[outs[0].name] = [torch.empty_like(t) for t in results]
             elif len(results) == len(outs):
                 given |= {a.name: torch.empty_like(t) for a, t in zip(outs, results, strict=True)}
             else:
                 continue
-        found.append(OverloadCall(op, args, given, call.source))
+        found.append(Call.named(op, given))
     return [call for call in found if _runs(call)]
 
 
-def _runs(call: OverloadCall) -> bool:
-    args, kwargs = pytree.tree_map(
-        lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (call.args, call.kwargs)
-    )
+def _runs(call: Call) -> bool:
     try:
-        call.op(*args, **kwargs)
+        call.copied()()
     except Exception:
         return False  # its original broadcasts or promotes where it cannot
     return True
 
 
-def of_one_kind(calls: Sequence[OverloadCall]) -> list[OverloadCall]:
+def of_one_kind(calls: Sequence[Call]) -> list[Call]:
     """The calls that have real numbers wherever any of them has (integers and truth values have fewer partials, which
     would look like exceptions), and tensors wherever any of them has (a plain number in their place is read as one).
     Dims of size 1 look like exceptions, too; the sweep tries them where operands broadcast."""
-    kinds: list[dict[str, str]] = []
-    for call in calls:
-        arguments = named_arguments(call.op, call.args, call.kwargs)
-        kinds.append({name: _kind(value) for name, value in arguments.items()})
+    kinds = [{name: _kind(value) for name, value in call.arguments.items()} for call in calls]
     kept = []
     for call, kind in zip(calls, kinds, strict=True):
         best = {n: min((other[n] for other in kinds), key=_KINDS.index) for n in kind}
@@ -73,18 +63,17 @@ def _kind(value: Any) -> str:
     return "number" if isinstance(value, bool | int | float | complex) else "none"
 
 
-def of_all_alike(op: Any, examples: Sequence[Any]) -> Sweep:
+def of_all_alike(name: str, examples: Sequence[Call]) -> Sweep:
     """Calls of an operator on lists, and the same with one dim more or fewer on every tensor: what is true of one
     tensor of a list is true of the next."""
-    calls = []
-    for change in (
+    changes: tuple[Callable[[Tensor], Tensor], ...] = (
         lambda t: t,
         lambda t: t.expand(3, *t.shape).clone(),
         lambda t: t[0].clone() if t.ndim > 1 else t,
-    ):
-        for args, kwargs in examples:
-            changed = pytree.tree_map(
-                lambda v, c=change: c(v) if isinstance(v, Tensor) and v.ndim else v, (args, kwargs)
-            )
-            calls.append(OverloadCall(op, tuple(changed[0]), changed[1], ""))
-    return Sweep({str(op): [Call.of(c.op, c.args, c.kwargs) for c in calls if _runs(c)]})
+    )
+    changed = [
+        call.with_tensors([change(t) if t.ndim else t for t in call.tensors])
+        for change in changes
+        for call in examples
+    ]
+    return Sweep({name: [call for call in changed if _runs(call)]})

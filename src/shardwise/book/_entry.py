@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from ..calls import UNIMPORTANT, Call, OverloadCall, facts, named_arguments, overload
+from ..calls import UNIMPORTANT, Call, facts, overload
 from ..errors import UsageError, first_line
 from ..experiments import ExperimentPolicy, Found, check, held_as_given
 from ..placements import Row
@@ -42,7 +42,7 @@ _UNEQUAL = re.compile(r"(\w+) != (?!None)")
 
 def studied(
     name: str,
-    calls: Sequence[OverloadCall],
+    calls: Sequence[Call],
     find: Callable[..., Found] | None = None,
     challenged: bool = True,
 ) -> Entry:
@@ -50,13 +50,13 @@ def studied(
     do not survive calls that are made to refute a rule: it may be left unchallenged."""
     find = find or partial(found_for, ExperimentPolicy())
     op, calls = overload(name), calls_of(name, calls)
-    examples = [(list(c.args), dict(c.kwargs)) for c in of_one_kind(calls)]
+    examples = of_one_kind(calls)
     if any(t.layout != torch.strided or t.is_quantized for c in calls[:1] for t in c.tensors):
         return Entry(name, "cannot run", "it is only called with sparse or quantized tensors")
     if is_by_hand(name):
         return by_hand(name, calls, book_rows)
     if facts(op).foreach:
-        return entry_of(_study(name, of_all_alike(op, examples), Budget(challenges=0), find), calls, find)
+        return entry_of(_study(name, of_all_alike(name, examples), Budget(challenges=0), find), calls, find)
     few, many = _budget(op), Budget(partly=True)
     if not challenged:
         few, many = replace(few, challenges=0), Budget(challenges=0)
@@ -67,7 +67,7 @@ def studied(
     return entry_of(study, calls, find)
 
 
-def studied_with_sums(name: str, calls: Sequence[OverloadCall]) -> Entry:
+def studied_with_sums(name: str, calls: Sequence[Call]) -> Entry:
     """`studied` with no partials but sums, for an operator whose other rows follow no short list of clauses."""
     entry = studied(name, calls, partial(found_for, ExperimentPolicy(partials=_SUMS)))
     reason = "no short list of clauses yields the rows with other partials than sums: they are left out"
@@ -79,9 +79,9 @@ def partials_tried(entry: Entry) -> tuple[str, ...]:
     return tuple(entry.evidence.get("partials", ExperimentPolicy().partials))
 
 
-def _swept(name: str, op: Any, examples: list[Any], enough: Sequence[int]) -> Sweep:
+def _swept(name: str, op: Any, examples: Sequence[Call], enough: Sequence[int]) -> Sweep:
     swept = sweep(op, examples, enough=enough)
-    return swept if name in swept.calls else Sweep({name: [Call.of(op, *example) for example in examples]})
+    return swept if name in swept.calls else Sweep({name: list(examples)})
 
 
 def _study(name: str, swept: Sweep, budget: Budget, find: Callable[..., Found]) -> Study:
@@ -100,8 +100,8 @@ def _budget(op: Any) -> Budget:
 
 def by_hand(
     name: str,
-    calls: Sequence[OverloadCall],
-    rows_of: Callable[..., list[Row] | None],
+    calls: Sequence[Call],
+    rows_of: Callable[[Call], list[Row] | None],
     like: str | None = None,
 ) -> Entry:
     """The entry of an operator with a hand-written rule: experiments on a few calls, and how many of them agree with
@@ -113,7 +113,7 @@ def by_hand(
         if found.verdict not in ("rows", "no valid rows"):
             verdict, reason = ("random", found.reason) if found.verdict == "random" else (verdict, reason)
             continue
-        given = rows_of(name, call.args, call.kwargs) or []
+        given = rows_of(call) or []
         held = {(row.inputs, row.outputs) for row in found.rows}
         # What discovery does not list may follow from a row that it does list, or have partials that it did not try.
         others = [row for row in given if row.local is None and (row.inputs, row.outputs) not in held]
@@ -126,8 +126,8 @@ def by_hand(
 
 def by_hand_as_given(
     name: str,
-    calls: Sequence[OverloadCall],
-    rows_of: Callable[..., list[Row] | None],
+    calls: Sequence[Call],
+    rows_of: Callable[[Call], list[Row] | None],
     why: str,
     like: str | None = None,
 ) -> Entry:
@@ -135,8 +135,8 @@ def by_hand_as_given(
     calls agree with every row that it gives, run as they are."""
     judged, agreeing, experiments = 0, 0, 0
     for call in [c for c in calls if _is_dense(c)][:_BY_HAND]:
-        rows = rows_of(name, call.args, call.kwargs) or []
-        met = [held_as_given(Call.of(call.op, call.args, call.kwargs), rows, n) for n in (2, 3)]
+        rows = rows_of(call) or []
+        met = [held_as_given(call, rows, n) for n in (2, 3)]
         judged += 1
         agreeing += all(all(held.values()) for held in met)
         experiments += sum(map(len, met))
@@ -145,11 +145,10 @@ def by_hand_as_given(
     return Entry(name, "ruled", reason, like=like, evidence=evidence if judged else {}, by_hand=True)
 
 
-def _is_dense(call: OverloadCall) -> bool:
+def _is_dense(call: Call) -> bool:
     """True if a call runs and gives tensors that can be compared."""
-    judged = Call.of(call.op, call.args, call.kwargs)
     try:
-        results = judged.run([t.clone() for t in judged.tensors])
+        results = call.run()
     except Exception:
         return False  # samples may be made to raise
     return all(not isinstance(r, Tensor) or r.layout == torch.strided for r in results)
@@ -157,7 +156,7 @@ def _is_dense(call: OverloadCall) -> bool:
 
 def found_for(policy: ExperimentPolicy, op: OpOverload, /, *args: Any, **kwargs: Any) -> Found:
     """What discovery finds; a call that it cannot work with (a dtype that numpy lacks, say) is one that cannot run."""
-    call = Call.of(op, args, kwargs)
+    call = Call(op, args, kwargs)
     if len(call.tensors) - sum(len(group) - 1 for group in call.lists) > _MANY_INPUTS:
         policy = replace(policy, partials=_SUMS)
     try:
@@ -168,7 +167,7 @@ def found_for(policy: ExperimentPolicy, op: OpOverload, /, *args: Any, **kwargs:
         return Found(str(op), (), "cannot run", f"{type(error).__name__}: {first_line(error)}")
 
 
-def entry_of(study: Study, calls: Sequence[OverloadCall], find: Callable[..., Found]) -> Entry:
+def entry_of(study: Study, calls: Sequence[Call], find: Callable[..., Found]) -> Entry:
     """The entry that a study comes to; where it found no rule, the rows of the calls at hand."""
     name = study.overload
     rule = None if study.rule is None else without_accidents(replace(study.rule, evidence={}, front=None))
@@ -193,14 +192,14 @@ def entry_of(study: Study, calls: Sequence[OverloadCall], find: Callable[..., Fo
     )
 
 
-def _cases(calls: Sequence[OverloadCall], find: Callable[..., Found]) -> Iterator[Case]:
+def _cases(calls: Sequence[Call], find: Callable[..., Found]) -> Iterator[Case]:
     """The rows of some calls. Where others depend on the values, hundreds of rows hold for one that does not (the
     gradient of a count is zero) and serve nobody."""
     found = [(call, find(call.op, *call.args, **call.kwargs)) for call in calls]
     judged = [(call, f) for call, f in found if f.verdict in ("rows", "no valid rows")]
     telling = [(call, f) for call, f in judged if not f.ignores_values]
     for call, f in telling or judged:
-        yield Case.of(named_arguments(call.op, call.args, call.kwargs), f.rows)
+        yield Case.of(call.arguments, f.rows)
 
 
 def _is_tried(study: Study) -> bool:
@@ -212,7 +211,7 @@ def _is_tried(study: Study) -> bool:
 def _constants(study: Study) -> dict[str, Any]:
     """Arguments that were the same in all calls, and the values that were met of those that must differ from one: it
     is not known what others do. A dtype does not matter to an operator that ignores the values."""
-    calls = [named_arguments(j.call.op, *j.call.arguments(j.call.tensors)) for j in study.judged]
+    calls = [j.call.arguments for j in study.judged]
     found, op = constants(calls), overload(study.overload)
     conditions = [text for clause in study.rule.clauses for text in clause.when] if study.rule else []
     for name in {m[1] for text in conditions if (m := _UNEQUAL.match(text))} - {"d"}:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from ..calls import Call, OverloadCall
+from ..calls import Call
 from ..errors import UsageError
 from ..experiments import Crash, ExperimentPolicy, Found, run_isolated
 from ..rules import Entry, book_rows, is_by_hand
@@ -27,7 +27,7 @@ _STUDY, _CALL, _PATIENCE = 30, 6, 30
 _CAREFUL = 4
 
 
-def learn(name: str, calls: Sequence[OverloadCall]) -> Entry:
+def learn(name: str, calls: Sequence[Call]) -> Entry:
     """The entry of an operator from calls of it, or of the operator of which it is a variant."""
     result = _limited(partial(studied, name, calls), _STUDY)
     if isinstance(result, Crash) and not is_by_hand(name):
@@ -58,7 +58,7 @@ def learn(name: str, calls: Sequence[OverloadCall]) -> Entry:
     return again
 
 
-def _with_fewer_partials(entry: Entry, calls: Sequence[OverloadCall]) -> Entry:
+def _with_fewer_partials(entry: Entry, calls: Sequence[Call]) -> Entry:
     """A rule that says less, where no short list of clauses says all: the rows of a few calls serve few users."""
     less = _limited(partial(studied_with_sums, entry.op, calls), _STUDY)
     return less if isinstance(less, Entry) and less.verdict == "ruled" else entry
@@ -72,7 +72,7 @@ def _ended(crash: Crash, seconds: int) -> str:
     return f"a native kernel ended the process with {crash}" if ended else f"studying it failed: {crash}"
 
 
-def learn_variant(name: str, original: Entry, calls: Sequence[OverloadCall]) -> Entry:
+def learn_variant(name: str, original: Entry, calls: Sequence[Call]) -> Entry:
     """The entry of an in-place or out variant: its original's rule where experiments confirm that, else its own.
     `calls` are the variant's or the original's."""
     result = _limited(partial(confirmed, name, original, calls), _CALL)
@@ -94,16 +94,16 @@ def _limited(function: Callable[[], Any], seconds: int) -> Any:
         return Crash(str(error))
 
 
-def _studied_again(name: str, calls: Sequence[OverloadCall], founds: Sequence[Found]) -> Entry:
+def _studied_again(name: str, calls: Sequence[Call], founds: Sequence[Found]) -> Entry:
     known = {str(call): found for call, found in zip(calls, founds, strict=True)}
-    swept = Sweep({name: [Call.of(c.op, c.args, c.kwargs) for c in calls]})
+    swept = Sweep({name: list(calls)})
     find = partial(_known, known)
     study = study_calls(name, name, swept, budget=Budget(least=1, challenges=0), find=find)
     return entry_of(study, calls, find)
 
 
 def _known(known: dict[str, Found], op: OpOverload, *args: Any, **kwargs: Any) -> Found:
-    return known[str(OverloadCall(op, args, kwargs, ""))]
+    return known[str(Call(op, args, kwargs))]
 
 
 def _bare(policy: ExperimentPolicy, op: OpOverload, /, *args: Any, **kwargs: Any) -> Found:

@@ -1,7 +1,7 @@
 """Which operators can be reached, and by which calls: torch's OpInfo samples, forward and backward, its operators on
 lists, and what the captured graphs of models call.
 
-Every source runs in a process of its own, since some kernels crash; only calls come back, a few telling ones for each
+Every source runs in a process of its own, since some kernels crash; only calls come back, a few diverse ones for each
 overload.
 """
 
@@ -19,24 +19,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from ..calls import (
-    OverloadCall,
-    Recorder,
-    facts,
+    Call,
     foreach_opinfos,
     foreach_samples,
-    most_telling,
+    most_diverse,
     op_name,
     opinfos,
-    overload,
     overload_calls,
+    reached,
     samples,
 )
 from ..errors import UsageError
 from ..experiments import Crash, run_isolated
-from ..graph import Graph, Ref, capture
+from ..graph import Graph, TensorInfo, capture
 from ..progress import Progress, silent
 
 # Samples of one source that are made and run, calls of an overload that are kept of one source, elements of a tensor.
@@ -50,7 +47,7 @@ _TIMEOUT = 120.0
 class Reached:
     """Calls by overload, overloads by function, and sources that reach none, each with a reason."""
 
-    calls: dict[str, list[OverloadCall]] = field(default_factory=dict)
+    calls: dict[str, list[Call]] = field(default_factory=dict)
     functions: dict[str, list[str]] = field(default_factory=dict)
     unreached: dict[str, str] = field(default_factory=dict)
 
@@ -63,9 +60,9 @@ class Reached:
             calls, functions, reason = torch.load(io.BytesIO(found), weights_only=False)
         for name, kept in calls.items():
             known = self.calls.setdefault(name, [])
-            known += [unpacked(name, call) for call in kept]
-        for function, reached in functions.items():
-            counts = Counter(dict.fromkeys(self.functions.get(function, ()), 1)) + Counter(reached)
+            known += kept
+        for function, overloads in functions.items():
+            counts = Counter(dict.fromkeys(self.functions.get(function, ()), 1)) + Counter(overloads)
             self.functions[function] = sorted(counts, key=lambda op: (-counts[op], op))
         if not calls:
             self.unreached[source] = reason or "its samples call no ATen operator on dense tensors of the CPU"
@@ -85,12 +82,12 @@ def reach(models: Path | None = None, pattern: str = "*", progress: Progress = s
         raise UsageError(
             f"no OpInfo or model is called {pattern!r}: use a name such as linalg_det, or linalg_*"
         )
-    reached = Reached()
+    found = Reached()
     for done, (name, run) in enumerate(sources):
-        reached.add(name, run_isolated(run, _TIMEOUT))
+        found.add(name, run_isolated(run, _TIMEOUT))
         progress("recording", done + 1, len(sources))
-    reached.calls = {name: _chosen(reached.calls[name]) for name in sorted(reached.calls)}
-    return reached
+    found.calls = {name: _chosen(found.calls[name]) for name in sorted(found.calls)}
+    return found
 
 
 def _of_opinfo(info: Any, sample: Callable[[Any], Iterator[Any]]) -> bytes:
@@ -99,37 +96,29 @@ def _of_opinfo(info: Any, sample: Callable[[Any], Iterator[Any]]) -> bytes:
         made = list(itertools.islice(sample(info), _MADE))
     except Exception as error:  # a few OpInfos need libraries or devices that are not here
         return _packed([], {}, f"its samples cannot be made: {error}")
-    calls: list[OverloadCall] = []
+    calls: list[Call] = []
     fronts: Counter[str] = Counter()
     # Samples often begin with empty tensors, of which little can be said.
-    for function, args, kwargs in sorted(made, key=_is_empty)[:_SAMPLES]:
-        calls += overload_calls(function, args, kwargs, info.formatted_name)
+    for call in sorted(made, key=_is_empty)[:_SAMPLES]:
+        calls += overload_calls(call)
         # Where no gradient is asked for some functions call other operators, and what writes to its arguments runs.
-        calls += overload_calls(function, args, kwargs, info.formatted_name, backward=False)
-        fronts.update(_forward(function, args, kwargs))
+        calls += overload_calls(call, backward=False)
+        fronts.update(_forward(call))
     name = op_name(info.op)
     return _packed(calls, {name: dict(fronts)} if name.startswith("torch.") else {})
 
 
-def _is_empty(sample: tuple[Any, list[Any], dict[str, Any]]) -> bool:
-    return any(isinstance(leaf, Tensor) and not leaf.numel() for leaf in pytree.tree_leaves(sample[1:]))
+def _is_empty(call: Call) -> bool:
+    return any(not tensor.numel() for tensor in call.tensors)
 
 
-def _forward(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> list[str]:
+def _forward(call: Call) -> list[str]:
     """The one overload that a call reaches without its backward; none where there are several."""
-    recorder = Recorder()
-    args, kwargs = pytree.tree_map(_copied, (args, kwargs))
     try:
-        with torch.no_grad(), recorder:
-            function(*args, **kwargs)
+        names = dict.fromkeys(inner.name for inner in reached(call))
     except Exception:
         return []  # samples may be made to raise
-    reached = dict.fromkeys(str(call[0]) for call in recorder.calls if not facts(call[0]).identity)
-    return list(reached) if len(reached) == 1 else []
-
-
-def _copied(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, Tensor) and leaf.layout == torch.strided else leaf
+    return list(names) if len(names) == 1 else []
 
 
 # -- models
@@ -153,78 +142,43 @@ def _of_model(models: Path, name: str) -> bytes:
     return _packed(list(_of_graph(graph)), {})
 
 
-def _of_graph(graph: Graph) -> Iterator[OverloadCall]:
+def _of_graph(graph: Graph) -> Iterator[Call]:
     """The calls of a graph's operators of torch, with values made up: ones where there are no floats."""
-    infos = {Ref(i.name): i.tensor for i in graph.inputs}
-    infos |= {Ref(n.name, i): t for n in graph.nodes for i, t in enumerate(n.outputs) if t is not None}
     generator = torch.Generator().manual_seed(0)
 
-    def made(leaf: Any) -> Any:
-        if not isinstance(leaf, Ref):
-            return leaf
-        shape, dtype = infos[leaf].shape, infos[leaf].dtype
-        if dtype.is_floating_point:
-            return torch.randn(shape, generator=generator).to(dtype)
-        return torch.ones(shape, dtype=dtype)
+    def made(info: TensorInfo) -> Tensor:
+        if info.dtype.is_floating_point:
+            return torch.randn(info.shape, generator=generator).to(info.dtype)
+        return torch.ones(info.shape, dtype=info.dtype)
 
     for node in graph.nodes:
-        sizes = [infos[ref].numel for ref in node.inputs]
-        if node.facts.builtin and max(sizes, default=0) <= _ELEMENTS:
-            args, kwargs = pytree.tree_map(made, (tuple(node.args), dict(node.kwargs)))
-            yield OverloadCall(node.overload, args, kwargs, graph.name)
+        call = graph.call(node)
+        if node.facts.builtin and max((t.numel for t in call.tensors), default=0) <= _ELEMENTS:
+            yield call.with_tensors([made(info) for info in call.tensors])
 
 
 # -- calls
 
 
-def _packed(calls: Iterable[OverloadCall], functions: dict[str, dict[str, int]], reason: str = "") -> bytes:
-    by_op: dict[str, dict[str, OverloadCall]] = {}
+def _packed(calls: Iterable[Call], functions: dict[str, dict[str, int]], reason: str = "") -> bytes:
+    by_op: dict[str, dict[str, Call]] = {}
     for call in calls:
-        by_op.setdefault(str(call.op), {}).setdefault(str(call), call)
-    kept = {op: [packed(c) for c in _chosen(list(found.values()))] for op, found in by_op.items()}
+        by_op.setdefault(call.name, {}).setdefault(str(call), call)
+    kept = {op: _chosen(list(found.values())) for op, found in by_op.items()}
     buffer = io.BytesIO()
     torch.save((kept, functions, reason), buffer)
     return buffer.getvalue()
 
 
-@dataclass(frozen=True)
-class _Named:
-    """A constant of torch that pickle does not take: a layout or a memory format."""
-
-    name: str
-
-
-Packed = tuple[tuple[Any, ...], dict[str, Any], str]
-
-
-def packed(call: OverloadCall) -> Packed:
-    """A call as it can be saved, beside the name of its operator."""
-
-    def leaf(value: Any) -> Any:
-        constant = isinstance(value, torch.layout | torch.memory_format)
-        return _Named(str(value).removeprefix("torch.")) if constant else value
-
-    return *pytree.tree_map(leaf, (call.args, call.kwargs)), call.source
-
-
-def unpacked(name: str, call: Packed) -> OverloadCall:
-    def leaf(value: Any) -> Any:
-        return getattr(torch, value.name) if isinstance(value, _Named) else value
-
-    args, kwargs = pytree.tree_map(leaf, call[:2])
-    op = overload(name)
-    return OverloadCall(op, args, kwargs, call[2])
-
-
-def _chosen(calls: list[OverloadCall]) -> list[OverloadCall]:
-    """A few telling calls: of those that experiments can judge, where there are such."""
+def _chosen(calls: list[Call]) -> list[Call]:
+    """A few diverse calls: of those that experiments can judge, where there are such."""
     without = [c for c in calls if not c.tensors]
     if len(without) == len(calls):
         return without[:_KEPT]
     fitting = [c for c in calls if c.tensors and all(map(_fits, c.tensors))]
     larger = [c for c in fitting if any(t.numel() > 1 for t in c.tensors)]
     some = larger or fitting
-    return most_telling(some, _KEPT) if some else [c for c in calls if c.tensors][:1]
+    return most_diverse(some, _KEPT) if some else [c for c in calls if c.tensors][:1]
 
 
 def _fits(tensor: Tensor) -> bool:

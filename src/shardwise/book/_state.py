@@ -8,7 +8,7 @@ import torch
 
 from ..errors import UsageError
 from ..rules import Entry
-from ._reach import Reached, packed, unpacked
+from ._reach import Reached
 
 
 class State:
@@ -29,15 +29,10 @@ class State:
         path = self.folder / "calls.pt"
         if not path.exists():
             return None
-        calls, functions, unreached = torch.load(path, weights_only=False)
-        found = Reached({}, functions, unreached)
-        for name, kept in calls.items():
-            found.calls[name] = [unpacked(name, call) for call in kept]
-        return found
+        return Reached(*torch.load(path, weights_only=False))
 
     def keep_reached(self, reached: Reached) -> None:
-        calls = {n: [packed(c) for c in found] for n, found in reached.calls.items()}
-        torch.save((calls, reached.functions, reached.unreached), self.folder / "calls.pt.new")
+        torch.save((reached.calls, reached.functions, reached.unreached), self.folder / "calls.pt.new")
         (self.folder / "calls.pt.new").replace(self.folder / "calls.pt")
 
     def has(self, name: str) -> bool:

@@ -3,23 +3,21 @@
 from ._argument_kinds import OF_RESULTS, STORAGE, UNIMPORTANT
 from ._arguments import (
     Shape,
-    call_text,
     flat_outputs,
     is_tensor,
+    leaves,
     must_run,
-    named_arguments,
-    on_meta,
-    output_shapes,
+    with_leaves,
 )
 from ._call import Call
-from ._dispatch import Dispatched, dispatched, reaches_dispatch, recorded
-from ._diverse import OverloadCall, most_telling, overload_calls, telling_calls, with_negative_dims
+from ._dispatch import Dispatched, dispatched, reached, reaches_dispatch
+from ._diverse import diverse_calls, most_diverse, overload_calls, with_negative_dims
 from ._facts import Draw, Facts, declare, facts
-from ._names import op_name, op_source, resolve_op, short_name
-from ._overloads import overload
-from ._recorder import Recorder
-from ._samples import find_opinfos, foreach_samples, samples, telling_sample
-from ._sizes import Resizer, Sized, example_sizes, size_leaves
+from ._names import op_name, op_source, overload, packet_name, registered, resolve_op, short_name
+from ._parameters import parameters
+from ._samples import best_sample, find_opinfos, foreach_samples, samples
+from ._sizes import Resizer, resized
+from ._small import small_calls
 from ._torch import foreach_opinfos, is_composite, opinfos
 
 __all__ = [
@@ -30,15 +28,12 @@ __all__ = [
     "Dispatched",
     "Draw",
     "Facts",
-    "OverloadCall",
-    "Recorder",
     "Resizer",
     "Shape",
-    "Sized",
-    "call_text",
+    "best_sample",
     "declare",
     "dispatched",
-    "example_sizes",
+    "diverse_calls",
     "facts",
     "find_opinfos",
     "flat_outputs",
@@ -46,23 +41,24 @@ __all__ = [
     "foreach_samples",
     "is_composite",
     "is_tensor",
-    "most_telling",
+    "leaves",
+    "most_diverse",
     "must_run",
-    "named_arguments",
-    "on_meta",
     "op_name",
     "op_source",
     "opinfos",
-    "output_shapes",
     "overload",
     "overload_calls",
+    "packet_name",
+    "parameters",
+    "reached",
     "reaches_dispatch",
-    "recorded",
+    "registered",
+    "resized",
     "resolve_op",
     "samples",
     "short_name",
-    "size_leaves",
-    "telling_calls",
-    "telling_sample",
+    "small_calls",
+    "with_leaves",
     "with_negative_dims",
 ]

@@ -1,8 +1,8 @@
-"""The arguments of a call: by name, as text, on meta tensors."""
+"""The values that a call is given: tensors and their stand-ins, lists of them, as text, on meta, hashed and pickled."""
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,8 +14,49 @@ Shape = tuple[int, ...]
 
 
 def is_tensor(value: Any) -> bool:
-    """Tensors, and stand-ins that have a shape and a dtype."""
-    return isinstance(value, Tensor) or (hasattr(value, "shape") and hasattr(value, "dtype"))
+    """Tensors, and stand-ins that have a shape and a dtype of torch."""
+    if isinstance(value, Tensor):
+        return True
+    return isinstance(getattr(value, "dtype", None), torch.dtype) and hasattr(value, "shape")
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """A value's parts one by one, those of lists, tuples and dicts in their order; a tensor is one part."""
+    if is_tensor(value):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from leaves(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def with_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value with each of its parts changed, in order."""
+    if not is_tensor(value):
+        if isinstance(value, list | tuple):
+            changed = [with_leaves(item, change) for item in value]
+            return changed if isinstance(value, list) else tuple(changed)
+        if isinstance(value, dict):
+            return {key: with_leaves(item, change) for key, item in value.items()}
+    return change(value)
+
+
+def with_tensors(value: Any, rest: Iterator[Any]) -> Any:
+    """The value with the next of the rest in the place of each of its tensors."""
+    return with_leaves(value, lambda leaf: next(rest) if is_tensor(leaf) else leaf)
+
+
+def flat_outputs(result: Any) -> list[Any]:
+    """What a call returns, one by one: tensors in lists and tuples in their order."""
+    if type(result) is Tensor:
+        return [result]
+    if isinstance(result, tuple | list):
+        return [leaf for part in result for leaf in flat_outputs(part)]
+    return [result]
 
 
 def argument_text(value: Any) -> str:
@@ -27,80 +68,69 @@ def argument_text(value: Any) -> str:
     return repr(value)
 
 
-def call_text(args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
-    """What a call is given, as text: `(float32[4, 6], dim=1)`."""
-    given = [*map(argument_text, args), *(f"{name}={argument_text(v)}" for name, v in kwargs.items())]
-    return f"({', '.join(given)})"
+def on_meta(value: Any) -> Any:
+    """Tensors as meta tensors, alone or in lists, and the device to match; other values as they are."""
+    return with_leaves(value, _leaf_on_meta)
 
 
-def named_arguments(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The call's arguments by name, defaults filled in."""
-    schema = getattr(op, "_schema", None)
-    if schema is None:
-        try:
-            bound = inspect.signature(op).bind(*args, **kwargs)
-            bound.apply_defaults()
-            return dict(bound.arguments)
-        except (TypeError, ValueError):
-            return {**{f"arg{i}": value for i, value in enumerate(args)}, **kwargs}
-    names = [a.name for a in schema.arguments if not a.kwarg_only]
-    if len(args) > len(names):
-        raise UsageError(f"{op} takes {len(names)} positional arguments, but {len(args)} were given")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    values = {}
-    for argument in schema.arguments:
-        if argument.is_out:
-            continue
-        if argument.name in given:
-            values[argument.name] = given[argument.name]
-        elif argument.has_default_value():
-            values[argument.name] = argument.default_value
-        else:
-            raise UsageError(f"{op} was given no {argument.name!r}")
-    return values
+def _leaf_on_meta(leaf: Any) -> Any:
+    if isinstance(leaf, torch.device):
+        return torch.device("meta")
+    return torch.empty(tuple(leaf.shape), dtype=leaf.dtype, device="meta") if is_tensor(leaf) else leaf
 
 
-def output_shapes(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Shape | None]:
-    """Shapes of the call's outputs, from a run on meta tensors; where the operator has no such kernel, on copies."""
-    wants_out = isinstance(op, torch._ops.OpOverload)
-    given = {k: v for k, v in kwargs.items() if k != "out" or wants_out}
-    with must_run(str(op), args, kwargs):
-        try:
-            result = op(*map(on_meta, args), **{k: on_meta(v) for k, v in given.items()})
-        except NotImplementedError:
-            result = op(*map(_copied, args), **{k: _copied(v) for k, v in given.items()})
-    return [tuple(o.shape) if isinstance(o, Tensor) else None for o in flat_outputs(result)]
+def copied(value: Any) -> Any:
+    """Dense tensors as copies of them, alone or in lists; other values as they are."""
+    return with_leaves(value, _copied_leaf)
+
+
+def _copied_leaf(leaf: Any) -> Any:
+    dense = isinstance(leaf, Tensor) and leaf.layout == torch.strided
+    return leaf.detach().clone() if dense else leaf
+
+
+def hashable(value: Any) -> Any:
+    """A value that is equal for arguments that are: tensors by shape and dtype, stand-ins by their own equality, and
+    True, 1 and 1.0 told apart."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape), value.dtype
+    if isinstance(value, list | tuple) and not is_tensor(value):
+        return tuple(map(hashable, value))
+    if isinstance(value, dict):
+        return tuple((key, hashable(item)) for key, item in value.items())
+    if isinstance(value, bool | int):
+        return type(value), value
+    if isinstance(value, float | complex):
+        return type(value), repr(value)  # a NaN differs from itself
+    return repr(value) if type(value).__hash__ is None else value
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """A constant of torch that pickle does not take: a layout or a memory format."""
+
+    name: str
+
+
+def packed(value: Any) -> Any:
+    """The value as pickle takes it."""
+
+    def leaf(part: Any) -> Any:
+        is_constant = isinstance(part, torch.layout | torch.memory_format)
+        return _Constant(str(part).removeprefix("torch.")) if is_constant else part
+
+    return with_leaves(value, leaf)
+
+
+def unpacked(value: Any) -> Any:
+    """What `packed` was given."""
+    return with_leaves(value, lambda part: getattr(torch, part.name) if isinstance(part, _Constant) else part)
 
 
 @contextmanager
-def must_run(name: str, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
+def must_run(text: str) -> Iterator[None]:
     """Tell in one sentence that a call of an operator does not run."""
     try:
         yield
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise UsageError(f"{name}{call_text(args, kwargs)} does not run: {first_line(error)}") from error
-
-
-def on_meta(value: Any) -> Any:
-    """Tensors as meta tensors, alone or in lists, and the device to match; other values as they are."""
-    if isinstance(value, torch.device):
-        return torch.device("meta")
-    if is_tensor(value):
-        return torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
-    return [on_meta(v) for v in value] if isinstance(value, list | tuple) else value
-
-
-def _copied(value: Any) -> Any:
-    """Tensors as copies of them, alone or in lists; other values as they are."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    return [_copied(v) for v in value] if isinstance(value, list | tuple) else value
-
-
-def flat_outputs(result: Any) -> list[Any]:
-    """What a call returns, one by one: tensors in lists and tuples in their order."""
-    if type(result) is Tensor:
-        return [result]
-    if isinstance(result, tuple | list):
-        return [leaf for part in result for leaf in flat_outputs(part)]
-    return [result]
+        raise UsageError(f"{text} does not run: {first_line(error)}") from error

@@ -1,7 +1,7 @@
 """Calls to audit: what torch's OpInfo samples send to dispatch, forward and backward.
 
 DTensor sees overloads, so the samples are run once, every overload call on the way is remembered with its
-arguments, and for each overload a few telling calls are kept: those that show most that the others do not
+arguments, and for each overload a few diverse calls are kept: those that show most that the others do not
 (ranks, dtypes, values of the other arguments).
 """
 
@@ -10,47 +10,30 @@ import math
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import UsageError
-from ._arguments import call_text
+from ._arguments import copied, with_leaves
+from ._call import Call
 from ._facts import facts
 from ._names import TORCH_NAMESPACES
+from ._recorder import Recorder
 from ._samples import samples
 from ._torch import opinfos, registered_names
 
 # Samples of one OpInfo that are run, and elements in a tensor beyond which a call is left out.
 _SAMPLES = 60
 _ELEMENTS = 20_000
-_TELLING_NUMBERS = (0, 1, 2, 3, -1, -2)
+_SPECIAL_NUMBERS = (0, 1, 2, 3, -1, -2)
 
 
-@dataclass(frozen=True, eq=False)
-class OverloadCall:
-    """A call of an overload with example tensors, and the OpInfo whose sample it came from."""
-
-    op: torch._ops.OpOverload
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    source: str
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [t for t in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(t, Tensor)]
-
-    def __str__(self) -> str:
-        return f"{self.op}{call_text(self.args, self.kwargs)}"
-
-
-def telling_calls(
+def diverse_calls(
     pattern: str = "*", limit: int = 4, progress: Callable[[int, int], None] | None = None
-) -> dict[torch._ops.OpOverload, list[OverloadCall]]:
+) -> dict[torch._ops.OpOverload, list[Call]]:
     """Up to `limit` calls of every overload that matches, or that an OpInfo reaches whose name matches.
 
     An overload matches by `aten.mm.default`, `aten.mm` or `mm`; `progress` is told how many OpInfos are done.
@@ -60,7 +43,7 @@ def telling_calls(
     if by_name and not _names_an_overload(pattern):
         raise UsageError(f"no operator matches {pattern!r}: use an OpInfo or overload name, as in aten.mm*")
     infos = infos or [i for i in opinfos() if _may_reach(pattern, i)] or list(opinfos())
-    found: dict[torch._ops.OpOverload, list[OverloadCall]] = defaultdict(list)
+    found: dict[torch._ops.OpOverload, list[Call]] = defaultdict(list)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # samples try what is deprecated, too
         for done, info in enumerate(infos):
@@ -69,7 +52,7 @@ def telling_calls(
                     found[call.op].append(call)
             if progress is not None:
                 progress(done + 1, len(infos))
-    return {op: most_telling(calls, limit) for op, calls in sorted(found.items(), key=lambda f: str(f[0]))}
+    return {op: most_diverse(calls, limit) for op, calls in sorted(found.items(), key=lambda f: str(f[0]))}
 
 
 def overload_names(op: torch._ops.OpOverload) -> tuple[str, ...]:
@@ -77,7 +60,7 @@ def overload_names(op: torch._ops.OpOverload) -> tuple[str, ...]:
     return (str(op), packet, packet.split(".", 1)[1])
 
 
-def calls_of(info: Any) -> Iterator[OverloadCall]:
+def calls_of(info: Any) -> Iterator[Call]:
     """The overload calls of an OpInfo's samples, those of the backward included. What an operator refuses to
     run is left out: that is no finding about DTensor."""
     try:
@@ -85,53 +68,49 @@ def calls_of(info: Any) -> Iterator[OverloadCall]:
     except Exception:
         return  # a few OpInfos need libraries or devices that are not here
     seen: set[str] = set()
-    for (function, args, kwargs), _ in chosen:
-        for call in overload_calls(function, args, kwargs, info.formatted_name):
+    for sample, _ in chosen:
+        for call in overload_calls(sample):
             text = str(call)
             if text not in seen and _fits(call):
                 seen.add(text)
                 yield call
 
 
-def overload_calls(
-    function: Callable[..., Any],
-    args: list[Any],
-    kwargs: dict[str, Any],
-    source: str = "",
-    backward: bool = True,
-) -> list[OverloadCall]:
-    """The overloads that a call reaches, and those its backward reaches; without `backward`, those that it reaches
-    when no gradient is asked for."""
-    recorder = _Recorder(source)
-    args, kwargs = pytree.tree_map(_leaf if backward else _copy, (args, kwargs))
+def overload_calls(call: Call, backward: bool = True) -> list[Call]:
+    """The overloads of torch that a call reaches, and those its backward reaches; without `backward`, those that it
+    reaches when no gradient is asked for. A call that raises has reached those before."""
+    recorder = Recorder(copies=True)
+    args, kwargs = (
+        with_leaves(given, _trained) if backward else copied(given) for given in (call.args, call.kwargs)
+    )
     try:
         with recorder, torch.set_grad_enabled(backward):
-            result = function(*args, **kwargs)
+            result = call.op(*args, **kwargs)
             outputs = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor) and t.requires_grad]
             if outputs:
                 torch.autograd.backward(outputs, [torch.ones_like(o) * 0.5 for o in outputs])
     except Exception:
         pass  # samples may be made to raise, and some operators have no derivative
-    return recorder.calls
+    return [inner for inner in recorder.calls if facts(inner.op).builtin]
 
 
-def most_telling(calls: Iterable[OverloadCall], limit: int) -> list[OverloadCall]:
+def most_diverse(calls: Iterable[Call], limit: int) -> list[Call]:
     """A small set of calls that shows what all of them show."""
     waiting = [(call, features(call)) for call in calls]
-    chosen: list[OverloadCall] = []
+    chosen: list[Call] = []
     seen: set[Any] = set()
     while waiting and len(chosen) < limit:
         new = [(call, shown) for call, shown in waiting if shown - seen] or waiting[: not chosen]
         if not new:
             break
-        best = max(new, key=lambda item: (_telling(item[0]), sum(map(_weight, item[1] - seen))))
+        best = max(new, key=lambda item: (_shardability(item[0]), sum(map(_weight, item[1] - seen))))
         chosen.append(best[0])
         seen |= best[1]
         waiting.remove(best)
     return chosen
 
 
-def with_negative_dims(calls: list[OverloadCall]) -> list[OverloadCall]:
+def with_negative_dims(calls: list[Call]) -> list[Call]:
     """The calls of an overload, and one more if none of them counts a dim from the end: the first that names dims, with
     the same dims counted so. Rules that forget this are common."""
     named = [(call, dims) for call in calls if (dims := _dims(call))]
@@ -139,17 +118,16 @@ def with_negative_dims(calls: list[OverloadCall]) -> list[OverloadCall]:
         return calls
     call, dims = named[0]
     ndim = call.tensors[0].ndim
-    turned = {i: [d - ndim for d in v] if isinstance(v, list) else v - ndim for i, v in dims.items()}
-    args = tuple(turned.get(i, value) for i, value in enumerate(call.args))
-    return [*calls, OverloadCall(call.op, args, call.kwargs, call.source)]
+    turned = {name: [d - ndim for d in v] if isinstance(v, list) else v - ndim for name, v in dims.items()}
+    return [*calls, call.with_arguments(**turned)]
 
 
-def _dims(call: OverloadCall) -> dict[int, Any]:
-    """The positional arguments of a call that name dims, by place."""
-    names, known = [a.name for a in call.op._schema.arguments], facts(call.op)
+def _dims(call: Call) -> dict[str, Any]:
+    """The arguments of a call that name dims."""
+    known = facts(call.op)
     return {
-        i: value
-        for i, (name, value) in enumerate(zip(names, call.args, strict=False))
+        name: value
+        for name, value in call.given.items()
         if name in known.dims and _listed(value) and all(type(d) is int for d in _listed(value))
     }
 
@@ -158,7 +136,7 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def features(call: OverloadCall) -> set[Any]:
+def features(call: Call) -> set[Any]:
     """What a call shows: the rank and dtype of each tensor, the kind of every other argument."""
     leaves = pytree.tree_flatten_with_path((list(call.args), call.kwargs))[0]
     tensors = [leaf for _, leaf in leaves if isinstance(leaf, Tensor)]
@@ -168,8 +146,8 @@ def features(call: OverloadCall) -> set[Any]:
         if isinstance(leaf, Tensor):
             shown.add((place, leaf.dtype))
         elif isinstance(leaf, int | float) and not isinstance(leaf, bool):
-            telling = leaf in _TELLING_NUMBERS or math.isinf(leaf) or math.isnan(leaf)
-            shown.add((place, repr(leaf) if telling else type(leaf).__name__))
+            special = leaf in _SPECIAL_NUMBERS or math.isinf(leaf) or math.isnan(leaf)
+            shown.add((place, repr(leaf) if special else type(leaf).__name__))
         else:
             shown.add((place, repr(leaf)))
     return shown
@@ -180,29 +158,13 @@ def _weight(feature: tuple[str, Any]) -> int:
     return 3 if feature[1] in ("inf", "-inf") else 1
 
 
-def _telling(call: OverloadCall) -> tuple[bool, bool]:
-    """A call with something to shard in every tensor, and more than one dim, tells more than others."""
+def _shardability(call: Call) -> tuple[bool, bool]:
+    """A call with something to shard in every tensor, and more than one dim, shows more than others."""
     shapes = [t.shape for t in call.tensors]
     return all(math.prod(s) > 1 and min(s) > 1 for s in shapes), max(len(s) for s in shapes) > 1
 
 
-class _Recorder(TorchDispatchMode):
-    """Remembers every overload call with copies of its tensors, which later calls may overwrite."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self.source = source
-        self.calls: list[OverloadCall] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if facts(func).builtin:
-            copied_args, copied_kwargs = pytree.tree_map(_copy, (tuple(args), kwargs))
-            self.calls.append(OverloadCall(func, copied_args, copied_kwargs, self.source))
-        return func(*args, **kwargs)
-
-
-def _fits(call: OverloadCall) -> bool:
+def _fits(call: Call) -> bool:
     """Calls that something can be said about: dense tensors of moderate size with something in them."""
     tensors = call.tensors
     return (
@@ -218,17 +180,11 @@ def _fits(call: OverloadCall) -> bool:
     )
 
 
-def _leaf(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.layout == torch.strided:
-        needs = value.is_floating_point() or value.is_complex()
-        return value.detach().clone().requires_grad_(needs)
-    return value
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.layout == torch.strided:
-        return value.detach().clone()
-    return value
+def _trained(leaf: Any) -> Any:
+    """A tensor as a copy with which backward can start."""
+    if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
+        return leaf.detach().clone().requires_grad_(leaf.is_floating_point() or leaf.is_complex())
+    return leaf
 
 
 def _matches(pattern: str, names: Iterable[str]) -> bool:

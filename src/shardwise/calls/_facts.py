@@ -19,7 +19,6 @@ from . import _argument_kinds as kinds
 from ._fact_table import TABLE
 from ._guards import Guard
 from ._names import TORCH_NAMESPACES, op_name, operator
-from ._overloads import overload
 
 # What limits a kernel, where that does not follow from how its tensors lie in memory.
 Kernel = Literal["matmul", "attention", "attention_backward", "reduction"]
@@ -147,10 +146,7 @@ def declare(*ops: str | Callable[..., Any], **known: Any) -> None:
 def facts(op: Callable[..., Any]) -> Facts:
     """What is known about an operator; of a function that is none, nothing."""
     op = operator(op)
-    if isinstance(op, OpOverload):
-        return _facts_of(op)
-    schema = getattr(op, "_schema", None)  # that of an operator with something around it
-    return Facts() if schema is None else _facts_of(overload(".".join(_names(schema))))
+    return _facts_of(op) if isinstance(op, OpOverload) else Facts()
 
 
 @functools.cache

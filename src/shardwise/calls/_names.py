@@ -11,9 +11,12 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from torch._ops import OpOverload, OpOverloadPacket
 
 from ..errors import UsageError
-from ._overloads import operators
+
+# Operators that are registered when a module is first imported: torch's, and ours.
+_REGISTERED_LATE = {"torch_nn": "torch.nn.modules.linear_cross_entropy", "shardwise": "shardwise.graph"}
 
 # Where torch itself keeps operators: the last are those that `torch.nn` is written with.
 TORCH_NAMESPACES = ("aten", "prims", "torch_nn")
@@ -26,10 +29,16 @@ def operator(op: Callable[..., Any]) -> Callable[..., Any]:
 
 def op_name(op: Callable[..., Any]) -> str:
     op = operator(op)
-    if isinstance(op, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(op, OpOverload | OpOverloadPacket):
         return str(op)
     name = getattr(op, "__name__", None) or type(op).__name__
     return _names_of_functions().get(id(op)) or name
+
+
+def packet_name(op: Callable[..., Any]) -> str:
+    """`aten.embedding`: the operator's name without its overload."""
+    schema = getattr(op, "_schema", None)
+    return op_name(op) if schema is None else schema.name.replace("::", ".")
 
 
 @functools.cache
@@ -58,10 +67,12 @@ def op_source(name: str) -> str:
 
 def resolve_op(name: str) -> Callable[..., Any]:
     """The operator that `name` names; a `UsageError` suggests what may have been meant."""
+    if not isinstance(name, str):
+        raise UsageError(f"unknown op {name!r}: use a name such as torch.mm or aten.mm.default")
     if "::" in name:
         return _registered(name.replace("::", "."), name)
     first = name.split(".")[0]
-    if first != "torch" and hasattr(torch.ops, first) and name.count("."):
+    if first != "torch" and not hasattr(torch, first) and name.count("."):
         return _registered(name, name)
     dotted = name if first == "torch" else f"torch.{name}"
     found: Any = torch
@@ -74,14 +85,45 @@ def resolve_op(name: str) -> Callable[..., Any]:
     return found
 
 
+def overload(name: str) -> OpOverload:
+    """The registered overload `aten.mm.default`; that is also what `aten.mm` means."""
+    found = registered(name)
+    if isinstance(found, OpOverloadPacket):
+        found = getattr(found, "default", None)
+    if not isinstance(found, OpOverload):
+        raise UsageError(
+            f"no operator is registered as {name!r} in this process: import the module that registers it"
+        )
+    return found
+
+
 def _registered(dotted: str, name: str) -> Callable[..., Any]:
-    namespace, packet, *overload = dotted.split(".")
-    try:
-        found = getattr(operators(namespace), packet)
-        return getattr(found, overload[0]) if overload else found
-    except AttributeError:
-        hint = _suggestion(packet, operators(namespace))
-        raise UsageError(f"unknown op {name!r}{hint}") from None
+    found = registered(dotted)
+    if found is None:
+        namespace, packet, *_ = dotted.split(".")
+        raise UsageError(f"unknown op {name!r}{_suggestion(packet, _operators(namespace))}")
+    return found
+
+
+def registered(name: str) -> Any:
+    """The packet `aten.mm` or the overload `aten.mm.default`; None if it is not registered."""
+    namespace, _, rest = name.partition(".")
+    packet, _, which = rest.partition(".")
+    found = getattr(_operators(namespace), packet, None)
+    return getattr(found, which, None) if which else found
+
+
+def registered_as(function: str) -> Any:
+    """The ATen packet that has the name of a function of torch; None for another function."""
+    path, _, name = function.rpartition(".")
+    return registered(f"aten.{name}") if path.split(".")[0] == "torch" else None
+
+
+def _operators(namespace: str) -> Any:
+    """`torch.ops.NAMESPACE` with all that is registered there."""
+    if namespace in _REGISTERED_LATE:
+        import_module(_REGISTERED_LATE[namespace])
+    return getattr(torch.ops, namespace)
 
 
 def _suggestion(part: str, parent: Any) -> str:

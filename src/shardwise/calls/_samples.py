@@ -4,17 +4,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
+from ._call import Call
 from ._names import op_name
 from ._torch import opinfos
 
-Sample = tuple[Callable[..., Any], list[Any], dict[str, Any]]
 
-
-def foreach_samples(opinfo: Any) -> Iterator[Sample]:
+def foreach_samples(opinfo: Any) -> Iterator[Call]:
     """Sample calls of an operator on lists, with lists of four small tensors."""
     torch.manual_seed(0)
     shapes = {"num_input_tensors": [4], "size": 6}
@@ -22,10 +19,10 @@ def foreach_samples(opinfo: Any) -> Iterator[Sample]:
         given = opinfo.sample_inputs("cpu", torch.float32, requires_grad=False, same_size=same_size, **shapes)
         for sample in given:
             kwargs = {k: v for k, v in sample.kwargs.items() if k != "disable_fastpath"}
-            yield opinfo.op, [sample.input, *sample.args], kwargs
+            yield Call(opinfo.op, (sample.input, *sample.args), kwargs)
 
 
-def samples(opinfo: Any, dtype: torch.dtype | None = None) -> Iterator[Sample]:
+def samples(opinfo: Any, dtype: torch.dtype | None = None) -> Iterator[Call]:
     """Every sample call of an OpInfo on the CPU, with dense tensors."""
     dtypes = opinfo.supported_dtypes("cpu")
     order = (torch.float32, torch.float64, torch.complex64, torch.int64, torch.bool)
@@ -34,7 +31,7 @@ def samples(opinfo: Any, dtype: torch.dtype | None = None) -> Iterator[Sample]:
         return
     torch.manual_seed(0)
     for sample in opinfo.sample_inputs("cpu", chosen, requires_grad=False):
-        yield opinfo.op, [sample.input, *sample.args], dict(sample.kwargs)
+        yield Call(opinfo.op, (sample.input, *sample.args), sample.kwargs)
 
 
 def find_opinfos(op: Callable[..., Any]) -> list[Any]:
@@ -47,15 +44,14 @@ def find_opinfos(op: Callable[..., Any]) -> list[Any]:
     return [info for info in opinfos() if info.name in names or info.aten_name in names]
 
 
-def telling_sample(op: Callable[..., Any]) -> Sample:
+def best_sample(op: Callable[..., Any]) -> Call:
     """The sample that shows most of an operator: most dims, no size-1 dims, all arguments given."""
     calls = [call for info in find_opinfos(op) for call in samples(info)]
     if not calls:
         raise UsageError(f"no example calls of {op_name(op)} are known: give the shapes, as in --shape 4,6,8")
-    return max(calls, key=_telling)
+    return max(calls, key=_coverage)
 
 
-def _telling(call: Sample) -> tuple[bool, int, int]:
-    tensors = [t for t in pytree.tree_leaves(call[1:]) if isinstance(t, Tensor)]
-    sizes = [size for t in tensors for size in t.shape]
-    return (bool(sizes) and min(sizes) > 1, min(len(sizes), 8), len(tensors))
+def _coverage(call: Call) -> tuple[bool, int, int]:
+    sizes = [size for t in call.tensors for size in t.shape]
+    return (bool(sizes) and min(sizes) > 1, min(len(sizes), 8), len(call.tensors))

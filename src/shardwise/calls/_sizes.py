@@ -5,15 +5,14 @@ a matmul). A size that the operator will not accept stays as it was. Arguments t
 `layer_norm`, `select_backward`) follow the dims they name.
 """
 
-import functools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-from ._arguments import Shape
+import torch
+
+from ._arguments import with_leaves
 from ._call import Call
-from ._facts import facts
 
 # Sizes that give even, uneven and empty pieces, by number of ranks, for the classes from small to large; even pieces
 # also of one element each (`squeeze` drops such a dim) and of odd sizes (windows of two fit even ones).
@@ -38,40 +37,38 @@ SIZES: dict[tuple[int, str], tuple[int, ...]] = {
 LARGEST = 20_000
 
 
-@dataclass(frozen=True)
-class Sized:
-    """A call whose inputs have these shapes; its size arguments already fit them."""
-
-    call: Call
-    shapes: tuple[Shape, ...]
-
-
-def example_sizes(call: Call) -> Sized:
-    return Sized(call, tuple(tuple(t.shape) for t in call.tensors))
-
-
-@functools.lru_cache(maxsize=256)
-def size_leaves(call: Call) -> list[tuple[int, str, int]]:
-    """(leaf, argument, value) of every integer argument that names a size."""
-    named, known = list(call.named_leaves()), facts(call.op)
-    several = Counter(name for _, name, _ in named)
-    return [
-        (leaf, name, value)
-        for leaf, name, value in named
-        if type(value) is int and known.is_size(name, several[name])
+def resized(
+    call: Call,
+    sizes: Mapping[int, int],
+    numbers: Mapping[int, int] | None = None,
+    names: Collection[str] | None = None,
+) -> Call:
+    """The call on meta tensors with other sizes; dims of one size change alike. `numbers` says what becomes of integers
+    among the arguments, of those in `names` or of all; those it does not list stay as they are."""
+    tensors = [
+        torch.empty([sizes.get(size, size) for size in t.shape], dtype=t.dtype, device="meta")
+        for t in call.tensors
     ]
+    if numbers:
+
+        def changed(leaf: Any) -> Any:
+            return numbers.get(leaf, leaf) if type(leaf) is int else leaf
+
+        chosen = call.given if names is None else names
+        call = call.with_arguments(**{name: with_leaves(call.given[name], changed) for name in chosen})
+    return call.with_tensors(tensors)
 
 
 class Resizer:
-    """Finds which sizes a call accepts, by running it; `runs` says whether a sized call does."""
+    """Finds which sizes a call accepts, by running it; `runs` says whether the call at other sizes does."""
 
-    def __init__(self, call: Call, runs: Callable[[Sized], bool]) -> None:
-        self.example = example_sizes(call)
+    def __init__(self, call: Call, runs: Callable[[Call], bool]) -> None:
+        self.call = call
         self.runs = runs
-        self.classes = sorted({s for shape in self.example.shapes for s in shape if s > 1})
-        self._accepted: dict[tuple[tuple[int, int], ...], Sized | None] = {}
+        self.classes = sorted({size for shape in call.shapes for size in shape if size > 1})
+        self._accepted: dict[tuple[tuple[int, int], ...], Call | None] = {}
 
-    def sizings(self, ranks: int, case: str) -> Iterator[Sized]:
+    def sizings(self, ranks: int, case: str) -> Iterator[Call]:
         """The call at sizes that make shards of this case: at one sizing where all classes can change
         together, else at one sizing per class."""
         wanted = SIZES[ranks, case]
@@ -97,24 +94,25 @@ class Resizer:
     def _first_accepted(self, size_class: int, wanted: Sequence[int]) -> int | None:
         return next((s for s in wanted if self.resized({size_class: s}) is not None), None)
 
-    def resized(self, mapping: dict[int, int]) -> Sized | None:
-        """The call with sizes changed by `mapping`, or None where the operator will not run so."""
-        key = tuple(sorted(mapping.items()))
+    def resized(self, sizes: Mapping[int, int]) -> Call | None:
+        """The call with sizes changed, or None where the operator will not run so. Arguments that name sizes are first
+        left as they are."""
+        key = tuple(sorted(sizes.items()))
         if key not in self._accepted:
-            candidates = (self._apply(mapping, args) for args in (False, True))
-            small = (s for s in candidates if max(map(math.prod, s.shapes), default=1) <= LARGEST)
+            names = self.call.size_arguments
+            numbers = [{}, _with_products(self.call, sizes)] if names else [{}]
+            candidates = (resized(self.call, sizes, n, names) for n in numbers)
+            small = (c for c in candidates if max(map(math.prod, c.shapes), default=1) <= LARGEST)
             self._accepted[key] = next((sized for sized in small if self.runs(sized)), None)
         return self._accepted[key]
 
-    def _apply(self, mapping: dict[int, int], with_arguments: bool) -> Sized:
-        call, shapes = self.example.call, self.example.shapes
-        new_shapes = tuple(tuple(mapping.get(s, s) for s in shape) for shape in shapes)
-        if not with_arguments:
-            return Sized(call, new_shapes)
-        products = dict(mapping)
-        for old, new in zip(shapes, new_shapes, strict=True):
-            for start in range(len(old)):
-                for stop in range(start + 2, len(old) + 1):
-                    products.setdefault(math.prod(old[start:stop]), math.prod(new[start:stop]))
-        changes = {leaf: products.get(value, value) for leaf, _, value in size_leaves(call)}
-        return Sized(call.with_leaves(changes), new_shapes)
+
+def _with_products(call: Call, sizes: Mapping[int, int]) -> dict[int, int]:
+    """What becomes of numbers that are sizes, or the sizes of neighbouring dims multiplied."""
+    numbers = dict(sizes)
+    for old in call.shapes:
+        new = [sizes.get(size, size) for size in old]
+        for start in range(len(old)):
+            for stop in range(start + 2, len(old) + 1):
+                numbers.setdefault(math.prod(old[start:stop]), math.prod(new[start:stop]))
+    return numbers

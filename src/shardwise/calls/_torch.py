@@ -8,6 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+
+
+def share_memory(first: Tensor, second: Tensor) -> bool:
+    """True for tensors in one storage, those on meta too, which have no memory that could be compared."""
+    return torch._C._is_alias_of(first, second)
 
 
 def is_composite(op: torch._ops.OpOverload) -> bool:

@@ -36,15 +36,15 @@ def called(
     """The call that the options describe; an OpInfo sample where they give no shapes."""
     import torch
 
-    from ..calls import telling_sample
+    from ..calls import best_sample
 
     torch.set_num_threads(1)
     function = operator_of(op)
     kwargs = dict(_keyword(text) for text in kw or ())
     positional = [value_of(text) for text in args or ()]
     if not shapes and not positional:
-        function, sample, sample_kwargs = telling_sample(function)
-        return function, sample, {**sample_kwargs, **kwargs}
+        sample = best_sample(function)
+        return sample.op, list(sample.args), {**sample.kwargs, **kwargs}
     return function, [*(_tensors(text) for text in shapes or ()), *positional], kwargs
 
 

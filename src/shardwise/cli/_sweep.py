@@ -63,9 +63,7 @@ def sweep_op(
         if strategy is not None and rules:
             from ..emission import emit_strategy, emit_tests
 
-            calls = [
-                (j.call.op, *j.call.arguments(j.call.tensors)) for s in found if s.rule for j in s.judged
-            ]
+            calls = [j.call for s in found if s.rule for j in s.judged]
             try:
                 texts["strategy"] = emit_strategy(rules, calls)
                 if tests is not None:

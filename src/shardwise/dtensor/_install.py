@@ -11,7 +11,7 @@ from typing import Any, Literal
 from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor, Replicate
 
-from ..calls import facts, overload
+from ..calls import Call, facts, overload
 from ..errors import UsageError
 from ..placements import Row, is_shard
 from ..rules import Book, book, book_rows
@@ -37,11 +37,12 @@ class BookRule:
         return self.rows_by_shape(args, kwargs, None)
 
     def rows_by_shape(self, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Any) -> list[Row]:
-        found = book_rows(str(self.op), args, dict(kwargs), outputs) or []
+        call = Call(self.op, tuple(args), kwargs, outputs)
+        found = book_rows(call) or []
         if outputs is not None and not found:
             # The row that every call has: with no other, only this says how many outputs there are.
-            inputs = sum(count_tensors(value) for value in (*args, *kwargs.values()))
-            return [Row((Replicate(),) * inputs, tuple(None if s is None else Replicate() for s in outputs))]
+            made = tuple(None if shape is None else Replicate() for shape in call.outputs)
+            return [Row((Replicate(),) * count_tensors((*args, *kwargs.values())), made)]
         if any(argument.is_out for argument in self.op._schema.arguments):
             return [_with_outs(row) for row in found]
         if self.op in DTensor._op_dispatcher.sharding_propagator.op_to_shape_and_stride_idx:

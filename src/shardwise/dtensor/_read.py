@@ -20,6 +20,7 @@ from torch.distributed.tensor._op_schema import OpSchema
 from torch.distributed.tensor.placement_types import Placement, Replicate
 from torch.utils import _pytree as pytree
 
+from ..calls import Call, leaves, with_leaves
 from ..errors import first_line
 from ..placements import Row, is_partial, is_replicate, partials_of, shard
 
@@ -90,38 +91,26 @@ def read(
     >>> [str(row) for row in read(torch.ops.aten.t.default, [torch.rand(4, 6)])][:2]
     ['S(0) -> S(1)', 'S(1) -> S(0)']
     """
-    return list(
-        dict.fromkeys(a.row for a in answers(op, args, kwargs or {}, ranks, also) if a.row.inputs == a.asked)
-    )
+    call = Call(op, tuple(args), kwargs or {})
+    return list(dict.fromkeys(a.row for a in answers(call, ranks, also) if a.row.inputs == a.asked))
 
 
-def answers(
-    op: torch._ops.OpOverload,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    ranks: int = 2,
-    also: Sequence[tuple[Placement, ...]] = (),
-) -> Iterator[Answer]:
-    """DTensor's answers for placements of the inputs; those that it cannot propagate are left out."""
-    tensors = [leaf for leaf in pytree.tree_leaves((list(args), kwargs)) if isinstance(leaf, Tensor)]
-    ask(op, args, kwargs, (Replicate(),) * len(tensors), ranks)
-    limit = _MANY_DECOMPOSED if registration(op) == "decomposition" else _MANY
+def answers(call: Call, ranks: int = 2, also: Sequence[tuple[Placement, ...]] = ()) -> Iterator[Answer]:
+    """DTensor's answers for placements of the inputs, among which it counts `out=` tensors; those that it cannot
+    propagate are left out."""
+    tensors = [leaf for leaf in leaves([call.args, call.kwargs]) if isinstance(leaf, Tensor)]
+    ask(call, (Replicate(),) * len(tensors), ranks)
+    limit = _MANY_DECOMPOSED if registration(call.op) == "decomposition" else _MANY
     for inputs in dict.fromkeys([*also, *placements(tensors, limit)]):
         try:
-            yield ask(op, args, kwargs, inputs, ranks)
+            yield ask(call, inputs, ranks)
         except Unanswered:
             continue
 
 
-def ask(
-    op: torch._ops.OpOverload,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    inputs: Sequence[Placement],
-    ranks: int = 2,
-) -> Answer:
+def ask(call: Call, inputs: Sequence[Placement], ranks: int = 2) -> Answer:
     """What DTensor does with a call whose tensors are placed so, on a 1-D mesh of this many ranks."""
-    mesh = _mesh(ranks)
+    mesh, op = _mesh(ranks), call.op
     waiting = iter(inputs)
 
     def spec(leaf: Any) -> Any:
@@ -130,12 +119,12 @@ def ask(
         meta = TensorMeta(leaf.shape, leaf.stride(), leaf.dtype)
         return DTensorSpec(mesh, (next(waiting),), tensor_meta=meta)
 
-    spec_args, spec_kwargs = pytree.tree_map(spec, (list(args), kwargs))
+    args, kwargs = with_leaves((call.args, dict(call.kwargs)), spec)
     propagator = _propagator()
     info = propagator.op_to_schema_info.get(op) or propagator.op_to_schema_info_for_single_dim_strategy.get(
         op
     )
-    schema = OpSchema(op, tuple(spec_args), spec_kwargs, schema_info=info)
+    schema = OpSchema(op, args, kwargs, schema_info=info)
     try:
         sharding = propagator.propagate_op_sharding_non_cached(schema)
     except Exception as error:
@@ -144,7 +133,7 @@ def ask(
     after = tuple(inputs)
     if sharding.needs_redistribute and sharding.redistribute_schema is not None:
         moved = _specs(sharding.redistribute_schema.args_schema)
-        kept = len(_specs(spec_kwargs))
+        kept = len(_specs(kwargs))
         after = (*(s.placements[0] for s in moved), *after[len(after) - kept :])
     outputs = pytree.tree_leaves(
         sharding.output_spec, is_leaf=lambda s: s is None or isinstance(s, DTensorSpec)

@@ -19,7 +19,7 @@ from torch.distributed.tensor._ops.single_dim_strategy import (
     register_single_dim_strategy,
 )
 
-from ..calls import overload
+from ..calls import is_tensor, leaves, overload, with_leaves
 from ..errors import UsageError
 from ..placements import AnyShard, Row
 from ._hooks import refresh
@@ -122,13 +122,11 @@ def schema_info(op: OpOverload) -> RuntimeSchemaInfo:
     )
 
 
-def _as_tensors(value: Any) -> Any:
-    """The same arguments with meta tensors for PyTorch's tensor metadata."""
-    if isinstance(value, TensorMeta):
-        return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device="meta")
-    if isinstance(value, list | tuple):
-        return [_as_tensors(item) for item in value]
-    return value
+def _as_tensor(leaf: Any) -> Any:
+    """A meta tensor for PyTorch's tensor metadata."""
+    if not isinstance(leaf, TensorMeta):
+        return leaf
+    return torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype, device="meta")
 
 
 def _rows_of_call(rule: RuleLike, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Any) -> list[Row]:
@@ -136,8 +134,7 @@ def _rows_of_call(rule: RuleLike, args: Sequence[Any], kwargs: Mapping[str, Any]
     if by_shape is not None and outputs is not None:
         rows = by_shape(args, kwargs, outputs)
     else:
-        given = {name: _as_tensors(a) for name, a in kwargs.items()}
-        rows = rule.rows(*(_as_tensors(a) for a in args), **given)
+        rows = rule.rows(*with_leaves(list(args), _as_tensor), **with_leaves(dict(kwargs), _as_tensor))
     return [row for row in rows if row.local is None]
 
 
@@ -151,7 +148,7 @@ def _rows_function(rule: RuleLike, op: OpOverload) -> Any:
         in_schema_order = sorted(counts, key=keyword_order.index)
         if in_schema_order == list(counts):
             return found
-        first = sum(count_tensors(value) for value in args)
+        first = count_tensors(args)
         return [_reordered(row, first, in_schema_order, counts) for row in found]
 
     return rows
@@ -168,9 +165,7 @@ def _reordered(row: Row, first: int, names: Sequence[str], counts: Mapping[str, 
 
 
 def count_tensors(value: Any) -> int:
-    if isinstance(value, TensorMeta):
-        return 1
-    return sum(count_tensors(item) for item in value) if isinstance(value, list | tuple) else 0
+    return sum(map(is_tensor, leaves(value)))
 
 
 def _strategy_function(rule: RuleLike) -> Any:

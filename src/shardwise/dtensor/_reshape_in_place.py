@@ -8,11 +8,11 @@ DTensor then takes over.
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
+from ..calls import packet_name, registered
 from ._state import bridge
 
 
@@ -32,8 +32,7 @@ def serve_no_more() -> None:
 
 def _functional(op: OpOverload) -> OpOverload | None:
     """The overload with the same arguments of the operator without the underscore."""
-    namespace, name = op._schema.name.split("::")
-    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
+    packet = registered(packet_name(op).removesuffix("_"))
     others = [getattr(packet, which) for which in packet.overloads()] if packet is not None else []
     return next((other for other in others if _arguments(other) == _arguments(op)), None)
 

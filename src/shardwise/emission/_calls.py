@@ -4,17 +4,15 @@ Tensors are drawn anew from a fixed seed where their kind is plain to see (norma
 masks, sorted rows). A call that does not run on such tensors, or whose integers are a permutation, keeps its values.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from ..calls import Call, recorded
+from ..calls import Call, leaves, reached
 
-Arguments = tuple[Sequence[Any], dict[str, Any]]
-# A call: as discovery holds it, or an operator with its arguments.
+# A call, or an operator with its arguments.
 Example = Call | tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]
 
 SEED = 0
@@ -22,39 +20,27 @@ SEED = 0
 _FITS = 62
 
 
-def overload_calls(calls: Sequence[Example]) -> dict[str, list[Arguments]]:
-    """The arguments of every overload that the calls reach, by overload."""
-    found: dict[str, list[Arguments]] = {}
-    for example in calls:
-        call = example if isinstance(example, Call) else Call.of(*example)
-        for overload, args, kwargs in recorded(call):
-            found.setdefault(str(overload), []).append(_as_dispatched(overload, args, kwargs))
+def calls_by_overload(examples: Sequence[Example]) -> dict[str, list[Call]]:
+    """Every call of an overload that the examples reach, by overload; arguments as dispatch hands them on."""
+    found: dict[str, list[Call]] = {}
+    for example in examples:
+        call = example if isinstance(example, Call) else Call(*example)
+        is_overload = isinstance(call.op, torch._ops.OpOverload)
+        for inner in [call.with_tensors(call.tensors)] if is_overload else reached(call):
+            found.setdefault(inner.name, []).append(Call.named(inner.op, inner.given))
     return found
 
 
-def _as_dispatched(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
-    """The arguments as the dispatcher hands them on: positional ones by position, trailing defaults left out."""
-    schema = overload._schema.arguments
-    positional = [a for a in schema if not a.kwarg_only]
-    given = {**dict(zip((a.name for a in positional), args, strict=False)), **kwargs}
-    last = max((i for i, a in enumerate(positional) if a.name in given), default=-1)
-    return (
-        [given.get(a.name, a.default_value) for a in positional[: last + 1]],
-        {a.name: given[a.name] for a in schema if a.kwarg_only and a.name in given},
-    )
-
-
-def call_source(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+def call_source(call: Call) -> list[str]:
     """The source of each argument, keyword arguments with their names."""
-    tensors = [t for t in pytree.tree_leaves((list(args), kwargs)) if isinstance(t, Tensor)]
-    if not any(_is_permutation(t) for t in tensors):
-        drawn = _arguments(args, kwargs, _drawn)
-        if _runs_alike(op, drawn, args, kwargs):
+    if not any(_is_permutation(t) for t in leaves([call.args, call.kwargs]) if isinstance(t, Tensor)):
+        drawn = _arguments(call.args, call.kwargs, _drawn)
+        if _runs_alike(drawn, call):
             return drawn
-    return _arguments(args, kwargs, _exact)
+    return _arguments(call.args, call.kwargs, _exact)
 
 
-def _arguments(args: Sequence[Any], kwargs: dict[str, Any], tensor: Callable[[Tensor], str]) -> list[str]:
+def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any], tensor: Callable[[Tensor], str]) -> list[str]:
     return [
         *(_value(a, tensor) for a in args),
         *(f"{name}={_value(value, tensor)}" for name, value in kwargs.items()),
@@ -138,41 +124,27 @@ def _is_permutation(tensor: Tensor) -> bool:
     return bool((tensor.sort(dim=-1).values == torch.arange(tensor.shape[-1])).all())
 
 
-def _runs_alike(
-    op: Callable[..., Any], source: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]
-) -> bool:
+def _runs_alike(source: Sequence[str], call: Call) -> bool:
     """True if the drawn call runs and its outputs have the example's shapes and are finite where those are."""
     try:
-        drawn = _outputs(op, *evaluated(source))
+        drawn = evaluated(call.op, source).run()
     except Exception:
         return False
-    expected = _outputs(op, *pytree.tree_map_only(Tensor, torch.clone, (list(args), dict(kwargs))))
-    return all(_alike(d, e) for d, e in zip(drawn, expected, strict=True))
+    return all(_alike(d, e) for d, e in zip(drawn, call.run(), strict=True))
 
 
-def _alike(drawn: Tensor | None, expected: Tensor | None) -> bool:
-    if drawn is None or expected is None:
-        return drawn is expected
+def _alike(drawn: Any, expected: Any) -> bool:
+    if not isinstance(drawn, Tensor) or not isinstance(expected, Tensor):
+        return isinstance(drawn, Tensor) is isinstance(expected, Tensor)
     return drawn.shape == expected.shape and (_finite(drawn) or not _finite(expected))
 
 
-def evaluated(source: Sequence[str]) -> Arguments:
-    """The arguments that the source of a call stands for."""
+def evaluated(op: Callable[..., Any], source: Sequence[str]) -> Call:
+    """The call that the source of its arguments stands for."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        return eval(f"call({', '.join(source)})", {"torch": torch, "call": lambda *a, **k: (a, k)})
-
-
-def _outputs(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor | None]:
-    return list(_flat(op(*args, **kwargs)))
-
-
-def _flat(result: Any) -> Iterator[Tensor | None]:
-    if isinstance(result, list | tuple):
-        for part in result:
-            yield from _flat(part)
-    else:
-        yield result if isinstance(result, Tensor) else None
+        args, kwargs = eval(f"call({', '.join(source)})", {"torch": torch, "call": lambda *a, **k: (a, k)})
+    return Call(op, args, kwargs)
 
 
 def _finite(tensor: Tensor) -> bool:

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from ..calls import Recorder, named_arguments, reaches_dispatch
+from ..calls import Call, leaves, reached, reaches_dispatch
 from ..errors import UsageError
 from ..placements import is_shard
 from ..rules import Bound, Clause, Rule, bind
-from ._calls import Arguments
 from ._signature import Signature
 
 
@@ -27,15 +26,15 @@ class KnownCalls:
 
     rule: Rule
     signature: Signature
-    calls: Sequence[Arguments] = ()
+    given: Sequence[Call] = ()
 
     @cached_property
-    def arguments(self) -> list[Arguments]:
-        return [*self.calls, *_probes(self.rule, self.signature, self.calls)]
+    def calls(self) -> list[Call]:
+        return [*self.given, *_probes(self.rule, self.signature, self.given)]
 
     @cached_property
     def bounds(self) -> list[Bound]:
-        return [bind(self.rule.function, args, kwargs, self.rule.reading) for args, kwargs in self.arguments]
+        return [bind(call, self.rule.reading) for call in self.calls]
 
     @cached_property
     def is_broadcast(self) -> bool:
@@ -45,7 +44,7 @@ class KnownCalls:
     def output_ndim(self, output: int) -> str:
         """The number of dims of an output, as an expression of clauses."""
         # The ranks that an operator takes on meta tensors may be more than it means to take: given calls decide.
-        for bounds in (self.bounds, self.bounds[: len(self.calls)]):
+        for bounds in (self.bounds, self.bounds[: len(self.given)]):
             known = [(b, shape) for b in bounds if (shape := b.scope.outputs[output]) is not None]
             for text in _expressions(self.signature, [b for b, _ in known]):
                 if known and all(_ndim(text, b) == len(shape) for b, shape in known):
@@ -60,11 +59,11 @@ class KnownCalls:
         sharded = [(i, t) for i, t in enumerate(clause.inputs) if t.kind == "S" and not t.each]
         if len(sharded) < 2:
             return False
-        for (args, kwargs), bound in zip(self.arguments, self.bounds, strict=True):
+        for call, bound in zip(self.calls, self.bounds, strict=True):
             for d, (i, term) in itertools.product(_values(clause, bound), sharded):
                 if bound.groups[i]:
                     dim = bound.scope.evaluate(term.inside, d)
-                    if self._runs_with_size_one(args, kwargs, i, dim):
+                    if self._runs_with_size_one(call, i, dim):
                         return True
         return False
 
@@ -94,18 +93,15 @@ class KnownCalls:
                         return None
         return shifts.pop() if len(shifts) == 1 else None
 
-    def _runs_with_size_one(self, args: Sequence[Any], kwargs: dict[str, Any], index: int, dim: Any) -> bool:
+    def _runs_with_size_one(self, call: Call, index: int, dim: Any) -> bool:
         """True if the call also runs when a dim of tensor argument `index` is cut to size 1."""
-        argument = self.signature.tensors[index]
-        args, kwargs = list(args), dict(kwargs)
-        held: Any = kwargs if argument.position is None else args
-        key: Any = argument.name if argument.position is None else argument.position
-        shape = list(held[key].shape)
+        name = self.signature.tensors[index].name
+        shape = list(call.shape(name))
         if type(dim) is not int or not -len(shape) <= dim < len(shape) or shape[dim] == 1:
             return False
         shape[dim] = 1
-        held[key] = torch.empty(shape, dtype=held[key].dtype, device="meta")
-        return _runs(self.rule, args, kwargs)
+        smaller = torch.empty(shape, dtype=call[name].dtype, device="meta")
+        return _runs(self.rule, call.with_arguments(**{name: smaller}))
 
     def explicit(self, clause: Clause) -> Clause | None:
         """The clause with a condition for what it leaves to its outputs: that they have the dim, and not of size 1.
@@ -130,24 +126,21 @@ class KnownCalls:
         return None
 
 
-def why_unserved(rule: Rule, calls: Sequence[Arguments]) -> str | None:
+def why_unserved(rule: Rule, calls: Sequence[Call]) -> str | None:
     """Why DTensor would never ask a strategy for this overload, or None if it would."""
     if not reaches_dispatch(rule.function):
-        return f"torch makes it of {_parts(rule, calls)} before DTensor sees it: their strategies decide"
+        return f"torch makes it of {_parts(calls)} before DTensor sees it: their strategies decide"
     try:
-        for args, kwargs in calls[:1]:
-            bind(rule.function, args, kwargs, rule.reading)
+        for call in calls[:1]:
+            bind(call, rule.reading)
     except Exception:  # the meta implementation is missing, or raises what comes of a mistake in it
         return "torch does not tell the shapes of its outputs on meta tensors, which DTensor asks for"
     return None
 
 
-def _parts(rule: Rule, calls: Sequence[Arguments]) -> str:
+def _parts(calls: Sequence[Call]) -> str:
     """The overloads that calls of a composite operator reach."""
-    with torch.no_grad(), Recorder() as recorder:
-        for args, kwargs in calls:
-            rule.function(*args, **kwargs)
-    return " and ".join(dict.fromkeys(str(overload) for overload, *_ in recorder.calls)) or "others"
+    return " and ".join(dict.fromkeys(part.name for call in calls for part in reached(call))) or "others"
 
 
 def _broadcasts(bound: Bound) -> bool:
@@ -215,9 +208,9 @@ def _inputs_fit(clause: Clause, bound: Bound, d: int | None) -> bool:
     return None not in placed and (not shards or any(p is not None and is_shard(p) for p in placed))
 
 
-def _runs(rule: Rule, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def _runs(rule: Rule, call: Call) -> bool:
     try:
-        bind(rule.function, args, kwargs, rule.reading)
+        bind(call, rule.reading)
     except (RuntimeError, TypeError, IndexError, ValueError, AttributeError):
         return False  # shapes or dtypes that the operator does not take, or that its meta implementation stumbles over
     return True
@@ -228,7 +221,7 @@ _OTHER_SIZES = ((0, 2), (-1, 3), (-1, 1), (0, 3), (0, 1))
 _DTYPES = (torch.float32, torch.bool, torch.int64)
 
 
-def _probes(rule: Rule, signature: Signature, calls: Sequence[Arguments]) -> list[Arguments]:
+def _probes(rule: Rule, signature: Signature, calls: Sequence[Call]) -> list[Call]:
     """Calls on small meta tensors of every rank; in some, one tensor has another size in its first or last dim.
     Dtypes and other arguments are those of the first call, or the first that the operator takes."""
     given: dict[str, Any] = {}
@@ -237,15 +230,14 @@ def _probes(rule: Rule, signature: Signature, calls: Sequence[Arguments]) -> lis
             given[a.name] = [1] if a.is_list else 1.0 if "float" in a.type else 0 if a.is_dim else 1
     tensors = [a for a in signature.tensors if a.kind != "optional"]
     if calls:
-        arguments = named_arguments(rule.function, *calls[0])
-        given |= {a.name: arguments[a.name] for a in signature.arguments if a.kind == "plain"}
-        choices = [tuple(_first(arguments[a.name]).dtype for a in tensors)]
+        given |= {a.name: calls[0][a.name] for a in signature.arguments if a.kind == "plain"}
+        # The first of a list, which may have gaps.
+        firsts = [next(v for v in leaves(calls[0][a.name]) if v is not None) for a in tensors]
+        choices = [tuple(tensor.dtype for tensor in firsts)]
     else:
         choices = list(itertools.product(_DTYPES, repeat=min(len(tensors), 3)))
 
-    def probe(
-        ndims: Sequence[int], dtypes: Sequence[torch.dtype], changed: int, dim: int, size: int
-    ) -> Arguments:
+    def probe(ndims: Sequence[int], dtypes: Sequence[torch.dtype], changed: int, dim: int, size: int) -> Call:
         values = dict(given)
         for i, a in enumerate(tensors):
             shape = [2] * ndims[min(i, len(ndims) - 1)]
@@ -253,29 +245,16 @@ def _probes(rule: Rule, signature: Signature, calls: Sequence[Arguments]) -> lis
                 shape[dim] = size
             tensor = torch.empty(shape, dtype=dtypes[min(i, len(dtypes) - 1)], device="meta")
             values[a.name] = [tensor, tensor] if a.kind == "list" else tensor
-        return _split(signature, values)
+        return Call.named(rule.function, values)
 
     free = min(len(tensors), 3)
     for dtypes in choices:
-        if not any(_runs(rule, *probe([n], dtypes, 0, 0, 2)) for n in range(1, 5)):
+        if not any(_runs(rule, probe([n], dtypes, 0, 0, 2)) for n in range(1, 5)):
             continue
         ranks = itertools.product(range(1, 5), repeat=free)
         probes = [
             probe(ndims, dtypes, changed, dim, size)
             for ndims, changed, (dim, size) in itertools.product(ranks, range(free), _OTHER_SIZES)
         ]
-        return [p for p in probes if _runs(rule, *p)]
+        return [p for p in probes if _runs(rule, p)]
     return []
-
-
-def _first(value: Any) -> Any:
-    """A tensor, or the first of a list, which may have gaps."""
-    return next(v for v in value if v is not None) if isinstance(value, list | tuple) else value
-
-
-def _split(signature: Signature, given: dict[str, Any]) -> Arguments:
-    """Values by name as positional and keyword arguments."""
-    args = [given.get(a.name, a.default) for a in signature.arguments if a.position is not None]
-    return args, {
-        a.name: given[a.name] for a in signature.arguments if a.position is None and a.name in given
-    }

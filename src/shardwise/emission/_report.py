@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from ..calls import facts
+from ..calls import facts, is_tensor
 from ..experiments import generators
 from ..rules import Clause
 from ..synthesis import Study
@@ -23,7 +23,7 @@ def report(study: Study) -> dict[str, Any]:
     document: dict[str, Any] = {
         "operator": study.op,
         "overload": study.overload,
-        "signature": str(getattr(study.judged[0].call.op, "_schema", study.overload)) if study.judged else "",
+        "signature": str(study.judged[0].call.schema or study.overload) if study.judged else "",
         "analysis": _analysis(study),
         "sample_inputs_tested": {
             "shapes": shapes[:12] + ([f"and {len(shapes) - 12} more"] if len(shapes) > 12 else []),
@@ -89,14 +89,13 @@ def _depends_on_dim(clause: Clause) -> bool:
 
 
 def _rest(judged: Any) -> str:
-    call = judged.call
-    return str([leaf for i, leaf in enumerate(call.leaves) if i not in call.slots])
+    return str([leaf for _, leaf in judged.call.leaves() if not is_tensor(leaf)])
 
 
 def _analysis(study: Study) -> dict[str, Any]:
     """What the clauses show: how dims are used, and in what the operator is linear or monotone."""
     clauses = study.rule.clauses if study.rule is not None else ()
-    arguments = {name for j in study.judged for _, name, _ in j.call.named_leaves()}
+    arguments = {name for j in study.judged for name, _ in j.call.leaves()}
     dims = [name for j in study.judged[:1] for name in facts(j.call.op).dims if name in arguments]
     contracted = any(c.reason.startswith("contracted") for c in clauses)
     conditions = {atom for c in clauses for atom in c.when if " d" in f" {atom}"}

@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..calls import op_source
+from ..calls import Call, op_source
 from ..errors import UsageError
 from ..rules import Clause, Rule
-from ._calls import Arguments, Example, overload_calls
+from ._calls import Example, calls_by_overload
 from ._clause import WIDTH, Writer, same_but_for_reduction
 from ._outputs import KnownCalls, why_unserved
 from ._signature import Argument, Signature
@@ -48,7 +48,7 @@ def emit_strategy(rules: Rule | Sequence[Rule], calls: Sequence[Example] = ()) -
     rules = [rules] if isinstance(rules, Rule) else list(rules)
     if not rules:
         raise UsageError("there is no rule to emit a strategy for: give at least one")
-    known = overload_calls(calls)
+    known = calls_by_overload(calls)
     served = served_rules(rules, known)
     strategies = [_Strategy(rule, known.get(rule.op, ())) for rule in served]
     names = function_names(served)
@@ -64,7 +64,7 @@ def emit_strategy(rules: Rule | Sequence[Rule], calls: Sequence[Example] = ()) -
     return "".join(parts)
 
 
-def served_rules(rules: Sequence[Rule], known: Mapping[str, Sequence[Arguments]]) -> list[Rule]:
+def served_rules(rules: Sequence[Rule], known: Mapping[str, Sequence[Call]]) -> list[Rule]:
     """The rules of overloads for which DTensor would ask a strategy."""
     reasons = {rule.op: why_unserved(rule, known.get(rule.op, ())) for rule in rules}
     served = [rule for rule in rules if reasons[rule.op] is None]
@@ -105,7 +105,7 @@ def allows_uneven(clauses: Sequence[Clause]) -> bool:
 class _Strategy:
     """One rule's strategy function."""
 
-    def __init__(self, rule: Rule, calls: Sequence[Arguments]) -> None:
+    def __init__(self, rule: Rule, calls: Sequence[Call]) -> None:
         self.rule = rule
         self.signature = Signature.of(rule.op, rule.function)
         for clause in rule.clauses:
@@ -368,7 +368,7 @@ def _title(rules: Sequence[Rule]) -> str:
     return f"DTensor sharding strategies of {', '.join(names)}."
 
 
-def _unserved(rules: Sequence[Rule], known: Mapping[str, Sequence[Arguments]]) -> str:
+def _unserved(rules: Sequence[Rule], known: Mapping[str, Sequence[Call]]) -> str:
     """What the module's docstring says of rules that are not in it."""
     reasons = {rule.op: why_unserved(rule, known.get(rule.op, ())) for rule in rules}
     lines = [f"Left out: {op}, since {why}." for op, why in reasons.items() if why]

@@ -10,15 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
-from torch.utils import _pytree as pytree
 
-from ..calls import op_source
+from ..calls import Call, is_tensor, op_source
 from ..errors import UsageError
 from ..placements import Row, is_partial, is_replicate, is_shard, shard_sizes
 from ..rules import Rule
-from ._calls import SEED, Arguments, Example, call_source, evaluated, overload_calls
+from ._calls import SEED, Example, call_source, calls_by_overload, evaluated
 from ._clause import WIDTH
 from ._outputs import KnownCalls
 from ._signature import Signature
@@ -36,7 +34,7 @@ def emit_tests(rules: Rule | Sequence[Rule], calls: Sequence[Example], strategy_
     `calls` are example calls of the operator or of its overloads; of many, those are taken that show every row.
     """
     rules = [rules] if isinstance(rules, Rule) else list(rules)
-    by_overload = overload_calls(calls)
+    by_overload = calls_by_overload(calls)
     rules = served_rules(rules, by_overload)
     cases = [case for rule in rules for case in _cases(rule, by_overload.get(rule.op, []))]
     if not cases:
@@ -53,28 +51,17 @@ def emit_tests(rules: Rule | Sequence[Rule], calls: Sequence[Example], strategy_
 class _Case:
     """One call of an overload, and its rows but for the replicated one; the rule is what the strategy states."""
 
-    def __init__(self, rule: Rule, arguments: Arguments) -> None:
-        args, kwargs = arguments
+    def __init__(self, rule: Rule, example: Call) -> None:
         self.op = rule.op
         self.signature = Signature.of(rule.op, rule.function)
         self.uneven = allows_uneven(rule.clauses)
-        self.source = call_source(rule.function, args, self._ordered(kwargs))
-        self.args, self.kwargs = evaluated(self.source)
-        self.rows = rule.rows(*self.args, **self.kwargs)
-        self.shapes = [
-            tuple(leaf.shape)
-            for leaf in pytree.tree_leaves((list(self.args), self.kwargs))
-            if isinstance(leaf, Tensor)
-        ]
-
-    def _ordered(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The keyword arguments in the order of the schema, `out=` tensors last."""
-        order = [a.name for a in (*self.signature.arguments, *self.signature.outs)]
-        return {name: kwargs[name] for name in order if name in kwargs}
+        self.source = call_source(example)
+        self.call = evaluated(example.op, self.source)
+        self.rows = rule.rows_of(self.call)
 
     def ranks(self, row: Row) -> int:
         """On how many ranks a row is run: on two where four would leave one without a piece that it needs."""
-        sizes = [shape[p.dim] for shape, p in zip(self.shapes, row.inputs, strict=False) if is_shard(p)]
+        sizes = [shape[p.dim] for shape, p in zip(self.call.shapes, row.inputs, strict=True) if is_shard(p)]
         return RANKS if self.uneven or all(shard_sizes(s, RANKS)[-1] for s in sizes) else 2
 
     def source_lines(self, strategy: str) -> Iterator[str]:
@@ -93,13 +80,13 @@ class _Case:
         yield "        ],\n    ),\n"
 
 
-def _cases(rule: Rule, calls: Sequence[Arguments]) -> list[_Case]:
+def _cases(rule: Rule, calls: Sequence[Call]) -> list[_Case]:
     """The calls that show every row that the calls have, the most telling first."""
     known = KnownCalls(rule, Signature.of(rule.op, rule.function), calls)
     stated = replace(rule, clauses=tuple(stated_clauses(rule, known)[0]))
     cases: list[_Case] = []
-    for arguments in calls:
-        case = _Case(stated, arguments)
+    for call in calls:
+        case = _Case(stated, call)
         if case.rows and case.source not in [c.source for c in cases]:
             cases.append(case)
     chosen: list[_Case] = []
@@ -116,9 +103,7 @@ def _cases(rule: Rule, calls: Sequence[Arguments]) -> list[_Case]:
 
 def _shows(case: _Case) -> set[Any]:
     """What a case is evidence of: its rows, with the arguments that are no tensors."""
-    plain = str(
-        [leaf for leaf in pytree.tree_leaves((case.args, case.kwargs)) if not isinstance(leaf, Tensor)]
-    )
+    plain = str([leaf for _, leaf in case.call.leaves() if not is_tensor(leaf)])
     return {(str(row), plain) for row in case.rows}
 
 

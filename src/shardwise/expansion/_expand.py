@@ -67,7 +67,7 @@ def expand(
     without which sizes are judged on the inputs alone. Inputs whose numbers are in `fixed` may not be
     moved, and `allow(axis, row)` may exclude a row on an axis.
     """
-    call = _Call(rows, mesh, inputs, shapes, outputs, price, dtypes, fixed, allow)
+    call = _Search(rows, mesh, inputs, shapes, outputs, price, dtypes, fixed, allow)
     return [call.priced(chosen) for chosen in product(*call.candidates) if call.is_valid(chosen)]
 
 
@@ -94,7 +94,7 @@ def cheapest(
     >>> print(best, best.price)
     dp: S(0), R -> S(0); tp: S(1), S(0) -> P(sum) 0.0
     """
-    call = _Call(rows, mesh, inputs, shapes, outputs, price, dtypes, fixed, allow)
+    call = _Search(rows, mesh, inputs, shapes, outputs, price, dtypes, fixed, allow)
     for found in chain(call.unchanged(), call.best_first()):
         if accept is None or accept(found.choice):
             return found
@@ -104,7 +104,7 @@ def cheapest(
     )
 
 
-class _Call:
+class _Search:
     """What a search needs to know about one call, as arrays."""
 
     def __init__(

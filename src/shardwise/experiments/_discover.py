@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement, Replicate
-from torch.utils import _pytree as pytree
 
-from ..calls import Call, Dispatched, call_text, dispatched, size_leaves
+from ..calls import Call, Dispatched, dispatched, with_leaves
 from ..errors import UsageError, require
 from ..forms import require_form
 from ..placements import PARTIALS, Row, is_partial, is_replicate, is_shard, partials_of, placement_text
@@ -129,12 +128,12 @@ def _discover(
     except Unjudgeable as why:
         seconds = time.process_time() - started
         return Found(
-            call.name, overloads, why.verdict, why.reason, seconds=seconds, arguments=call_text(args, kwargs)
+            call.name, overloads, why.verdict, why.reason, seconds=seconds, arguments=call.arguments_text
         )
     trials = {}
     rows: dict[Row, Counter[str]] = {}
     candidates = list(combinations(laboratory.call, policy.partials))
-    if size_leaves(laboratory.call):
+    if laboratory.call.size_arguments:
         # With local sizes even replicated inputs, or none, can give sharded outputs: new_zeros, expand.
         candidates.append((Replicate(),) * len(laboratory.call.tensors))
     refused: set[tuple[Placement, ...]] = set()
@@ -168,7 +167,7 @@ def _discover(
         ignores_values=all(laboratory.ignores_values),
         generators=len({e.generator for e in laboratory.experiments}),
         seconds=time.process_time() - started,
-        arguments=call_text(args, kwargs),
+        arguments=call.arguments_text,
     )
 
 
@@ -197,7 +196,7 @@ def _check(
     for position, placement in zip(front.outputs, row.outputs, strict=True):
         outputs[position] = None if placement is None else [placement]
     best: Verdict | None = None
-    forms: tuple[str | None, ...] = (None, "sizes") if size_leaves(laboratory.call) else (None,)
+    forms: tuple[str | None, ...] = (None, "sizes") if laboratory.call.size_arguments else (None,)
     for local in forms if row.local is None else (row.local,):
         trial = _run(laboratory, Trial(inputs, outputs, local, front.outputs))
         verdict = _verdict(row, trial, front, laboratory, policy)
@@ -235,7 +234,7 @@ def _laboratory(call: Call, front: Dispatched, policy: ExperimentPolicy) -> Labo
 
 def _bind(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
     require_operator(op)
-    return Call.of(op, *pytree.tree_map(_on_cpu, (list(args), kwargs)))
+    return Call(op, with_leaves(args, _on_cpu), with_leaves(kwargs, _on_cpu))
 
 
 def _on_cpu(value: Any) -> Any:
@@ -265,7 +264,7 @@ def _try(
                 outputs[i] = [p for p in outputs[i] or () if not is_partial(p)]
     trial = _run(laboratory, Trial(inputs, outputs))
     sharded_and_raised = trial.raised_at_once and not any(is_partial(p) for p in inputs)
-    if size_leaves(laboratory.call) and (sharded_and_raised or all(is_replicate(p) for p in inputs)):
+    if laboratory.call.size_arguments and (sharded_and_raised or all(is_replicate(p) for p in inputs)):
         with_sizes = _run(laboratory, Trial(inputs, outputs, "sizes", front.outputs))
         if next(with_sizes.rows(), None) is not None:
             return with_sizes

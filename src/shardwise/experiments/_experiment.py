@@ -6,6 +6,8 @@ call writes to counts as one more output, after those it returns.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 
-from ..calls import Call, Sized, flat_outputs
+from ..calls import Call, flat_outputs
 from ..errors import first_line
 from ..forms import Piece, local_call
 from ..placements import Shards, is_partial, is_replicate, is_shard, shard_sizes, split
@@ -37,7 +39,7 @@ class LocalRunFailed(Exception):
 class Experiment:
     def __init__(
         self,
-        sized: Sized,
+        call: Call,
         ranks: int,
         generator: str,
         inputs: Sequence[Tensor],
@@ -45,8 +47,7 @@ class Experiment:
         special_input: int | None = None,
         mutated: tuple[int, ...] = (),
     ) -> None:
-        self.sized = sized
-        self.call: Call = sized.call
+        self.call = call
         self.ranks = ranks
         self.generator = generator
         self.inputs = inputs
@@ -64,7 +65,7 @@ class Experiment:
         self.dtypes = [r.dtype if isinstance(r, Tensor) else None for r in results]
 
     def __repr__(self) -> str:
-        shapes = " ".join(str(s) for s in self.sized.shapes)
+        shapes = " ".join(map(str, self.call.shapes))
         return f"{self.generator} values, shapes {shapes}, {self.ranks} ranks, partials split {self.way!r}"
 
     def fits(self, inputs: Sequence[Placement]) -> bool:
@@ -98,7 +99,7 @@ class Experiment:
 
     def input_case(self, inputs: Sequence[Placement]) -> Case:
         case: Case = "whole"
-        for shape, placement in zip(self.sized.shapes, inputs, strict=True):
+        for shape, placement in zip(self.call.shapes, inputs, strict=True):
             if is_shard(placement):
                 case = worst(case, self.size_case(shape[placement.dim]))
         return case
@@ -162,11 +163,14 @@ class Experiment:
         inputs: Sequence[Placement],
         outputs: Sequence[Placement | None],
     ) -> Any:
-        args, kwargs = self.call.arguments(held)
         shapes = [r.shape if isinstance(r, Expected) else None for r in self.outputs]
-        given = [self._piece(s, p, rank) for s, p in zip(self.sized.shapes, inputs, strict=True)]
+        given = [self._piece(s, p, rank) for s, p in zip(self.call.shapes, inputs, strict=True)]
         made = [None if s is None else self._piece(s, p, rank) for s, p in zip(shapes, outputs, strict=True)]
-        return local_call(form, self.call.guarded_op, args, kwargs, given, made)
+        return local_call(form, self._guarded.with_tensors(held), given, made)
+
+    @cached_property
+    def _guarded(self) -> Call:
+        return replace(self.call, guarded=True)
 
     def _piece(self, shape: tuple[int, ...], placement: Placement | None, rank: int) -> Piece:
         if placement is None or not is_shard(placement):

@@ -7,7 +7,7 @@ only rows that someone claims can be tried, on a call that is known to be sound.
 
 from collections.abc import Sequence
 
-from ..calls import Call, example_sizes
+from ..calls import Call
 from ..placements import Row
 from ._experiment import CLAIMED, Experiment, LocalRunFailed
 
@@ -15,7 +15,7 @@ from ._experiment import CLAIMED, Experiment, LocalRunFailed
 def held_as_given(call: Call, rows: Sequence[Row], ranks: int, way: str = "uneven") -> dict[Row, bool]:
     """Whether each row holds for the call on this number of ranks, those left out that do not claim its sizes; partials
     are split as `way` says."""
-    experiment = Experiment(example_sizes(call), ranks, "given", call.tensors, way, mutated=call.mutated)
+    experiment = Experiment(call, ranks, "given", call.tensors, way, mutated=call.mutated)
     held: dict[Row, bool] = {}
     # Tensors that are written in place count as results, too, and stay as they were placed.
     for row in rows:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..calls import call_text, op_name
+from ..calls import Call
 from ..errors import UsageError, first_line
 from ..progress import Progress
 from ._discover import ExperimentPolicy
@@ -28,7 +28,8 @@ def discover_isolated(
         if not isinstance(result, Crash):
             return result
     reason = f"its process ended with {result}"
-    return Found(op_name(op), (), "crashed", reason, arguments=call_text(args, kwargs))
+    call = Call(op, args, kwargs)
+    return Found(call.name, (), "crashed", reason, arguments=call.arguments_text)
 
 
 class Crash(str):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..calls import Call, Resizer, Sized, example_sizes, facts, size_leaves
+from ..calls import Call, Resizer, facts
 from ..errors import UsageError
 from ..placements import Row, is_float8
 from ._experiment import Experiment
@@ -53,7 +53,7 @@ class Laboratory:
         self.mutated = self.call.mutated
         self.ranges = self._index_ranges()
         self._refuse_random()
-        outputs = self.call.run([t.clone() for t in self.call.tensors])
+        outputs = self.call.run()
         self.output_shapes = [tuple(o.shape) if isinstance(o, Tensor) else () for o in outputs]
         self.changes_nothing = changes_nothing(self.call.tensors, outputs)
         self.resizer = Resizer(self.call, self._runs)
@@ -82,7 +82,7 @@ class Laboratory:
                 return Counterexample(row, output, experiment, "rounded before it is reduced")
         return None
 
-    def inputs(self, sized: Sized, generator: Generator, special: int | None = None) -> list[Tensor]:
+    def inputs(self, sized: Call, generator: Generator, special: int | None = None) -> list[Tensor]:
         make = generator.make
         inputs = []
         for i, (example, shape) in enumerate(zip(self.call.tensors, sized.shapes, strict=True)):
@@ -92,12 +92,12 @@ class Laboratory:
             inputs.append(self._in_range(value, i, sized))
         return inputs
 
-    def index_bound(self, index: int, sized: Sized) -> int | None:
+    def index_bound(self, index: int, sized: Call) -> int | None:
         """What the values of an integer input must stay below, where they are indices."""
         allowed = self.ranges[index]
         return sized.shapes[allowed[0]][allowed[1]] if isinstance(allowed, tuple) else allowed
 
-    def _in_range(self, value: Tensor, index: int, sized: Sized) -> Tensor:
+    def _in_range(self, value: Tensor, index: int, sized: Call) -> Tensor:
         high = self.index_bound(index, sized)
         if high is None or value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
             return value
@@ -106,12 +106,12 @@ class Laboratory:
             value.view(-1)[value.numel() // 2] = high - 1  # the border is always met
         return value
 
-    def _runs(self, sized: Sized) -> bool:
+    def _runs(self, sized: Call) -> bool:
         """True if the call runs at these sizes and gives something to compare: a slice up to 5 of a dim that has
         become 4 would tell nothing about slicing."""
         try:
             inputs = self.inputs(sized, self._accepted)
-            outputs = sized.call.run([t.clone() for t in inputs])
+            outputs = sized.run([t.clone() for t in inputs])
         except Exception:
             return False
         if len(outputs) != len(self.output_shapes) or not all(
@@ -125,10 +125,9 @@ class Laboratory:
         """A generator whose values the call takes: some take none that are negative, some none beyond one."""
         fitting = generators(self.names)
         usual = [] if any(g.only for g in fitting) else [Generator("normal", normal, "")]
-        example = example_sizes(self.call)
         for generator in [*usual, *fitting]:
             try:
-                self.call.run([t.clone() for t in self.inputs(example, generator)])
+                self.call.run([t.clone() for t in self.inputs(self.call, generator)])
             except Exception:
                 continue
             return generator
@@ -180,7 +179,7 @@ class Laboratory:
             runs = []
             for seed in (1, 2):
                 generator.manual_seed(seed)
-                runs.append(self.call.run([t.clone() for t in self.call.tensors]))
+                runs.append(self.call.run())
         finally:
             generator.set_state(state)
         for first, second in zip(*runs, strict=True):
@@ -213,32 +212,34 @@ class Laboratory:
                 sized = options[turn // 3 % len(options)]
                 for experiment in self._one(generator, sized, n, WAYS[(turn + position) % len(WAYS)]):
                     got = tuple(o.shape if isinstance(o, Expected) else None for o in experiment.outputs)
-                    if shapes.setdefault(experiment.sized.shapes, got) != got:
+                    if shapes.setdefault(experiment.call.shapes, got) != got:
                         raise Unjudgeable(
                             "data-dependent shape",
                             f"{self.call.name} has an output whose shape depends on values",
                         )
                     yield experiment
 
-    def _sizings(self, ranks: int) -> list[list[Sized]]:
+    def _sizings(self, ranks: int) -> list[list[Call]]:
         """For even, uneven and empty shards, the call at sizes that give such; as it is where none are."""
         cases = ("even", "uneven", "empty") if ranks > 2 and self.empty else ("even", "uneven", "uneven")
         found = [list(self.resizer.sizings(ranks, case)) for case in cases]
         found[0] += self.resizer.sizings(ranks, "odd")
-        if not size_leaves(self.call):  # where arguments name sizes, dims of one size could not be told apart
+        if (
+            not self.call.size_arguments
+        ):  # where arguments name sizes, dims of one size could not be told apart
             found[0] += self.resizer.sizings(ranks, "single")
-        return [options for options in found if options] or [[example_sizes(self.call)]]
+        return [options for options in found if options] or [[self.call]]
 
-    def _one(self, generator: Generator, sized: Sized, ranks: int, way: str) -> Iterator[Experiment]:
+    def _one(self, generator: Generator, sized: Call, ranks: int, way: str) -> Iterator[Experiment]:
         """The experiment with these values; several for values that go into one input at a time; none where
         the call does not take them."""
-        candidates: list[tuple[list[Tensor], int | None, Sized]]
+        candidates: list[tuple[list[Tensor], int | None, Call]]
         if generator.name == "given":
-            candidates = [([t.detach() for t in self.call.tensors], None, example_sizes(self.call))]
+            candidates = [([t.detach() for t in self.call.tensors], None, self.call)]
         elif generator.name == "special":
             floats = [i for i, t in enumerate(self.call.tensors) if t.is_floating_point()]
             candidates = [(self.inputs(sized, generator, i), i, sized) for i in floats]
-            candidates = [c for c in candidates if _is_consistent(sized.call, c[0])]
+            candidates = [c for c in candidates if _is_consistent(sized, c[0])]
         else:
             candidates = [(self.inputs(sized, generator), None, sized)]
         for inputs, special, at in candidates:
@@ -253,7 +254,7 @@ class Laboratory:
         """Outputs that were the same for all values, and not for want of elements: they are decided by shape alone."""
         by_shape: dict[tuple[tuple[int, ...], ...], list[Experiment]] = {}
         for experiment in self.experiments:
-            by_shape.setdefault(experiment.sized.shapes, []).append(experiment)
+            by_shape.setdefault(experiment.call.shapes, []).append(experiment)
         count = len(self.experiments[0].outputs)
         if self.known.uninitialised:
             return [True] * count
@@ -300,7 +301,7 @@ def refuse_strange(call: Call) -> None:
     if any(t.layout != torch.strided for t in call.tensors):
         raise Unjudgeable("sparse", f"{call.name} was given a sparse tensor")
     try:
-        outputs = call.run([t.clone() for t in call.tensors])
+        outputs = call.run()
     except NotImplementedError as error:
         raise Unjudgeable("cannot run", f"{call.name} is not implemented here: {_one_line(error)}") from error
     except Exception as error:
@@ -316,16 +317,16 @@ def refuse_strange(call: Call) -> None:
 def _in_double(call: Call) -> Call:
     """The call on float64 examples where it runs there: rounding then decides nothing."""
     wide = dict.fromkeys((torch.complex32, torch.complex64, torch.complex128), torch.complex128)
-    changes = {
-        slot: t.detach().to(wide.get(t.dtype, torch.float64))
-        for slot, t in zip(call.slots, call.tensors, strict=True)
-        if t.is_floating_point() or t.is_complex()
-    }
-    doubled = call.with_leaves(changes)
+    doubled = call.with_tensors(
+        [
+            t.detach().to(wide.get(t.dtype, torch.float64)) if t.is_floating_point() or t.is_complex() else t
+            for t in call.tensors
+        ]
+    )
     try:
-        doubled.run([t.clone() for t in doubled.tensors])
+        doubled.run()
     except Exception:
-        return call.with_leaves({slot: t.detach() for slot, t in zip(call.slots, call.tensors, strict=True)})
+        return call.with_tensors([t.detach() for t in call.tensors])
     return doubled
 
 
@@ -343,5 +344,5 @@ def _narrowed_outputs(call: Call) -> list[bool]:
         and (o.is_floating_point() or o.is_complex())
         and bool(digits)
         and torch.finfo(o.dtype).eps > min(digits)
-        for o in call.run([t.clone() for t in call.tensors])
+        for o in call.run()
     ]

@@ -6,68 +6,68 @@ and value heads that serve them. Its dropout draws from a stream of its own, fou
 queries lie, so that backward draws the same again.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._piece import LocalOp, Piece
+from ..calls import Call
+from ._piece import Form, Held
 
 
-def _changes(here: LocalOp) -> dict[str, Any]:
-    query: Piece = here.pieces["query"]
+def _changes(call: Call, held: Held) -> dict[str, Any]:
+    query = held["query"]
     changes: dict[str, Any] = {}
-    if here["dropout"]:
+    if call["dropout"]:
         images, heads, positions, _ = query.offset
-        changes["seed"] = (here["seed"] + 7919 * images + 104729 * heads + 1299709 * positions) % 2**31
-    if here["causal"] and (query.cuts(2) or here.pieces["key"].cuts(2)):
-        changes |= {"causal": False, "mask": _mask(here)}
-    if (serving := _serving_heads(here)) is not None:
-        changes |= {name: here[name].index_select(1, serving) for name in ("key", "value")}
+        changes["seed"] = (call["seed"] + 7919 * images + 104729 * heads + 1299709 * positions) % 2**31
+    if call["causal"] and (query.cuts(2) or held["key"].cuts(2)):
+        changes |= {"causal": False, "mask": _mask(call, held)}
+    if (serving := _serving_heads(call, held)) is not None:
+        changes |= {name: call[name].index_select(1, serving) for name in ("key", "value")}
     return changes
 
 
-def _mask(here: LocalOp) -> Tensor:
+def _mask(call: Call, held: Held) -> Tensor:
     """Where the rank's queries may attend, as a mask; the call's own mask goes on holding."""
-    queries, keys = (_positions(here, name) for name in ("query", "key"))
+    queries, keys = (_positions(call, held, name) for name in ("query", "key"))
     allowed = keys <= queries.unsqueeze(1)
-    mask = here["mask"]
+    mask = call["mask"]
     if mask is None:
         return allowed
     return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -torch.inf)
 
 
-def _positions(here: LocalOp, name: str) -> Tensor:
-    piece: Piece = here.pieces[name]
-    return torch.arange(piece.local[2], device=here[name].device) + piece.offset[2]
+def _positions(call: Call, held: Held, name: str) -> Tensor:
+    piece = held[name]
+    return torch.arange(piece.local[2], device=call[name].device) + piece.offset[2]
 
 
-def _serving_heads(here: LocalOp) -> Tensor | None:
+def _serving_heads(call: Call, held: Held) -> Tensor | None:
     """For each of the rank's query heads the key head that serves it; None where the operator finds them itself."""
-    query, key = here.pieces["query"], here.pieces["key"]
+    query, key = held["query"], held["key"]
     if not query.cuts(1) or key.cuts(1) or key.shape[1] == 1:
         return None
-    heads = torch.arange(query.local[1], device=here["query"].device) + query.offset[1]
+    heads = torch.arange(query.local[1], device=call["query"].device) + query.offset[1]
     return heads // (query.shape[1] // key.shape[1])
 
 
-def _forward(here: LocalOp) -> Any:
-    return here.run(**_changes(here))
+def _forward(call: Call, held: Held) -> Any:
+    return call(**_changes(call, held))
 
 
-def _backward(here: LocalOp) -> Any:
-    grad_query, *grads = here.run(**_changes(here))
-    serving = _serving_heads(here)
+def _backward(call: Call, held: Held) -> Any:
+    grad_query, *grads = call(**_changes(call, held))
+    serving = _serving_heads(call, held)
     if serving is not None:  # each key head gathers from the query heads that it serves
         grads = [
-            torch.zeros_like(here[name]).index_add(1, serving, grad)
+            torch.zeros_like(call[name]).index_add(1, serving, grad)
             for name, grad in zip(("key", "value"), grads, strict=True)
         ]
     return grad_query, *grads
 
 
-ATTENTION: dict[str, Callable[[LocalOp], Any]] = {
+ATTENTION: dict[str, Form] = {
     "shardwise.attention": _forward,
     "shardwise.attention_backward": _backward,
 }

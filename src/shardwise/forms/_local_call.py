@@ -18,15 +18,16 @@ with it. The forms of one operator are one function: on a mesh whose axes name d
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..calls import Call, packet_name
 from ..errors import UsageError
 from ._attention import ATTENTION
 from ._lookup import LOOKUP
 from ._offset import OFFSET
-from ._piece import LocalOp, Piece, operator_name
+from ._piece import Form, Held, Piece
 from ._sizes import GROUPS, with_local_sizes
 
 # By operator, overloads aside; any operator with arguments that name sizes has the form `sizes`.
-FORMS: dict[str, dict[str, Callable[[LocalOp], Any]]] = {
+FORMS: dict[str, dict[str, Form]] = {
     "sizes": {},
     "groups": GROUPS,
     "offset": OFFSET,
@@ -37,28 +38,20 @@ FORMS: dict[str, dict[str, Callable[[LocalOp], Any]]] = {
 }
 
 
-def local_call(
-    form: str,
-    op: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    inputs: Sequence[Piece],
-    outputs: Sequence[Piece | None],
-) -> Any:
-    """Run `op` for one rank by the local form `form`.
+def local_call(form: str, call: Call, inputs: Sequence[Piece], outputs: Sequence[Piece | None]) -> Any:
+    """Run a call for one rank by the local form `form`.
 
-    `args` and `kwargs` hold the rank's local tensors and, for the rest, what the whole call is given. `inputs` are the
-    pieces of the call's tensors in order (positional ones first, lists one by one), `outputs` those of its outputs,
-    None for one that is not returned.
+    `call` holds the rank's local tensors and, for the rest, the arguments of the whole call. `inputs` are the pieces of
+    its tensors in order, `outputs` those of its outputs, None for one that is not returned.
     """
-    here = LocalOp(op, args, kwargs, inputs, outputs)
-    require_form(form, op)
-    return with_local_sizes(here) if form == "sizes" else FORMS[form][here.name](here)
+    require_form(form, call.op)
+    run = with_local_sizes if form == "sizes" else FORMS[form][call.packet]
+    return run(call, Held(call, inputs, outputs))
 
 
 def require_form(form: str, op: Callable[..., Any]) -> None:
     """Refuse a local form that is not known, or that the operator does not have."""
     if form not in FORMS:
         raise UsageError(f"unknown local form {form!r}: use one of {', '.join(FORMS)}")
-    if form != "sizes" and (name := operator_name(op)) not in FORMS[form]:
+    if form != "sizes" and (name := packet_name(op)) not in FORMS[form]:
         raise UsageError(f"{name} has no local form {form!r}: {', '.join(sorted(FORMS[form]))} have")

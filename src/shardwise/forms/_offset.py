@@ -1,28 +1,26 @@
 """The local form `offset`: values that follow from positions, computed for the positions of the rank's piece."""
 
-from collections.abc import Callable
 from typing import Any
 
-from ._piece import LocalOp
+from ..calls import Call
+from ._piece import Form, Held
 
 
-def _cut_out(here: LocalOp) -> Any:
+def _cut_out(call: Call, held: Held) -> Any:
     """This piece of what the whole call gives."""
-    (output,) = here.outputs
-    assert output is not None
-    result = here.run()
+    output, result = held.output, call()
     for dim, (start, size) in enumerate(zip(output.offset, output.local, strict=True)):
         result = result.narrow(dim, start if size else 0, size)
     return result.contiguous()
 
 
-def _triangle(here: LocalOp) -> Any:
+def _triangle(call: Call, held: Held) -> Any:
     """The diagonal moves with the piece's corner."""
-    rows, columns = here.pieces["self"].offset[-2:]
-    return here.run(diagonal=here["diagonal"] + rows - columns)
+    rows, columns = held["self"].offset[-2:]
+    return call(diagonal=call["diagonal"] + rows - columns)
 
 
-OFFSET: dict[str, Callable[[LocalOp], Any]] = {
+OFFSET: dict[str, Form] = {
     "aten.arange": _cut_out,
     "aten.linspace": _cut_out,
     "aten.eye": _cut_out,

@@ -5,30 +5,30 @@ that is the size of a sharded dim takes that dim's local size. Operators whose s
 an entry of their own. The form `groups` does the same to the number of groups of a convolution.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
-from ..calls import facts
+from ..calls import Call, facts
 from ..errors import UsageError
-from ._piece import LocalOp, Piece
+from ._piece import Form, Held, Piece
 
 
-def with_local_sizes(here: LocalOp) -> Any:
-    if facts(here.op).reshape:
-        return _reshape(here)
-    own = _OWN.get(here.name)
-    return own(here) if own is not None else here.run(**_local_arguments(here))
+def with_local_sizes(call: Call, held: Held) -> Any:
+    if facts(call.op).reshape:
+        return _reshape(call, held)
+    own = _OWN.get(call.packet)
+    return own(call, held) if own is not None else call(**_local_arguments(call, held))
 
 
-def _local_arguments(here: LocalOp) -> dict[str, Any]:
-    output = next((piece for piece in here.outputs if piece is not None), None)
-    arguments = dict(_size_arguments(here))
+def _local_arguments(call: Call, held: Held) -> dict[str, Any]:
+    output = next((piece for piece in held.outputs if piece is not None), None)
+    arguments = dict(_size_arguments(call, held))
     for name, value in arguments.items():
         if output is not None and isinstance(value, list) and _spells(value, output.shape):
             sizes = [given if given == -1 else size for given, size in zip(value, output.local, strict=True)]
             return {name: sizes}
-    pieces = [*here.inputs, *([output] if output else [])]
+    pieces = [*held.inputs, *([output] if output else [])]
     return {
         name: [_local_size(v, pieces) for v in value]
         if isinstance(value, list)
@@ -37,12 +37,12 @@ def _local_arguments(here: LocalOp) -> dict[str, Any]:
     }
 
 
-def _size_arguments(here: LocalOp) -> Iterator[tuple[str, int | list[int]]]:
-    known = facts(here.op)
-    for name, value in here.items():
+def _size_arguments(call: Call, held: Held) -> Iterator[tuple[str, int | list[int]]]:
+    known = facts(call.op)
+    for name, value in call.given.items():
         if isinstance(value, list | tuple) and value and all(type(v) is int for v in value):
             # A list of one number is no window's size where it spells out the shape of the output.
-            alone = len(value) == 1 and any(p is not None and _spells(value, p.shape) for p in here.outputs)
+            alone = len(value) == 1 and any(p is not None and _spells(value, p.shape) for p in held.outputs)
             if known.is_size(name, 2 if alone else len(value)):
                 yield name, list(value)
         elif type(value) is int and known.is_size(name, 1):
@@ -63,57 +63,51 @@ def _local_size(size: int, pieces: Sequence[Piece]) -> int:
     return found.pop() if found else size
 
 
-def _reshape(here: LocalOp) -> Any:
+def _reshape(call: Call, held: Held) -> Any:
     """Its sizes are those of the output; whether a piece can be viewed so depends on its strides."""
-    (output,) = here.outputs
-    assert output is not None
-    return here["self"].reshape(output.local)
+    return call["self"].reshape(held.output.local)
 
 
-def _repeat(here: LocalOp) -> Any:
+def _repeat(call: Call, held: Held) -> Any:
     """Repeats along a dim that only the output has sharded: fewer of them."""
-    (output,) = here.outputs
-    assert output is not None
-    whole = here.pieces["self"]
+    output, whole = held.output, held["self"]
     missing = len(output.shape) - len(whole.shape)
     repeats = []
-    for dim, times in enumerate(here["repeats"]):
+    for dim, times in enumerate(call["repeats"]):
         size = whole.local[dim - missing] if dim >= missing else 1
         repeats.append(output.local[dim] // size if size and output.cuts(dim) else times)
-    return here.run(repeats=repeats)
+    return call(repeats=repeats)
 
 
-def _strided(here: LocalOp) -> Any:
+def _strided(call: Call, held: Held) -> Any:
     """Strides of the piece: the dims nested as in the whole."""
-    (output,) = here.outputs
-    assert output is not None
-    order = sorted(range(len(output.shape)), key=lambda d: (here["stride"][d], -d))
+    output = held.output
+    order = sorted(range(len(output.shape)), key=lambda d: (call["stride"][d], -d))
     strides, step = [0] * len(order), 1
     for dim in order:
         strides[dim] = step
         step *= max(output.local[dim], 1)
-    return here.run(size=list(output.local), stride=strides)
+    return call(size=list(output.local), stride=strides)
 
 
-def _group_norm(here: LocalOp) -> Any:
-    piece: Piece = here.pieces["input"]
+def _group_norm(call: Call, held: Held) -> Any:
+    piece = held["input"]
     batch, channels, *rest = piece.local
-    groups = here["group"] * channels // piece.shape[1]
-    return here.run(N=batch, C=channels, HxW=prod(rest), group=groups)
+    groups = call["group"] * channels // piece.shape[1]
+    return call(N=batch, C=channels, HxW=prod(rest), group=groups)
 
 
-def select_backward(here: LocalOp) -> Any:
+def select_backward(call: Call, held: Held) -> Any:
     """The gradient lies in one slice of the output, which not every rank holds."""
-    (output,) = here.outputs
-    assert output is not None
-    dim = here["dim"] % len(output.shape)
-    index = here["index"] % output.shape[dim] - output.offset[dim]
+    output = held.output
+    dim = call["dim"] % len(output.shape)
+    index = call["index"] % output.shape[dim] - output.offset[dim]
     if 0 <= index < output.local[dim]:
-        return here.run(input_sizes=list(output.local), index=index)
-    return here["grad_output"].new_zeros(output.local)
+        return call(input_sizes=list(output.local), index=index)
+    return call["grad_output"].new_zeros(output.local)
 
 
-_OWN: dict[str, Callable[[LocalOp], Any]] = {
+_OWN: dict[str, Form] = {
     "aten.repeat": _repeat,
     "aten.new_empty_strided": _strided,
     "aten.empty_strided": _strided,
@@ -123,24 +117,24 @@ _OWN: dict[str, Callable[[LocalOp], Any]] = {
 }
 
 
-def _groups(here: LocalOp) -> int:
-    piece: Piece = here.pieces["input"]
-    groups = here["groups"]
+def _groups(call: Call, held: Held) -> int:
+    piece = held["input"]
+    groups = call["groups"]
     return groups * piece.local[1] // piece.shape[1] if groups > 1 else groups
 
 
-def _convolution(here: LocalOp) -> Any:
-    return here.run(groups=_groups(here))
+def _convolution(call: Call, held: Held) -> Any:
+    return call(groups=_groups(call, held))
 
 
-def _convolution_backward(here: LocalOp) -> Any:
-    changes: dict[str, Any] = {"groups": _groups(here)}
-    if (bias := here.outputs[2]) is not None:
+def _convolution_backward(call: Call, held: Held) -> Any:
+    changes: dict[str, Any] = {"groups": _groups(call, held)}
+    if (bias := held.outputs[2]) is not None:
         changes["bias_sizes"] = list(bias.local)
-    return here.run(**changes)
+    return call(**changes)
 
 
-GROUPS: dict[str, Callable[[LocalOp], Any]] = {
+GROUPS: dict[str, Form] = {
     "aten.convolution": _convolution,
     "aten.convolution_backward": _convolution_backward,
 }

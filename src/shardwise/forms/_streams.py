@@ -12,48 +12,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import Draw, facts
+from ..calls import Call, Draw, facts
 
 Runs = Sequence[tuple[int, int]]
 
 
-def draws_whole(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def draws_whole(call: Call) -> bool:
     """True for a call that may run on whole tensors alone, because its draws do not follow from positions."""
-    known = facts(op)
+    known = facts(call.op)
     if not known.random or known.draws is not None:
         return False
-    return known.dropout is None or _named(op, args, kwargs)[known.dropout] != 0
+    return known.dropout is None or call[known.dropout] != 0
 
 
-def draw(
-    op: torch._ops.OpOverload,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    seed: Tensor,
-    number: int,
-    shape: Sequence[int],
-    runs: Sequence[Runs],
-) -> Any:
+def draw(call: Call, seed: Tensor, number: int, shape: Sequence[int], runs: Sequence[Runs]) -> Any:
     """What a random operator gives for the piece of a tensor of `shape` that holds `runs` of each dim.
 
     `number` tells the operators of one program apart. Operators without a draw of their own are run on whole tensors,
     from a generator that starts at the seed.
     """
-    what = facts(op).draws
+    what = facts(call.op).draws
     if what is not None:
         stream = _Stream(seed, number, tuple(shape), tuple(map(tuple, runs)))
-        return _DRAWS[what](stream, _named(op, args, kwargs))
+        return _DRAWS[what](stream, call)
     devices = [seed.device] if seed.device.type != "cpu" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(int(seed) * 1_000_003 + number)
-        return op(*args, **kwargs)
-
-
-def _named(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """All arguments of a call by name, those left out with their defaults."""
-    names = [argument.name for argument in op._schema.arguments]
-    defaults = {a.name: a.default_value for a in op._schema.arguments if a.has_default_value()}
-    return defaults | dict(zip(names, args, strict=False)) | kwargs
+        return call()
 
 
 class _Stream:
@@ -99,56 +84,55 @@ def _shifted(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _dtype(given: dict[str, Any], otherwise: torch.dtype) -> torch.dtype:
+def _dtype(call: Call, otherwise: torch.dtype) -> torch.dtype:
     """The dtype that is asked for, that of the tensor it shall be like, or the usual one."""
-    if isinstance(given.get("dtype"), torch.dtype):
-        return given["dtype"]
-    like = given.get("self")
-    return like.dtype if isinstance(like, Tensor) else otherwise
+    if "dtype" in call and isinstance(call["dtype"], torch.dtype):
+        return call["dtype"]
+    return call["self"].dtype if call.has("self") else otherwise
 
 
-def _dropout(stream: _Stream, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    x, p = given["input"], given["p"]
-    if given["train"] is False:
+def _dropout(stream: _Stream, call: Call) -> tuple[Tensor, Tensor]:
+    x, p = call["input"], call["p"]
+    if call["train"] is False:
         return x, torch.ones_like(x, dtype=torch.bool)
     mask = stream.uniform() >= p
     scale = 0.0 if p == 1 else 1.0 / (1.0 - p)
     return x * mask * scale, mask
 
 
-def _bernoulli(stream: _Stream, given: dict[str, Any]) -> Tensor:
-    x = given["self"]
-    return (stream.uniform() < given.get("p", x)).to(x.dtype)
+def _bernoulli(stream: _Stream, call: Call) -> Tensor:
+    x = call["self"]
+    return (stream.uniform() < call.arguments.get("p", x)).to(x.dtype)
 
 
-def _rand(stream: _Stream, given: dict[str, Any]) -> Tensor:
-    return stream.uniform().to(_dtype(given, torch.get_default_dtype()))
+def _rand(stream: _Stream, call: Call) -> Tensor:
+    return stream.uniform().to(_dtype(call, torch.get_default_dtype()))
 
 
-def _randn(stream: _Stream, given: dict[str, Any]) -> Tensor:
-    return stream.normal().to(_dtype(given, torch.get_default_dtype()))
+def _randn(stream: _Stream, call: Call) -> Tensor:
+    return stream.normal().to(_dtype(call, torch.get_default_dtype()))
 
 
-def _uniform(stream: _Stream, given: dict[str, Any]) -> Tensor:
-    low, high = given["from"], given["to"]
-    return (low + stream.uniform() * (high - low)).to(given["self"].dtype)
+def _uniform(stream: _Stream, call: Call) -> Tensor:
+    low, high = call["from"], call["to"]
+    return (low + stream.uniform() * (high - low)).to(call["self"].dtype)
 
 
-def _normal(stream: _Stream, given: dict[str, Any]) -> Tensor:
-    return (given["mean"] + stream.normal() * given["std"]).to(given["self"].dtype)
+def _normal(stream: _Stream, call: Call) -> Tensor:
+    return (call["mean"] + stream.normal() * call["std"]).to(call["self"].dtype)
 
 
-def _exponential(stream: _Stream, given: dict[str, Any]) -> Tensor:
+def _exponential(stream: _Stream, call: Call) -> Tensor:
     """Never zero: its logarithm is taken."""
-    return (-torch.log1p(-stream.uniform()).clamp(max=-(2.0**-53)) / given["lambd"]).to(given["self"].dtype)
+    return (-torch.log1p(-stream.uniform()).clamp(max=-(2.0**-53)) / call["lambd"]).to(call["self"].dtype)
 
 
-def _randint(stream: _Stream, given: dict[str, Any]) -> Tensor:
-    low, high = given.get("low", 0), given["high"]
-    return (low + stream.bits() % (high - low)).to(_dtype(given, torch.int64))
+def _randint(stream: _Stream, call: Call) -> Tensor:
+    low, high = call.arguments.get("low", 0), call["high"]
+    return (low + stream.bits() % (high - low)).to(_dtype(call, torch.int64))
 
 
-_DRAWS: dict[Draw, Callable[[_Stream, dict[str, Any]], Any]] = {
+_DRAWS: dict[Draw, Callable[[_Stream, Call], Any]] = {
     "dropout": _dropout,
     "bernoulli": _bernoulli,
     "rand": _rand,

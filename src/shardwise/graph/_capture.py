@@ -7,7 +7,6 @@ two stands what only the first graph still shows: attention as one call, tied we
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from inspect import signature
 from types import NoneType
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export._tree_utils import reorder_kwargs
 from torch.utils import _pytree as pytree
 
+from ..calls import parameters
 from ..errors import UsageError, require
 from ._attention import fused_attention
 from ._autograd import Kept, refuse_hooks
@@ -174,13 +174,9 @@ def _state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _arguments(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[str], list[Any]]:
     """Names and values of the tensors and numbers that the module is given: `x`, `batch.labels`, `args.0`."""
-    try:
-        parameters = list(signature(module.forward).parameters.values())
-    except ValueError:  # written in C: it has no names
-        parameters = []
-    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    rest = next((p.name for p in parameters if p.kind == p.VAR_POSITIONAL), "args")
-    positional += [f"{rest}.{i}" for i in range(len(args) - len(positional))]
+    takes = parameters(module.forward)
+    positional = list(takes.positional)
+    positional += [f"{takes.more or 'args'}.{i}" for i in range(len(args) - len(positional))]
     given = [*zip(positional, args, strict=False), *kwargs.items()]
     leaves = [(name, *leaf) for name, value in given for leaf in pytree.tree_flatten_with_path(value)[0]]
     taken = dict(_state(module))

@@ -5,78 +5,40 @@ by it; everything else does about one operation per element of its largest tenso
 the rows it picks, not the table.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import torch
 from torch.utils.flop_counter import flop_registry
 
-from ..calls import facts, named_arguments
+from ..calls import Call, facts
 from ._graph import TensorInfo
 
 
-def cost(
-    op: torch._ops.OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    outputs: Sequence[TensorInfo | None],
-) -> tuple[int, int]:
+def cost(call: Call, outputs: Sequence[TensorInfo | None]) -> tuple[int, int]:
     """Flops and bytes of a call whose tensors are given as `TensorInfo`."""
-    known = facts(op)
+    known = facts(call.op)
     if known.view:
         return 0, 0
-    inputs = _tensors((args, kwargs))
+    inputs: Sequence[TensorInfo] = call.tensors
     made = [tensor for tensor in outputs if tensor is not None]
     written = sum(tensor.bytes for tensor in made)
     if known.lookup:
         read = written + sum(tensor.stored_bytes for tensor in inputs[1:])
     else:
         read = sum(tensor.stored_bytes for tensor in inputs)
-    return _flops(op, args, kwargs, outputs, inputs, made), read + written
+    return _flops(call, outputs, made), read + written
 
 
-def _flops(
-    op: torch._ops.OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    outputs: Sequence[TensorInfo | None],
-    inputs: Sequence[TensorInfo],
-    made: Sequence[TensorInfo],
-) -> int:
-    known = facts(op)
+def _flops(call: Call, outputs: Sequence[TensorInfo | None], made: Sequence[TensorInfo]) -> int:
+    known = facts(call.op)
     if known.flops is not None:
-        return known.flops(**named_arguments(op, args, dict(kwargs)))
-    formula = flop_registry.get(op.overloadpacket)
+        return known.flops(**call.arguments)
+    formula = flop_registry.get(call.op.overloadpacket)  # type: ignore[attr-defined]
     # Formulas without `__wrapped__` look at the values of tensors (lengths of sequences), which are not known here.
     if formula is not None and hasattr(formula, "__wrapped__"):
         shapes = [None if tensor is None else tensor.shape for tensor in outputs]
-        return int(
-            formula(
-                *_shapes(tuple(args)),
-                out_val=shapes if len(shapes) > 1 else shapes[0],
-                **_shapes(dict(kwargs)),
-            )
-        )
+        of_shapes = call.with_tensors(call.shapes)
+        made_shapes = shapes if len(shapes) > 1 else shapes[0]
+        return int(formula(*of_shapes.args, out_val=made_shapes, **of_shapes.kwargs))
     if known.lookup:
         return sum(tensor.numel for tensor in made)
-    return max((tensor.numel for tensor in (*inputs, *made)), default=0)
-
-
-def _tensors(value: Any) -> list[TensorInfo]:
-    if isinstance(value, TensorInfo):
-        return [value]
-    if isinstance(value, tuple | list):
-        return [tensor for item in value for tensor in _tensors(item)]
-    if isinstance(value, Mapping):
-        return [tensor for item in value.values() for tensor in _tensors(item)]
-    return []
-
-
-def _shapes(value: Any) -> Any:
-    if isinstance(value, TensorInfo):
-        return value.shape
-    if isinstance(value, tuple | list):
-        return type(value)(_shapes(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _shapes(item) for key, item in value.items()}
-    return value
+    return max((tensor.numel for tensor in (*call.tensors, *made)), default=0)

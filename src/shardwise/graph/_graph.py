@@ -7,7 +7,7 @@ node for node under the same names; a graph loaded from JSON does not have it.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..calls import Facts, facts, overload
+from ..calls import Call, Facts, facts, leaves, overload, with_leaves
 from ..errors import UsageError
 from ..files import path_of
 
@@ -97,7 +97,7 @@ class Node:
     @cached_property
     def inputs(self) -> tuple[Ref, ...]:
         """The tensors it is given, in the order of its arguments, lists one by one."""
-        return tuple(_refs((self.args, self.kwargs)))
+        return tuple(leaf for leaf in leaves((self.args, dict(self.kwargs))) if isinstance(leaf, Ref))
 
     @property
     def overload(self) -> torch._ops.OpOverload:
@@ -174,6 +174,21 @@ class Graph:
         assert info is not None, f"{ref} is no tensor"
         return info
 
+    def call(self, node: Node) -> Call:
+        """The call that a node is, with a `TensorInfo` in the place of each of its `inputs`."""
+        if node.name not in self._calls:
+            args, kwargs = with_leaves((node.args, dict(node.kwargs)), self._described)
+            made = tuple(None if info is None else info.shape for info in node.outputs)
+            self._calls[node.name] = Call(node.overload, args, kwargs, made)
+        return self._calls[node.name]
+
+    @cached_property
+    def _calls(self) -> dict[str, Call]:
+        return {}
+
+    def _described(self, leaf: Any) -> Any:
+        return self.tensor(leaf) if isinstance(leaf, Ref) else leaf
+
     @cached_property
     def users(self) -> Mapping[Ref, tuple[Node, ...]]:
         """The nodes that use each tensor, each once, in order."""
@@ -234,17 +249,6 @@ class Graph:
     @cached_property
     def ops(self) -> Counter[str]:
         return Counter(node.op for node in self.nodes)
-
-
-def _refs(value: Any) -> Iterator[Ref]:
-    if isinstance(value, Ref):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _refs(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _refs(item)
 
 
 def _shown(value: Any) -> str:

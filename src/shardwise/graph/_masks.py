@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx
 
-from ..calls import facts
+from ..calls import Call, facts
 
 aten = torch.ops.aten
 
@@ -43,7 +43,7 @@ def _is_operator(node: fx.Node) -> bool:
 
 
 def _simplify(node: fx.Node, shapes: dict[fx.Node, Shape]) -> None:
-    given = _named(node)
+    given = dict(Call(node.target, node.args, node.kwargs).arguments)
     mask = given["attn_mask"]
     if mask is not None and not given["is_causal"]:
         if mask not in shapes:
@@ -54,13 +54,6 @@ def _simplify(node: fx.Node, shapes: dict[fx.Node, Shape]) -> None:
     if key is not None and value is not None and not given["enable_gqa"]:
         given["key"], given["value"], given["enable_gqa"] = key, value, True
     node.args, node.kwargs = (), given
-
-
-def _named(node: fx.Node) -> dict[str, Any]:
-    schema = node.target._schema.arguments
-    given = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
-    given.update(zip((argument.name for argument in schema), node.args, strict=False))
-    return {**given, **node.kwargs}
 
 
 def _unrepeated(node: fx.Node) -> fx.Node | None:

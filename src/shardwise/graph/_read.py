@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx
 from torch._functorch._aot_autograd import descriptors as desc
 
-from ..calls import facts
+from ..calls import Call, facts
 from ..errors import UsageError
 from ._flops import cost
 from ._graph import Input, InputRole, Node, Output, Phase, Ref, TensorInfo
@@ -220,9 +220,10 @@ def _node(node: fx.Node, path: str) -> Node:
     value = node.meta["val"]
     made = value if isinstance(value, tuple | list) else (value,)
     outputs = tuple(info(tensor, source) if isinstance(tensor, Tensor) else None for tensor in made)
-    args, kwargs = _arguments(node.args, _ref), _arguments(node.kwargs, _ref)
-    flops, moved = cost(op, _arguments(node.args, _info_of), _arguments(node.kwargs, _info_of), outputs)
+    call = Call(op, _arguments(node.args, _info_of), _arguments(node.kwargs, _info_of))
+    flops, moved = cost(call, outputs)
     phase: Phase = "backward" if _is_backward(node) else "forward"
+    args, kwargs = _arguments(node.args, _ref), {n: _arguments(node.kwargs[n], _ref) for n in call.kwargs}
     return Node(node.name, str(op), args, kwargs, outputs, path, phase, source, flops, moved)
 
 

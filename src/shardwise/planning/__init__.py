@@ -4,17 +4,17 @@ from ._evaluate import Cost
 from ._explain import Considered, Explainer
 from ._items import pattern
 from ._make import GAP, Planner, plan, plan_graph
+from ._offers import Offers
 from ._pins import Pin
 from ._plan import BaselineCost, Copy, Plan, require_plan
 from ._random import random_plan
-from ._rows import Offers
-from ._schedule import Call, Move, Schedule, Value
+from ._schedule import Compute, Move, Schedule, Value
 from ._summary import bytes_text, time_text
 
 __all__ = [
     "GAP",
     "BaselineCost",
-    "Call",
+    "Compute",
     "Considered",
     "Copy",
     "Cost",

@@ -7,13 +7,13 @@ views share what they are views of, and copies count while they live.
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..calls import Call
 from ..graph import Ref, TensorInfo
 from ._choices import Layouts
-from ._prices import OptimizerCost, compute_seconds, kernel_kind, scratch_bytes, with_shapes
-from ._rows import described, signature
-from ._schedule import Call, Entry, Value
+from ._prices import OptimizerCost, compute_seconds, kernel_kind, scratch_bytes
+from ._schedule import Compute, Entry, Value
 
 if TYPE_CHECKING:
     from ._plan import Plan
@@ -73,7 +73,7 @@ class _Evaluation:
         sent: Counter[str] = Counter()
         compute = 0.0
         for entry in self.schedule.entries:
-            if isinstance(entry, Call):
+            if isinstance(entry, Compute):
                 seconds = self._compute(entry)
                 compute += seconds
             else:
@@ -99,20 +99,20 @@ class _Evaluation:
     def _local(self, value: Value) -> TensorInfo:
         return self.layouts.local(self.numbers[value], self.plan.graph.tensor(value.ref))
 
-    def _compute(self, entry: Call) -> float:
-        node = entry.node
-        key = signature(self.plan.graph, node), entry.choice.rows
+    def _compute(self, entry: Compute) -> float:
+        node, call = entry.node, self.plan.graph.call(entry.node)
+        key = call.signature, entry.choice.rows
         if key not in self._seconds:
-            made = tuple(None if value is None else self._local(value) for value in entry.outputs)
-            args, kwargs = self._arguments_of(entry)
-            graph, device = self.plan.graph, self.plan.cluster.device
-            kernel = kernel_kind(node.overload, [graph.tensor(ref) for ref in node.inputs], node.outputs)
-            self._seconds[key] = compute_seconds(device, kernel, node.overload, args, kwargs, made)
+            made = [None if value is None else self._local(value) for value in entry.outputs]
+            kernel = kernel_kind(node.overload, call.tensors, node.outputs)
+            self._seconds[key] = compute_seconds(
+                self.plan.cluster.device, kernel, self._local_call(entry), made
+            )
         return self._seconds[key]
 
-    def _arguments_of(self, entry: Call) -> tuple[Any, Any]:
-        """The arguments of a call with its local shapes in the place of tensors."""
-        return with_shapes([self._local(v) for v in entry.inputs], described(self.plan.graph, entry.node))
+    def _local_call(self, entry: Compute) -> Call:
+        """The call with its local shapes in the place of tensors."""
+        return self.plan.graph.call(entry.node).with_tensors([self._local(value) for value in entry.inputs])
 
     def _lasting(self) -> tuple[int, float]:
         """Bytes that are held throughout, and the seconds of the optimizer's update."""
@@ -133,9 +133,9 @@ class _Evaluation:
         return {Value(Ref(entry.name)) for entry in inputs if entry.role in ("user_input", "tangent")}
 
     def _scratch(self, entry: Entry) -> int:
-        if not isinstance(entry, Call) or entry.node.facts.scratch is None:
+        if not isinstance(entry, Compute) or entry.node.facts.scratch is None:
             return 0
-        return scratch_bytes(entry.node.overload, *self._arguments_of(entry))
+        return scratch_bytes(self._local_call(entry))
 
     def _held(self, lasting: int) -> list[int]:
         """Bytes held while each entry runs."""
@@ -176,7 +176,7 @@ class _Evaluation:
 
 def _shares(entry: Entry) -> Value | None:
     """The value in whose memory an entry's result lies, if it makes none of its own."""
-    if isinstance(entry, Call):
+    if isinstance(entry, Compute):
         return entry.inputs[0] if entry.inputs and entry.node.facts.view else None
     # A slice is copied, so that it does not keep the whole; the first rank's part of a partial is the whole value.
     return entry.source if all(step.kind == "to_partial" for step in entry.change.steps) else None

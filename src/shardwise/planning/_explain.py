@@ -12,9 +12,9 @@ from ..graph import Node, Ref
 from ..layout import Layout
 from ._choices import Layouts
 from ._items import UNIT, CopyItem, Item, Items
+from ._offers import Offers
 from ._pins import Pins
 from ._prices import OptimizerCost
-from ._rows import Offers
 from ._summary import describe_move, time_text
 
 if TYPE_CHECKING:

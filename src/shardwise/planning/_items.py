@@ -18,9 +18,9 @@ from ..redistribution import price_table
 from ..solver import FORBIDDEN
 from ._baselines import Restriction
 from ._choices import Choices, Layouts, choices_of
+from ._offers import Offers
 from ._pins import Named, Pins
-from ._prices import OptimizerCost, compute_seconds, kernel_kind, with_shapes
-from ._rows import Offers, described, signature
+from ._prices import OptimizerCost, compute_seconds, kernel_kind
 
 UNIT = 1e-13  # seconds that one unit of cost stands for; costs are rounded down, so bounds stay bounds
 FAR = 150  # nodes between two users that do not share a copy
@@ -167,12 +167,11 @@ class Items:
 
     def _kind_of(self, node: Node) -> tuple[Choices, np.ndarray, np.ndarray]:
         """Choices, costs and memory of a call; worked out once for all calls of the same kind."""
-        key = signature(self.graph, node)
-        if key not in self._kinds:
-            inputs = [self.graph.tensor(ref) for ref in node.inputs]
+        call = self.graph.call(node)
+        if call.signature not in self._kinds:
+            inputs: Sequence[TensorInfo] = call.tensors
             offer = self.offers.of(node)
             choices = choices_of(offer.rows, inputs, node.outputs, self.layouts)
-            given = described(self.graph, node)
             kernel = kernel_kind(node.overload, inputs, node.outputs)
             seconds, usage = [], []
             view = node.facts.view
@@ -185,13 +184,10 @@ class Items:
                     None if info is None or column is None else self.layouts.local(int(column[c]), info)
                     for column, info in zip(choices.outputs, node.outputs, strict=True)
                 )
-                args, kwargs = with_shapes(local, given)
-                seconds.append(
-                    compute_seconds(self.cluster.device, kernel, node.overload, args, kwargs, made)
-                )
+                seconds.append(compute_seconds(self.cluster.device, kernel, call.with_tensors(local), made))
                 usage.append(0 if view else sum(info.bytes for info in made if info is not None))
-            self._kinds[key] = choices, _units(seconds), np.array(usage, np.int64)
-        return self._kinds[key]
+            self._kinds[call.signature] = choices, _units(seconds), np.array(usage, np.int64)
+        return self._kinds[call.signature]
 
     def _allowed(self, node: Node, choices: Choices) -> np.ndarray | None:
         """Which choices the restriction and the pins on the node's outputs leave."""

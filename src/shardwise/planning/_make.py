@@ -21,10 +21,10 @@ from ._choices import Layouts
 from ._explain import all_considered
 from ._fold import Folded, fold
 from ._items import UNIT, CopyItem, Items
+from ._offers import Offers
 from ._pins import Pin, Pins
 from ._plan import BaselineCost, Copy, Plan
 from ._prices import OptimizerCost
-from ._rows import Offers
 from ._summary import bytes_text
 
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for

@@ -4,35 +4,27 @@ A kernel takes as long as its arithmetic or its memory traffic, whichever is lon
 its kind was measured to reach, and the time of starting it. Views are free.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from ..calls import facts, named_arguments
+from ..calls import Call, facts
 from ..errors import UsageError
 from ..graph import TensorInfo, cost
 from ..mesh import Device, worked_head
 
 
-def compute_seconds(
-    device: Device,
-    kind: str,
-    op: torch._ops.OpOverload,
-    args: Any,
-    kwargs: Any,
-    outputs: tuple[TensorInfo | None, ...],
-) -> float:
+def compute_seconds(device: Device, kind: str, call: Call, outputs: Sequence[TensorInfo | None]) -> float:
     """Seconds of one call whose tensors are given by their local shapes; its kind is that of the whole call."""
-    known = facts(op)
+    known = facts(call.op)
     if known.view:
         return 0.0
-    flops, moved = cost(op, args, kwargs, outputs)
-    tensors = [t for t in (*_leaves(args), *_leaves(kwargs), *outputs) if isinstance(t, TensorInfo)]
+    flops, moved = cost(call, outputs)
+    tensors = [*call.tensors, *(t for t in outputs if t is not None)]
     dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), torch.float32)
     if device.tiled_heads and known.heads is not None:
-        size = named_arguments(op, args, kwargs)[known.heads].shape[-1]
+        size = call.shape(known.heads)[-1]
         flops = flops * worked_head(size) // size
     elements = max((t.numel for t in outputs if t is not None), default=0)
     return device.seconds(kind, flops, moved, dtype, elements)
@@ -60,18 +52,10 @@ def _strided(op: torch._ops.OpOverload, inputs: Sequence[TensorInfo], result: Te
     return any(t.stride is not None for t in many)
 
 
-def scratch_bytes(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> int:
+def scratch_bytes(call: Call) -> int:
     """What a kernel holds while it runs, beside its inputs and outputs."""
-    scratch = facts(op).scratch
-    return 0 if scratch is None else scratch(**named_arguments(op, args, kwargs))
-
-
-def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, tuple | list):
-        return [leaf for item in value for leaf in _leaves(item)]
-    if isinstance(value, Mapping):
-        return [leaf for item in value.values() for leaf in _leaves(item)]
-    return [value]
+    scratch = facts(call.op).scratch
+    return 0 if scratch is None else scratch(**call.arguments)
 
 
 @dataclass(frozen=True)
@@ -105,18 +89,3 @@ class OptimizerCost:
             return 0.0
         moved = 2 * (parameter.bytes + self.state_bytes(parameter)) + parameter.bytes
         return moved / (device.memory_bandwidth * device.share("memory"))
-
-
-def with_shapes(inputs: list[TensorInfo], described: Any) -> Any:
-    """Described arguments with other shapes, in order, in the places of their tensors."""
-    waiting = iter(inputs)
-
-    def replace(value: Any) -> Any:
-        if isinstance(value, TensorInfo):
-            return next(waiting)
-        if isinstance(value, tuple | list):
-            return tuple(map(replace, value))
-        return value
-
-    args, kwargs = described
-    return tuple(map(replace, args)), {key: replace(value) for key, value in kwargs.items()}

@@ -10,8 +10,8 @@ from ..graph import Graph, Node
 from ..layout import Layout
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..placements import Row, parse_placement, shard
+from ._offers import Offers
 from ._plan import Plan
-from ._rows import Offers
 
 
 def random_plan(

@@ -30,7 +30,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Call:
+class Compute:
     """A node run on the local pieces of `inputs`. `dead` are the values that nothing uses afterwards."""
 
     node: Node
@@ -74,7 +74,7 @@ class Move:
         return f"{self.target} = {self.source}: {self.change.source} -> {self.change.target}  # {steps}"
 
 
-Entry = Call | Move
+Entry = Compute | Move
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,11 @@ class _Scheduler:
             self.layouts[value] = self.plan.inputs[entry.name]
             self._give(value)
         for node in self.plan.graph.nodes:
-            self._call(node)
+            self._compute(node)
         entries = tuple(_with_deaths(self.entries, self.outputs))
         return Schedule(entries, tuple(self.outputs), self.layouts)
 
-    def _call(self, node: Node) -> None:
+    def _compute(self, node: Node) -> None:
         choice = self.plan.choices[node.name]
         wanted = choice.input_layouts
         inputs = tuple(
@@ -136,7 +136,7 @@ class _Scheduler:
         made = tuple(
             None if info is None else Value(Ref(node.name, i)) for i, info in enumerate(node.outputs)
         )
-        self.entries.append(Call(node, choice, inputs, made))
+        self.entries.append(Compute(node, choice, inputs, made))
         for value, layout in zip(made, choice.output_layouts, strict=True):
             if value is not None and layout is not None:
                 self.layouts[value] = layout

@@ -9,7 +9,7 @@ from ..calls import short_name
 from ..display import Bar, Bars, Block, Heading, Table, as_text
 from ..graph import Node
 from ._items import pattern
-from ._schedule import Call, Move
+from ._schedule import Compute, Move
 
 if TYPE_CHECKING:
     from ._evaluate import Cost
@@ -76,7 +76,7 @@ def _dearest(plan: "Plan", most: int) -> Iterator[Block]:
     for entry, seconds in zip(plan.schedule.entries, plan.cost.entries, strict=True):
         if not seconds:
             continue
-        if isinstance(entry, Call):
+        if isinstance(entry, Compute):
             text = f"{short_name(entry.node.op)} {_where(entry.node)}"
             calls[text] += seconds  # type: ignore[assignment]
         else:
@@ -115,7 +115,7 @@ def _fallen_back(plan: "Plan") -> Iterator[Block]:
     """The nodes for which no rows are known but replication, and what that costs."""
     lost: dict[str, list[float]] = {}
     for entry, seconds in zip(plan.schedule.entries, plan.cost.entries, strict=True):
-        if isinstance(entry, Call) and entry.choice.source == "replicated":
+        if isinstance(entry, Compute) and entry.choice.source == "replicated":
             lost.setdefault(entry.node.op, []).append(seconds)
     if lost:
         yield Heading(2, "replicated for want of rows")

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..calls import Call
 from ..errors import UsageError
 from ..placements import SHARDS, Row, is_partial, is_shard
-from ..rules import Rule, bind
+from ..rules import Rule
 from ._factors import Factor, FactorRule, Shape, TensorFactors
 
 _LETTERS = "ijklmnopqrstuvwxyz"
@@ -48,8 +49,8 @@ def factors_from_rows(
 
 def factors_of_call(rule: Rule, *args: Any, **kwargs: Any) -> FactorRule:
     """What a rule made of clauses says of a call, as factors; tensors may be meta tensors."""
-    scope = bind(rule.function, args, kwargs, rule.reading).scope
-    return factors_from_rows(rule.rows_of(args, kwargs, scope.outputs), scope.inputs, scope.outputs)
+    call = Call(rule.function, args, kwargs)
+    return factors_from_rows(rule.rows_of(call), call.shapes, call.outputs)
 
 
 def _require_fit(row: Row, inputs: Sequence[Shape], outputs: Sequence[Shape | None]) -> None:

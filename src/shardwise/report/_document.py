@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..graph import Input, Node, TensorInfo
 from ..layout import Layout
 from ..placements import is_partial
-from ..planning import Call, Considered, Explainer, Move, Plan, Value, pattern
+from ..planning import Compute, Considered, Explainer, Move, Plan, Value, pattern
 from ..progress import Progress, silent
 from ..rules import book, is_by_hand
 from ._tree import tree
@@ -63,7 +63,7 @@ class _Document:
         for entry, seconds in zip(plan.schedule.entries, plan.cost.entries, strict=True):
             self.progress("drawing", len(entries), len(plan.schedule.entries))
             entries.append(
-                self._call(entry, seconds) if isinstance(entry, Call) else self._move(entry, seconds)
+                self._compute(entry, seconds) if isinstance(entry, Compute) else self._move(entry, seconds)
             )
         self._place_moves(entries)
         return {
@@ -154,8 +154,8 @@ class _Document:
 
     # -- entries of the schedule
 
-    def _call(self, call: Call, seconds: float) -> dict[str, Any]:
-        node = call.node
+    def _compute(self, entry: Compute, seconds: float) -> dict[str, Any]:
+        node = entry.node
         made = {
             "name": node.name,
             "op": node.op,
@@ -165,14 +165,14 @@ class _Document:
             "flops": node.flops,
             "text": str(node),
             "source": _nearby(node.source),
-            "inputs": [self._value(value) for value in call.inputs],
-            "outputs": [self._value(value) for value in call.made],
-            "rows": self.rows.of(tuple(map(str, call.choice.rows))),
-            "from": call.choice.source,
-            "considered": self._considered(node, call),
+            "inputs": [self._value(value) for value in entry.inputs],
+            "outputs": [self._value(value) for value in entry.made],
+            "rows": self.rows.of(tuple(map(str, entry.choice.rows))),
+            "from": entry.choice.source,
+            "considered": self._considered(node, entry),
         }
-        if call.choice.local is not None:
-            made["local"] = call.choice.local
+        if entry.choice.local is not None:
+            made["local"] = entry.choice.local
         return made
 
     def _move(self, move: Move, seconds: float) -> dict[str, Any]:
@@ -211,13 +211,13 @@ class _Document:
                 place = self.modules.of("") if maker is None else entries[maker]["module"]
                 entries[number]["module"] = place
 
-    def _considered(self, node: Node, call: Call) -> int | None:
+    def _considered(self, node: Node, entry: Compute) -> int | None:
         """What the call could have done: worked out for the first of those that look alike."""
         if self.explainer is None:
             return None
-        layouts = tuple(str(self.plan.schedule.layouts[value]) for value in (*call.inputs, *call.made))
+        layouts = tuple(str(self.plan.schedule.layouts[value]) for value in (*entry.inputs, *entry.made))
         tensors = tuple(map(self.plan.graph.tensor, node.inputs))
-        key = (node.op, pattern(node.module), node.phase, call.choice.rows, layouts, tensors, node.outputs)
+        key = (node.op, pattern(node.module), node.phase, entry.choice.rows, layouts, tensors, node.outputs)
         if key not in self._alike:
             found = self.explainer.considered(node.name)
             self._alike[key] = self.considered.of((node.name,), _choices(node.name, found))

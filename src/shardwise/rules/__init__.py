@@ -5,10 +5,10 @@ from ._book import VERDICTS, Book, Entry, require_no_others, write
 from ._cases import Case, constants, is_covered, plain
 from ._clause import Clause, Term
 from ._expression import Scope
+from ._hand import hand, hand_rows, hand_written, is_by_hand, row_of
 from ._lookup import SHIPPED, book, book_rows, rows, rule, variant_by_hand
 from ._rule import Rule
 from ._variants import derived, is_in_place, variants_of
-from .hand._register import hand_rows, hand_written, is_by_hand
 
 __all__ = [
     "SHIPPED",
@@ -27,6 +27,7 @@ __all__ = [
     "book_rows",
     "constants",
     "derived",
+    "hand",
     "hand_rows",
     "hand_written",
     "is_by_hand",
@@ -34,6 +35,7 @@ __all__ = [
     "is_in_place",
     "plain",
     "require_no_others",
+    "row_of",
     "rows",
     "rule",
     "variant_by_hand",

@@ -4,11 +4,10 @@ Every tensor argument of the operator's schema has one term in a clause, whether
 absent. Dims that arguments name are counted from 0.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..calls import Shape, facts, is_tensor, named_arguments, output_shapes
+from ..calls import Call, facts
 from ._expression import Scope
 
 
@@ -34,67 +33,44 @@ class Bound:
     output_groups: tuple[tuple[int, ...], ...]
 
 
-def bind(
-    op: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    reading: Reading,
-    outputs: Sequence[Shape | None] | None = None,
-) -> Bound:
-    """Bind a call; `outputs` are the shapes of its outputs, found on meta tensors where not given."""
-    arguments = named_arguments(op, args, kwargs)
-    tensors: list[Any] = []
-    groups: list[tuple[int, ...]] = []
-    optional = _tensor_arguments(op)
-    for name, value in arguments.items():
-        if is_tensor(value):
-            groups.append((len(tensors),))
-            tensors.append(value)
-        elif isinstance(value, list | tuple) and any(is_tensor(v) for v in value):
-            inside = [v for v in value if is_tensor(v)]
-            groups.append(tuple(range(len(tensors), len(tensors) + len(inside))))
-            tensors += inside
-        elif name in optional:
-            groups.append(())
-    inputs = [tuple(int(s) for s in t.shape) for t in tensors]
-    if outputs is None:
-        outputs = output_shapes(op, args, kwargs)
+def bind(call: Call, reading: Reading) -> Bound:
+    """A call as the clauses of a rule with this reading see it."""
+    arguments, outputs = call.arguments, call.outputs
+    optional = _tensor_arguments(call)
+    by_name: dict[str, list[int]] = {}
+    for position, name in enumerate(call.tensor_names):
+        by_name.setdefault(name, []).append(position)
+    groups = [tuple(by_name.get(name, ())) for name in arguments if name in by_name or name in optional]
+    inputs = [tuple(map(int, shape)) for shape in call.shapes]
     ndim = len((inputs if reading.dims_of == "input" else outputs)[0] or ()) if inputs and outputs else 0
-    single, dims = _single_dims(op), facts(op).dims
+    single, dims = _single_dims(call), facts(call.op).dims
     plain = {
         name: _normal_dims(value, ndim, name in single, reading.no_dims) if name in dims else _plain(value)
         for name, value in arguments.items()
-        if not _holds_tensors(value)
+        if name not in by_name
     }
-    given = {
-        name: GIVEN if _holds_tensors(arguments[name]) else None for name in optional if name in arguments
-    }
+    given = {name: GIVEN if name in by_name else None for name in optional if name in arguments}
     scope = Scope({**plain, **given}, inputs, outputs, reading.broadcast)
-    return Bound(scope, tuple(groups), _output_groups(op, len(outputs)))
+    return Bound(scope, tuple(groups), _output_groups(call, len(outputs)))
 
 
-def _tensor_arguments(op: Callable[..., Any]) -> set[str]:
-    schema = getattr(op, "_schema", None)
-    return {a.name for a in schema.arguments if "Tensor" in str(a.type)} if schema else set()
+def _tensor_arguments(call: Call) -> set[str]:
+    return {a.name for a in call.schema.arguments if "Tensor" in str(a.type)} if call.schema else set()
 
 
-def _output_groups(op: Callable[..., Any], count: int) -> tuple[tuple[int, ...], ...]:
+def _output_groups(call: Call, count: int) -> tuple[tuple[int, ...], ...]:
     """One term per return of the schema; a list of tensors is one term."""
-    schema = getattr(op, "_schema", None)
-    returns = [str(r.type) for r in schema.returns] if schema else []
+    returns = [str(r.type) for r in call.schema.returns] if call.schema else []
     if len(returns) == 1 and returns[0].startswith("List"):
         return (tuple(range(count)),)
     return tuple((i,) for i in range(count))
 
 
-def _holds_tensors(value: Any) -> bool:
-    return is_tensor(value) or (isinstance(value, list | tuple) and any(is_tensor(v) for v in value))
-
-
-def _single_dims(op: Callable[..., Any]) -> set[str]:
+def _single_dims(call: Call) -> set[str]:
     """Arguments that always name exactly one dim."""
-    schema = getattr(op, "_schema", None)
-    return {a.name for a in schema.arguments if str(a.type) == "int"} if schema else set(facts(op).dims)
+    if call.schema is None:
+        return set(facts(call.op).dims)
+    return {a.name for a in call.schema.arguments if str(a.type) == "int"}
 
 
 def _normal_dims(value: Any, ndim: int, single: bool, no_dims: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import yaml
 
-from ..calls import Shape, is_tensor, named_arguments, overload, short_name
+from ..calls import Call, short_name
 from ..errors import UsageError
 from ..placements import Row, is_partial, is_replicate, partials_of
 from ._cases import Case, is_covered
@@ -35,7 +35,7 @@ class Entry:
     """What the book says about one operator. `like` names the operator of which it is an in-place or out variant.
 
     The rule is known to hold for calls whose arguments in `constant` are those given there: they never varied. A rule
-    written by hand is code, not clauses: `shardwise.rules.hand`."""
+    written by hand is code, not clauses: `shardwise.rules._hand`."""
 
     op: str
     verdict: str
@@ -47,36 +47,29 @@ class Entry:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     by_hand: bool = False
 
-    def rows(
-        self, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Shape | None] | None = None
-    ) -> list[Row] | None:
+    def rows(self, call: Call) -> list[Row] | None:
         """Rows for a call; None where the book does not know."""
         if self.verdict == "no valid rows":
             return []
         if self.rule is None and not self.cases:
             return None
-        arguments = named_arguments(overload(self.op), args, kwargs)
         if self.rule is not None:
-            if not is_covered(arguments, self.constant):
+            if not is_covered(call.arguments, self.constant):
                 return None
-            numbers = _numbers(overload(self.op), arguments)
+            numbers = _numbers(call)
             if numbers:
-                return self._without(numbers, arguments, outputs)
-            rows = self.rule.rows_of(args, kwargs, outputs)
-            return [row for row in rows if _partials_fit(row, tensors_in(arguments.values()))]
-        return next((list(case.rows) for case in self.cases if case.matches(arguments)), None)
+                return self._without(numbers, call)
+            return [row for row in self.rule.rows_of(call) if _partials_fit(row, call.tensors)]
+        return next((list(case.rows) for case in self.cases if case.matches(call.arguments)), None)
 
-    def _without(
-        self, numbers: Mapping[str, Any], arguments: Mapping[str, Any], outputs: Sequence[Shape | None] | None
-    ) -> list[Row]:
+    def _without(self, numbers: Mapping[str, Any], call: Call) -> list[Row]:
         """Rows of a call that has plain numbers for tensors: those of the call with tensors that replicate them."""
         assert self.rule is not None
-        tensors = {name: numbers.get(name, value) for name, value in arguments.items()}
-        held = tensors_in(tensors.values())
-        places = [i for i, t in enumerate(held) if any(t is number for number in numbers.values())]
+        whole = Call.named(call.op, {**call.arguments, **numbers}, call.made)
+        places = [i for i, t in enumerate(whole.tensors) if isinstance(t, _Number)]
         found: dict[Row, None] = {}
-        for row in self.rule.rows_of((), tensors, outputs):
-            if all(is_replicate(row.inputs[i]) for i in places) and _partials_fit(row, held):
+        for row in self.rule.rows_of(whole):
+            if all(is_replicate(row.inputs[i]) for i in places) and _partials_fit(row, whole.tensors):
                 inputs = tuple(p for i, p in enumerate(row.inputs) if i not in places)
                 kept = Row(inputs, row.outputs, row.shards, row.local)
                 found.update({} if kept.is_replicated else {kept: None})
@@ -228,13 +221,13 @@ class _Number:
     shape: tuple[int, ...] = ()
 
 
-def _numbers(op: Any, arguments: Mapping[str, Any]) -> dict[str, _Number]:
+def _numbers(call: Call) -> dict[str, _Number]:
     """Plain numbers among the arguments that the schema calls tensors."""
     dtypes = {bool: torch.bool, int: torch.int64, float: torch.float32, complex: torch.complex64}
     return {
-        a.name: _Number(dtypes[type(arguments[a.name])])
-        for a in op._schema.arguments
-        if a.name in arguments and type(arguments[a.name]) in dtypes and "Tensor" in str(a.type)
+        a.name: _Number(dtypes[type(call[a.name])])
+        for a in call.schema.arguments
+        if a.name in call and type(call[a.name]) in dtypes and "Tensor" in str(a.type)
     }
 
 
@@ -244,13 +237,3 @@ def _partials_fit(row: Row, tensors: Sequence[Any]) -> bool:
         not is_partial(placement) or partials_of(tensor.dtype, [placement.reduce_op])
         for tensor, placement in zip(tensors, row.inputs, strict=False)
     )
-
-
-def tensors_in(values: Iterable[Any]) -> list[Any]:
-    found: list[Any] = []
-    for value in values:
-        if is_tensor(value):
-            found.append(value)
-        elif isinstance(value, list | tuple):
-            found += tensors_in(value)
-    return found

@@ -3,20 +3,20 @@
 import functools
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from ..calls import Recorder, Shape, facts, must_run, named_arguments, on_meta, output_shapes, overload
+from ..calls import Call, Dispatched, dispatched, must_run, overload, resolve_op
 from ..errors import UsageError
 from ..placements import Row
-from ._book import Book, tensors_in
+from ._book import Book
+from ._hand import hand_rows, is_by_hand
 from ._rule import Rule
 from ._variants import is_in_place, rows_in_place
-from .hand._register import hand_rows, is_by_hand
 
 SHIPPED = Path(__file__).parent / "book"
 
@@ -66,57 +66,48 @@ def rows(op: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> list[Row
     >>> [str(row) for row in rows(torch.softmax, torch.rand(4, 6, 8), 1)]
     ['S(0) -> S(0)', 'S(2) -> S(2)']
     """
-    name, order = _name(op), None
-    if not isinstance(op, OpOverload) and not (isinstance(op, str) and op in book().verdicts):
-        name, args, kwargs, order = _dispatched(op, args, kwargs)
-    found = book_rows(name, args, kwargs)
+    call = Call(op if callable(op) else resolve_op(op), args, kwargs)
+    front = None if isinstance(call.op, OpOverload) else _front(call)
+    judged = call if front is None else front.judged
+    found = book_rows(judged)
     if found is None:
-        entry = book().entry(name)
+        entry = book().entry(judged.name)
         verdict = f"its verdict is {entry.verdict!r}" if entry is not None else "it is not in the book"
         raise UsageError(
-            f"the book has no rows for this call of {name} ({verdict}): "
+            f"the book has no rows for this call of {judged.name} ({verdict}): "
             "shardwise.discover finds them by experiment"
         )
-    if order is not None:
-        found = [Row(tuple(r.inputs[i] for i in order), r.outputs, r.shards, r.local) for r in found]
-    return found
+    return found if front is None else list(dict.fromkeys(map(front.user_row, found)))
 
 
-def book_rows(
-    op: str, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Shape | None] | None = None
-) -> list[Row] | None:
-    """Rows for a call of an overload: by its hand-written rule, else by the book's; None if there is neither. `outputs`
-    are the shapes of the call's outputs, where they are known."""
-    if is_by_hand(op):
-        return hand_rows(op, args, kwargs, _shapes(op, args, kwargs, outputs))
-    entry = book().entry(op)
+def _front(call: Call) -> Dispatched:
+    """What a function becomes with these arguments, if that is one overload."""
+    with must_run(str(call)):
+        front = dispatched(call.on_meta())
+    if not front.is_front:
+        names = ", ".join(front.overloads) or "no overload"
+        raise UsageError(f"{call.name} reaches {names} with these arguments: ask for the rows of each")
+    return front
+
+
+def book_rows(call: Call) -> list[Row] | None:
+    """Rows for a call of an overload: by its hand-written rule, else by the book's; None if there is neither."""
+    if is_by_hand(call.name):
+        return hand_rows(call)
+    entry = book().entry(call.name)
     if entry is None:
         return None
     if entry.by_hand and entry.like is not None:
-        return variant_by_hand(op, entry.like, args, kwargs, outputs)
-    return entry.rows(args, kwargs, outputs)
+        return variant_by_hand(call, entry.like)
+    return entry.rows(call)
 
 
-def variant_by_hand(
-    variant: str,
-    original: str,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    outputs: Sequence[Shape | None] | None = None,
-) -> list[Row]:
-    """The rows of an in-place or out variant of an operator whose rule is written by hand; without those that need a
-    local form, which experiments on variants do not run."""
-    op = overload(variant)
-    arguments = named_arguments(op, args, kwargs)
-    rows = hand_rows(original, (), arguments, _shapes(original, (), arguments, outputs or None))
+def variant_by_hand(call: Call, original: str) -> list[Row]:
+    """The rows of a call of an in-place or out variant of an operator whose rule is written by hand; without those that
+    need a local form, which experiments on variants do not run."""
+    rows = hand_rows(Call.named(overload(original), call.arguments, call.made or None))
     assert rows is not None
-    return rows_in_place(rows, op) if is_in_place(op) else [row for row in rows if row.local is None]
-
-
-def _shapes(
-    op: str, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Shape | None] | None
-) -> Sequence[Shape | None]:
-    return output_shapes(overload(op), args, kwargs) if outputs is None else outputs
+    return rows_in_place(rows, call.op) if is_in_place(call.op) else [r for r in rows if r.local is None]
 
 
 def _name(op: Callable[..., Any] | str) -> str:
@@ -125,27 +116,3 @@ def _name(op: Callable[..., Any] | str) -> str:
     if isinstance(op, OpOverload | OpOverloadPacket):
         return str(op)
     return str(getattr(op, "__name__", op))
-
-
-def _dispatched(op: Callable[..., Any] | str, args: Any, kwargs: Any) -> tuple[str, Any, Any, list[int]]:
-    """The one overload that a function reaches with these arguments, with what it is given, and for each of the
-    user's tensors its position there."""
-    function: Any = op
-    if isinstance(op, str):
-        function = torch
-        for part in op.removeprefix("torch.").split("."):
-            function = getattr(function, part, None) or getattr(torch.ops, part, None)
-    if not callable(function):
-        raise UsageError(f"unknown op {op!r}: use a name such as torch.mm or aten.mm.default")
-    args, kwargs = [on_meta(a) for a in args], {k: on_meta(v) for k, v in kwargs.items()}
-    recorder = Recorder()
-    with must_run(_name(op), args, kwargs), torch.no_grad(), recorder:
-        function(*args, **kwargs)
-    calls = [c for c in recorder.calls if not facts(c[0]).identity]
-    given = [id(t) for t in tensors_in((*args, *kwargs.values()))]
-    reached = [id(t) for t in tensors_in((*calls[0][1], *calls[0][2].values()))] if len(calls) == 1 else []
-    if sorted(given) != sorted(reached) or len(calls) != 1:
-        names = ", ".join(dict.fromkeys(str(c[0]) for c in calls)) or "no overload"
-        raise UsageError(f"{_name(op)} reaches {names} with these arguments: ask for the rows of each")
-    func, reached_args, reached_kwargs, _ = calls[0]
-    return str(func), reached_args, reached_kwargs, [reached.index(t) for t in given]

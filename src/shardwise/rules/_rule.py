@@ -1,14 +1,13 @@
 """`Rule`: everything known about one operator. Given a call it yields rows; it reads and prints as YAML."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-import torch
 import yaml
 
-from ..calls import Recorder, Shape, must_run, named_arguments, on_meta, overload
+from ..calls import Call, must_run, overload, reached, resolve_op
 from ..display import Block, Heading, Shown, Table
 from ..errors import UsageError, require
 from ..placements import Row
@@ -57,33 +56,23 @@ class Rule(Shown):
     def rows(self, *args: Any, **kwargs: Any) -> list[Row]:
         """The rows for a call of the operator, or of the function (`front`) that it was found through; tensors may be
         meta tensors or anything with a shape and a dtype."""
-        try:
-            named_arguments(self.function, args, kwargs)
-        except UsageError:
-            if self.front is None:
-                raise
-            args, kwargs = self._as_dispatched(args, kwargs)
-        return self.rows_of(args, kwargs)
+        call = Call(self.function, args, kwargs)
+        if self.front is not None and not call.is_complete:
+            call = self._reached_by(Call(resolve_op(self.front), args, kwargs))
+        return self.rows_of(call)
 
-    def _as_dispatched(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The arguments with which a call of the front reaches this overload."""
-        front: Any = torch
-        for part in (self.front or "").split(".")[1:]:
-            front = getattr(front, part)
-        recorder = Recorder()
-        with must_run(str(self.front), args, kwargs), recorder:
-            front(*(on_meta(a) for a in args), **{k: on_meta(v) for k, v in kwargs.items()})
-        for func, reached, keywords, _ in recorder.calls:
-            if str(func) == self.op:
-                return reached, keywords
-        raise UsageError(f"{self.front} does not reach {self.op} with these arguments")
+    def _reached_by(self, front: Call) -> Call:
+        """The call of this overload that a call of the front reaches."""
+        with must_run(str(front)):
+            inner = next((call for call in reached(front.on_meta()) if call.name == self.op), None)
+        if inner is None:
+            raise UsageError(f"{self.front} does not reach {self.op} with these arguments")
+        return inner
 
-    def rows_of(
-        self, args: Sequence[Any], kwargs: dict[str, Any], outputs: Sequence[Shape | None] | None = None
-    ) -> list[Row]:
-        """`rows`, for a caller who knows the shapes of the outputs."""
+    def rows_of(self, call: Call) -> list[Row]:
+        """The rows for a call of the operator."""
         assert self._speaks_of_arguments
-        bound = bind(overload(self.op), args, kwargs, self.reading, outputs)
+        bound = bind(call, self.reading)
         found: dict[Row, None] = {}
         for clause in self.clauses:
             found |= dict.fromkeys(clause.rows(bound.scope, bound.groups, bound.output_groups))

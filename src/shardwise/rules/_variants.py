@@ -6,12 +6,10 @@ leave the result where the input that it overwrites lies.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
-import torch
 from torch._ops import OpOverload
 
-from ..calls import OF_RESULTS, overload
+from ..calls import OF_RESULTS, overload, registered
 from ..placements import Row
 from ._clause import Clause
 from ._rule import Rule
@@ -36,7 +34,7 @@ def is_in_place(op: OpOverload) -> bool:
 def _candidates(op: OpOverload) -> Iterator[OpOverload]:
     namespace, name = op._schema.name.split("::")
     for packet_name in (name, f"{name}_"):
-        packet: Any = getattr(getattr(torch.ops, namespace), packet_name, None)
+        packet = registered(f"{namespace}.{packet_name}")
         for variant in packet.overloads() if packet is not None else ():
             yield getattr(packet, variant)
 

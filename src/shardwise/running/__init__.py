@@ -2,7 +2,7 @@
 
 from ._emit import RankProgram, emit
 from ._live import with_live_graph
-from ._lower import Lowering, retargeted, whatever_the_strides, with_tensors
+from ._lower import Lowering
 from ._module import Sharded, piece_of, require_same_layout
 from ._optimizers import MakeOptimizer, chosen_optimizer
 from ._parallelize import parallelize
@@ -27,12 +27,9 @@ __all__ = [
     "plan_pieces",
     "require_planned",
     "require_same_layout",
-    "retargeted",
     "shard_map",
     "simulate",
     "transfer",
     "transfer_parcels",
-    "whatever_the_strides",
     "with_live_graph",
-    "with_tensors",
 ]

@@ -19,10 +19,10 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
 from ..dtensor import run_step
 from ..graph import Ref, without_memory
-from ..planning import Call, Move, Plan, Value
+from ..planning import Compute, Move, Plan, Value
 from ._lower import Lowering, piece
 
-Entry = Call | Move
+Entry = Compute | Move
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Parts:
         chosen: list[Entry] = []
         for entry in reversed(self.plan.schedule.entries):
             waited_for = needed.intersection(entry.made)
-            if entry.node.phase == "backward" if isinstance(entry, Call) else not waited_for:
+            if entry.node.phase == "backward" if isinstance(entry, Compute) else not waited_for:
                 chosen.append(entry)
             else:
                 needed.update(entry.used)
@@ -171,7 +171,7 @@ class _Emitter:
             for step in entry.change.steps:
                 local = run_step(local, step, self.device_mesh, shape)
             return {entry.target: local}
-        made = self.lowering.local(entry, self.rank)([values[v] for v in entry.inputs], seed)
+        made = self.lowering.on_rank(entry, self.rank)([values[v] for v in entry.inputs], seed)
         return {value: tensor for value, tensor in zip(entry.outputs, made, strict=True) if value is not None}
 
 

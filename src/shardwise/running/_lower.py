@@ -4,20 +4,19 @@ Most calls run the operator itself. What differs: a view becomes a reshape, beca
 row that names a local form runs that; a random operator draws for the positions that the rank holds.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from ..calls import overload
+from ..calls import Call, overload, with_leaves
 from ..forms import Piece, draw, local_call
-from ..graph import Graph, Node, Ref
+from ..graph import Node
 from ..layout import Layout
-from ..planning import Call, Plan
+from ..planning import Compute, Plan
 
 
 @dataclass(frozen=True)
@@ -38,39 +37,55 @@ class Lowering:
         """A number for every node: its stream of random numbers."""
         return {node.name: number for number, node in enumerate(self.plan.graph.nodes)}
 
-    def local(self, call: Call, rank: int) -> "LocalCall":
-        """What the rank runs for the call."""
-        return LocalCall(self, call, rank)
+    @cached_property
+    def _calls(self) -> dict[str, Call]:
+        return {}
+
+    def call(self, node: Node) -> Call:
+        """The call of a node as it runs: on inputs whose strides need not be those that were captured."""
+        if node.name not in self._calls:
+            call, relaxed = self.plan.graph.call(node), node.facts.any_strides
+            op = call.op if relaxed is None else overload(relaxed)
+            self._calls[node.name] = Call(op, *with_leaves((call.args, dict(call.kwargs)), self._retargeted))
+        return self._calls[node.name]
+
+    def _retargeted(self, leaf: Any) -> Any:
+        """An argument, with double precision for every float dtype, and with the device for every device."""
+        if self.wide and isinstance(leaf, torch.dtype) and leaf.is_floating_point:
+            return torch.float64
+        if self.device is not None and isinstance(leaf, torch.device):
+            return torch.device(self.device)
+        return leaf
+
+    def on_rank(self, compute: Compute, rank: int) -> "RankCompute":
+        """What the rank runs for an entry of the schedule."""
+        return RankCompute(self, compute, rank)
 
 
 @dataclass(frozen=True)
-class LocalCall:
-    """One rank's part in a call."""
+class RankCompute:
+    """One rank's part in an entry of the schedule."""
 
     lowering: Lowering
-    call: Call
+    compute: Compute
     rank: int
 
     @cached_property
-    def op(self) -> torch._ops.OpOverload:
-        return whatever_the_strides(self.call.node)
-
-    @cached_property
     def is_random(self) -> bool:
-        return self.call.node.facts.random
+        return self.compute.node.facts.random
 
     @cached_property
     def form(self) -> str | None:
-        return self.call.choice.local
+        return self.compute.choice.local
 
     @cached_property
     def inputs(self) -> tuple[Piece, ...]:
         graph, layouts = self.lowering.plan.graph, self.lowering.plan.schedule.layouts
-        return tuple(piece(graph.tensor(v.ref).shape, layouts[v], self.rank) for v in self.call.inputs)
+        return tuple(piece(graph.tensor(v.ref).shape, layouts[v], self.rank) for v in self.compute.inputs)
 
     @cached_property
     def outputs(self) -> tuple[Piece | None, ...]:
-        pairs = zip(self.call.node.outputs, self.call.choice.output_layouts, strict=True)
+        pairs = zip(self.compute.node.outputs, self.compute.choice.output_layouts, strict=True)
         return tuple(
             None if info is None or layout is None else piece(info.shape, layout, self.rank)
             for info, layout in pairs
@@ -89,74 +104,29 @@ class LocalCall:
     @cached_property
     def _drawn(self) -> tuple[tuple[int, ...], Layout]:
         """Shape and layout of what a random operator draws."""
-        info, layout = self.call.node.outputs[0], self.call.choice.output_layouts[0]
+        info, layout = self.compute.node.outputs[0], self.compute.choice.output_layouts[0]
         assert info is not None and layout is not None
         return info.shape, layout
 
     def __call__(self, tensors: Sequence[Tensor], seed: Tensor | None = None) -> tuple[Any, ...]:
-        """The call's outputs on this rank, given its pieces of the inputs."""
-        node = self.call.node
-        args, kwargs = self.arguments(tensors)
+        """The outputs on this rank, given its pieces of the inputs."""
+        node = self.compute.node
         if node.facts.by_strides:
-            args = (_restrided(args[0], self._graph.tensor(node.inputs[0]).stride), *args[1:])
+            stride = self.lowering.plan.graph.tensor(node.inputs[0]).stride
+            tensors = [_restrided(tensors[0], stride), *tensors[1:]]
+        call = self.lowering.call(node).with_tensors(tensors)
         if self.is_random and not (self.lowering.traced and node.facts.draws is None):
             assert seed is not None
-            number = self.lowering.numbers[node.name]
-            made = draw(node.overload, args, kwargs, seed, number, self._drawn[0], self._runs)
+            made = draw(call, seed, self.lowering.numbers[node.name], self._drawn[0], self._runs)
         elif self.form is None:
-            made = self.op(*args, **kwargs)
+            made = call()
         else:
-            made = local_call(self.form, self.op, args, kwargs, self.inputs, self.outputs)
+            made = local_call(self.form, call, self.inputs, self.outputs)
         return tuple(made) if isinstance(made, tuple | list) else (made,)
-
-    def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        args, kwargs = with_tensors(self.call.node, tensors)
-        if not self.lowering.wide and self.lowering.device is None:
-            return args, kwargs
-        return retargeted((args, kwargs), self.lowering.wide, self.lowering.device)
-
-    @property
-    def _graph(self) -> Graph:
-        return self.lowering.plan.graph
 
 
 def piece(shape: tuple[int, ...], layout: Layout, rank: int) -> Piece:
     return Piece(shape, layout.local_shape(shape, rank), layout.offset(shape, rank))
-
-
-def whatever_the_strides(node: Node) -> torch._ops.OpOverload:
-    """The node's operator, for inputs whose strides need not be those that were captured."""
-    relaxed = node.facts.any_strides
-    return node.overload if relaxed is None else overload(relaxed)
-
-
-def with_tensors(node: Node, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The node's arguments with these in the place of its tensors, in order."""
-    rest = iter(tensors)
-    return _filled(node.args, rest), _filled(dict(node.kwargs), rest)
-
-
-def _filled(value: Any, rest: Iterator[Any]) -> Any:
-    if isinstance(value, Ref):
-        return next(rest)
-    if isinstance(value, tuple | list):
-        return type(value)(_filled(item, rest) for item in value)
-    if isinstance(value, Mapping):
-        return {key: _filled(item, rest) for key, item in value.items()}
-    return value
-
-
-def retargeted(value: Any, wide: bool, device: str | None) -> Any:
-    """The arguments of a call with double precision for every float dtype, and with the device for every device."""
-
-    def changed(leaf: Any) -> Any:
-        if wide and isinstance(leaf, torch.dtype) and leaf.is_floating_point:
-            return torch.float64
-        if device is not None and isinstance(leaf, torch.device):
-            return torch.device(device)
-        return leaf
-
-    return pytree.tree_map(changed, value)
 
 
 def _restrided(tensor: Tensor, stride: tuple[int, ...] | None) -> Tensor:

@@ -18,7 +18,7 @@ from ..errors import UsageError, require
 from ..graph import Ref, inputs_of
 from ..layout import Layout
 from ..placements import is_replicate
-from ..planning import Call, Move, Plan, Value, require_plan
+from ..planning import Compute, Move, Plan, Value, require_plan
 from ._lower import Lowering
 
 
@@ -147,14 +147,14 @@ class Simulation:
             for number, item in enumerate(self.schedule.entries):
                 if progress is not None:
                     progress(number)
-                if isinstance(item, Call):
-                    made = self._call(item, [values[v] for v in item.inputs], draws)
+                if isinstance(item, Compute):
+                    made = self._compute(item, [values[v] for v in item.inputs], draws)
                 else:
                     made = {item.target: _moved(item, values[item.source], result.collectives)}
                 for value, pieces in made.items():
                     values[value] = pieces
                     memory.add(pieces)
-                if watch is not None and isinstance(item, Call):
+                if watch is not None and isinstance(item, Compute):
                     for value, pieces in made.items():
                         watch(value, pieces)
                 for value in item.dead:
@@ -169,17 +169,21 @@ class Simulation:
             places[output.role][output.target] = None if given is None else values[given]
         return result
 
-    def _call(self, call: Call, inputs: Sequence[Pieces], seed: Tensor) -> dict[Value, Pieces]:
+    def _compute(self, entry: Compute, inputs: Sequence[Pieces], seed: Tensor) -> dict[Value, Pieces]:
         made: list[tuple[Any, ...]] = []
         known: dict[Any, tuple[Any, ...]] = {}  # replicas need not compute the same again
         for rank in range(self.plan.mesh.ranks):
-            local, tensors = self.lowering.local(call, rank), [pieces.locals[rank] for pieces in inputs]
+            local, tensors = self.lowering.on_rank(entry, rank), [pieces.locals[rank] for pieces in inputs]
             key = (*map(id, tensors), local.key)
             if key not in known:
-                known[key] = self._checked(local(tensors, seed), call, rank, local.outputs)
+                known[key] = self._checked(local(tensors, seed), entry, rank, local.outputs)
             made.append(known[key])
         columns = zip(
-            call.outputs, call.node.outputs, call.choice.output_layouts, zip(*made, strict=True), strict=True
+            entry.outputs,
+            entry.node.outputs,
+            entry.choice.output_layouts,
+            zip(*made, strict=True),
+            strict=True,
         )
         return {
             value: Pieces(layout, info.shape, column)
@@ -188,12 +192,12 @@ class Simulation:
         }
 
     def _checked(
-        self, made: tuple[Any, ...], call: Call, rank: int, expected: Sequence[Any]
+        self, made: tuple[Any, ...], entry: Compute, rank: int, expected: Sequence[Any]
     ) -> tuple[Any, ...]:
         for tensor, piece in zip(made, expected, strict=True):
             if piece is not None and tuple(tensor.shape) != piece.local:
                 raise UsageError(
-                    f"{call.node} by {call.choice} gives rank {rank} a piece of shape {tuple(tensor.shape)}, "
+                    f"{entry.node} by {entry.choice} gives rank {rank} a piece of shape {tuple(tensor.shape)}, "
                     f"where {piece.local} of {piece.shape} was planned"
                 )
         return made

@@ -7,6 +7,7 @@ places, and of each nothing is tried but what the rule claims. That costs little
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -41,7 +42,7 @@ def _runs(call: Call) -> bool:
     if not all(0 < t.numel() <= _ELEMENTS for t in call.tensors):
         return False
     try:
-        outputs = call.run([t.clone() for t in call.tensors])
+        outputs = call.run()
     except Exception:
         return False  # an operator takes only some of the changes
     tensors = [o for o in outputs if isinstance(o, Tensor)]
@@ -50,13 +51,9 @@ def _runs(call: Call) -> bool:
 
 def contradicted(rule: Rule, call: Call, policy: ExperimentPolicy | None = None) -> list[Clause]:
     """The clauses of a rule that claim something of a call that an experiment refutes."""
-    outputs = [o if isinstance(o, Tensor) else None for o in call.run([t.clone() for t in call.tensors])]
-    bound = bind(
-        call.op,
-        *call.arguments(call.tensors),
-        rule.reading,
-        [None if o is None else tuple(o.shape) for o in outputs],
-    )
+    outputs = [o if isinstance(o, Tensor) else None for o in call.run()]
+    made = tuple(None if o is None else tuple(o.shape) for o in outputs)
+    bound = bind(replace(call, made=made), rule.reading)
     claims = {
         clause: [
             row

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from ..calls import Call, Facts, facts
 from ..experiments import generators
@@ -88,29 +87,17 @@ def _with_fitting_values(call: Call) -> Call:
 
 def _other_arguments(call: Call, values: Mapping[str, Sequence[Any]]) -> Iterator[Call]:
     ndim = max((t.ndim for t in call.tensors), default=0)
-    args, kwargs = pytree.tree_unflatten(list(call.leaves), call.tree)
-    schema = getattr(call.op, "_schema", None)
-    if schema is None:
-        return
-    for i, argument in enumerate(schema.arguments):
-        place: Any = i if i < len(args) and not argument.kwarg_only else argument.name
-        held, at = (args, place) if isinstance(place, int) else (kwargs, place)
-        old = held[at] if isinstance(place, int) or at in held else argument.default_value
+    for argument in call.schema.arguments if call.schema is not None else ():
+        old = call.arguments.get(argument.name)
         for value in _values_for(argument, old, ndim, values, facts(call.op)):
-            if type(value) is type(old) and value == old:
-                continue
-            new_args, new_kwargs = list(args), dict(kwargs)
-            if isinstance(place, int):
-                new_args[place] = value
-            else:
-                new_kwargs[place] = value
-            yield Call.of(call.op, new_args, new_kwargs)
+            if type(value) is not type(old) or value != old:
+                yield call.with_arguments(**{argument.name: value})
 
 
 def _other_numbers(call: Call) -> Iterator[Call]:
     """Other values of arguments that are numbers, whatever they mean, or choices."""
-    schema = getattr(call.op, "_schema", None)
-    names = [a.name for a in schema.arguments if str(a.type) in ("float", "number")] if schema else []
+    arguments = call.schema.arguments if call.schema is not None else ()
+    names = [a.name for a in arguments if str(a.type) in ("float", "number")]
     few = {name: values for name, values in facts(call.op).choices.items() if values}
     yield from _other_arguments(call, {**dict.fromkeys(names, NUMBERS), **few})
 
@@ -138,7 +125,7 @@ def _values_for(
 
 
 def _with_tensors(call: Call, new: Mapping[int, Tensor]) -> Call:
-    return call.with_leaves({call.slots[i]: tensor for i, tensor in new.items()})
+    return call.with_tensors([new.get(i, tensor) for i, tensor in enumerate(call.tensors)])
 
 
 def _other_ranks(call: Call, habit: Habit) -> Iterator[Call]:
@@ -198,12 +185,11 @@ def _single_elements(call: Call) -> Iterator[Call]:
 
 def _other_lists(call: Call) -> Iterator[Call]:
     """A list of tensors with its last one twice, or without it."""
-    args, kwargs = pytree.tree_unflatten(list(call.leaves), call.tree)
-    for i, value in enumerate(args):
+    for name, value in call.given.items():
         if isinstance(value, list) and value and all(isinstance(v, Tensor) for v in value):
             for other in ([*value, value[-1].clone()], value[:-1]):
                 if 1 < len(other) <= LONGEST_LIST:
-                    yield Call.of(call.op, [*args[:i], other, *args[i + 1 :]], kwargs)
+                    yield call.with_arguments(**{name: other})
 
 
 def _longer(tensor: Tensor) -> Tensor:
@@ -235,5 +221,4 @@ def _broadcast(tensors: Sequence[Tensor]) -> bool:
 
 def slides(call: Call) -> bool:
     """True if the operator moves a window over the last dims."""
-    sliding = facts(call.op).sliding
-    return any(name in sliding for _, name, _ in call.named_leaves())
+    return any(name in call.given for name in facts(call.op).sliding)

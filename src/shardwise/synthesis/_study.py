@@ -104,11 +104,11 @@ def studies(
     by name; `policy` what experiments consider.
     """
     require_operator(op)
-    for args, kwargs in examples:
-        call = Call.of(op, list(args), dict(kwargs))
-        with must_run(call.name, args, kwargs):
-            call.run([tensor.clone() for tensor in call.tensors])
-    swept = sweep(op, [(list(args), dict(kwargs)) for args, kwargs in examples], values)
+    given = [Call(op, args, kwargs) for args, kwargs in examples]
+    for call in given:
+        with must_run(str(call)):
+            call.run()
+    swept = sweep(op, given, values)
     if not swept.calls:
         raise UsageError(
             f"no calls of {op_name(op)} are known: give one, as in shardwise.synthesize(op, x, dim=0) or "
@@ -122,7 +122,7 @@ def studies(
 
 
 def _require_arguments(op: Callable[..., Any], swept: Sweep, values: Iterable[str]) -> None:
-    schemas = [getattr(calls[0].op, "_schema", None) for calls in swept.calls.values()]
+    schemas = [calls[0].schema for calls in swept.calls.values()]
     arguments = [a for schema in schemas if schema is not None for a in schema.arguments]
     known = dict.fromkeys(a.name for a in arguments if "Tensor" not in str(a.type))
     for name in values:
@@ -229,8 +229,7 @@ class _Inquiry:
         self.idle.extend(j for call in calls if (j := self._judged(call)) is not None)
 
     def _judged(self, call: Call) -> Judged | None:
-        args, kwargs = call.arguments(call.tensors)
-        found = self.find(call.op, *args, **kwargs)
+        found = self.find(call.op, *call.args, **call.kwargs)
         self.experiments += found.experiments
         if found.verdict not in ("rows", "no valid rows"):
             self.study.refused.setdefault(found.verdict, found.reason)
@@ -269,13 +268,13 @@ def confirms(rule: Rule, call: Call, found: Found) -> bool:
 
 
 def _output_shapes(call: Call) -> list[Any]:
-    outputs = call.run([t.clone() for t in call.tensors])
+    outputs = call.run()
     return [tuple(o.shape) if isinstance(o, Tensor) else None for o in outputs]
 
 
 def _keeps_values(call: Call) -> bool:
     """True if the only output holds the first input's values in the same order."""
-    results = call.run([t.clone() for t in call.tensors])
+    results = call.run()
     if not call.tensors or len(results) != 1 or not isinstance(results[0], Tensor):
         return False
     first, output = call.tensors[0], results[0]
@@ -293,7 +292,7 @@ def _spread(calls: list[Call]) -> list[Call]:
         ranks = tuple(t.ndim for t in call.tensors)
         words = tuple(
             str(leaf)
-            for _, name, leaf in call.named_leaves()
+            for name, leaf in call.leaves()
             if isinstance(leaf, bool | str) or name in facts(call.op).counts
         )
         kinds.setdefault((ranks, words), []).append(call)
@@ -327,8 +326,8 @@ def _as_far_as_seen(rule: Rule, judged: Sequence[Judged]) -> Rule:
     for j in judged:
         for name, value in _observe(j, rule.reading).bound.scope.arguments.items():
             seen.setdefault(name, set()).add(value)
-    op = judged[0].call.op
-    schema, known = getattr(op, "_schema", None), facts(op)
+    call = judged[0].call
+    schema, known = call.schema, facts(call.op)
     required = {a.name for a in schema.arguments if not a.has_default_value()} if schema else set()
     fixed = [
         f"{name} == {next(iter(values))}"
@@ -342,7 +341,7 @@ def _as_far_as_seen(rule: Rule, judged: Sequence[Judged]) -> Rule:
 
 def _readings(building: Sequence[Judged]) -> Iterator[Reading]:
     """Ways of reading the arguments that can make a difference for these calls, the plain one first."""
-    names = {name for j in building for _, name, _ in j.call.named_leaves()}
+    names = {name for j in building for name, _ in j.call.leaves()}
     named = any(not names.isdisjoint(facts(j.call.op).dims) for j in building)
     operands = any(len(j.call.tensors) > 1 or _is_expanded(j) for j in building)
     for broadcast in (False, True) if operands else (False,):

@@ -40,7 +40,7 @@ class Sweep:
 
 def sweep(
     op: Callable[..., Any],
-    examples: Sequence[tuple[list[Any], dict[str, Any]]] = (),
+    examples: Sequence[Call] = (),
     values: Mapping[str, Sequence[Any]] | None = None,
     enough: Sequence[int] = ENOUGH,
 ) -> Sweep:
@@ -49,7 +49,7 @@ def sweep(
     to the first number of `enough`, in two places up to the second, and so on."""
     found = Sweep()
     seen: set[Any] = set()
-    newest = [dispatched(call).judged for call in _examples(op, examples) if _add(found, call, seen)]
+    newest = [dispatched(call).judged for call in examples or _samples(op) if _add(found, call, seen)]
     habits = {name: Habit.of([c for c in newest if c.name == name]) for name in found.calls}
     for depth, most in enumerate(enough):
         changed = [list(changes(c, habits.get(c.name, Habit()), values or {})) for c in newest]
@@ -66,25 +66,18 @@ def sweep(
     return found
 
 
-def _examples(op: Callable[..., Any], examples: Sequence[tuple[list[Any], dict[str, Any]]]) -> Iterator[Call]:
-    if examples:
-        for args, kwargs in examples:
-            yield Call.of(op, args, kwargs)
-        return
+def _samples(op: Callable[..., Any]) -> Iterator[Call]:
     for info in find_opinfos(op):
-        for function, args, kwargs in samples(info):
-            front = op if isinstance(op, torch._ops.OpOverload) and function is op else function
-            yield Call.of(front, args, kwargs)
+        yield from samples(info)
 
 
 def _add(found: Sweep, call: Call, seen: set[Any], elements: float = math.inf) -> bool:
     """Keep a call that runs, is new and does something, with no more than so many elements in an output."""
     try:
         judged = dispatched(call).judged
-        key = _signature(judged)
-        if key in seen:
+        if judged.signature in seen:
             return False
-        seen.add(key)
+        seen.add(judged.signature)
         inputs = [t.clone() for t in judged.tensors]
         outputs = [o for o in judged.run(inputs) if isinstance(o, Tensor)]
     except Exception:
@@ -94,7 +87,7 @@ def _add(found: Sweep, call: Call, seen: set[Any], elements: float = math.inf) -
     pointless = bool(judged.tensors) and all(t.numel() == 1 for t in judged.tensors)
     pointless = pointless or any(t.ndim > MOST_DIMS or _is_scalar_mask(t) for t in judged.tensors)
     pointless = pointless or any(o.numel() > elements for o in outputs)
-    idle = len(judged.leaves) > len(judged.slots) and changes_nothing(judged.tensors, outputs)
+    idle = len(list(judged.leaves())) > len(judged.tensors) and changes_nothing(judged.tensors, outputs)
     if empty or pointless or idle or not outputs or _window_stands_still(judged, outputs):
         found.skipped += 1
         if idle and not empty and not pointless:
@@ -102,7 +95,7 @@ def _add(found: Sweep, call: Call, seen: set[Any], elements: float = math.inf) -
         return False
     found.calls.setdefault(judged.name, []).append(judged)
     tried = facts(judged.op)
-    for _, name, value in judged.named_leaves():
+    for name, value in judged.leaves():
         if not isinstance(value, Tensor) and (
             name in tried.dims or name in tried.values or isinstance(value, bool)
         ):
@@ -110,14 +103,6 @@ def _add(found: Sweep, call: Call, seen: set[Any], elements: float = math.inf) -
             if value not in known:
                 known.append(value)
     return True
-
-
-def _signature(call: Call) -> Any:
-    tensors = tuple((tuple(t.shape), t.dtype) for t in call.tensors)
-    rest = tuple(
-        str(leaf) for i, leaf in enumerate(call.leaves) if i not in call.slots and i not in call.outs
-    )
-    return call.name, str(call.tree), tensors, rest
 
 
 def _turns(groups: Iterable[list[Call]]) -> Iterator[Call]:

@@ -40,8 +40,7 @@ class Observed:
 
     @classmethod
     def of(cls, call: Call, found: Found, reading: Reading, outputs: Sequence[Any]) -> "Observed":
-        args, kwargs = call.arguments(call.tensors)
-        bound = bind(call.op, args, kwargs, reading, outputs)
+        bound = bind(replace(call, made=tuple(outputs)), reading)
         rows = {key_of(row): row for row in found.rows}
         even = frozenset(key for key, row in rows.items() if _fails(found, row, "uneven"))
         never_empty = frozenset(key for key, row in rows.items() if _fails(found, row, "empty"))
@@ -309,7 +308,7 @@ def reason_for(clause: Clause, observed: Observed) -> str:
 
 
 def _argument_names(observed: Observed) -> list[str]:
-    schema = getattr(observed.call.op, "_schema", None)
+    schema = observed.call.schema
     if schema is None:
         return [f"argument {i + 1}" for i in range(len(observed.bound.groups))]
     names = [a.name for a in schema.arguments if "Tensor" in str(a.type) and not a.is_out]

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
-from ..calls import named_arguments
 from ..forms import draw
 from ..graph import Graph, Node, Ref, arguments, as_module, opened
-from ..planning import Call, Plan
-from ..running import Lowering, MakeOptimizer, Pieces, retargeted, whatever_the_strides, with_tensors
+from ..planning import Compute, Plan
+from ..running import Lowering, MakeOptimizer, Pieces
 
 
 @dataclass
@@ -108,7 +107,7 @@ def run_captured(
 def run_graph(plan: Plan, given: Mapping[str, Any], seed: int, wide: bool) -> dict[Ref, Any]:
     """The graph on whole tensors, random operators with the plan's streams: every tensor of it."""
     graph, lowering = plan.graph, Lowering(plan, wide)
-    calls = {entry.node.name: entry for entry in plan.schedule.entries if isinstance(entry, Call)}
+    entries = {entry.node.name: entry for entry in plan.schedule.entries if isinstance(entry, Compute)}
     values: dict[Ref, Any] = {}
     for entry in graph.inputs:
         values[Ref(entry.name)] = _widened(given[entry.name].detach(), wide)
@@ -116,46 +115,44 @@ def run_graph(plan: Plan, given: Mapping[str, Any], seed: int, wide: bool) -> di
     with torch.no_grad():
         for node in graph.nodes:
             tensors = [values[ref] for ref in node.inputs]
-            if _draws_inside(node):
-                made = _as_planned(lowering, calls[node.name], tensors, draws)
+            if _draws_inside(graph, node):
+                made = _as_planned(lowering, entries[node.name], tensors, draws)
             else:
-                made = _whole(node, tensors, wide, draws, lowering.numbers[node.name])
+                made = _whole(lowering, node, tensors, draws)
             for position, value in enumerate(made):
                 values[Ref(node.name, position)] = value
     return values
 
 
-def _whole(node: Node, tensors: Sequence[Tensor], wide: bool, seed: Tensor, number: int) -> tuple[Any, ...]:
-    args, kwargs = with_tensors(node, tensors)
-    args, kwargs = retargeted((args, kwargs), wide, None)
+def _whole(lowering: Lowering, node: Node, tensors: Sequence[Tensor], seed: Tensor) -> tuple[Any, ...]:
+    call = lowering.call(node).with_tensors(tensors)
     if node.facts.random:
         info = node.outputs[0]
         assert info is not None
         runs = [[(0, size)] if size else [] for size in info.shape]
-        made = draw(node.overload, args, kwargs, seed, number, info.shape, runs)
+        made = draw(call, seed, lowering.numbers[node.name], info.shape, runs)
     else:
-        made = whatever_the_strides(node)(*args, **kwargs)
+        made = call()
     return tuple(made) if isinstance(made, tuple | list) else (made,)
 
 
-def _draws_inside(node: Node) -> bool:
+def _draws_inside(graph: Graph, node: Node) -> bool:
     """Attention with dropout: its draws follow from how it is sharded."""
     known = node.facts
-    if not known.seeded:
-        return False
-    given = named_arguments(node.overload, node.args, dict(node.kwargs))
-    return known.dropout is None or given[known.dropout] != 0
+    return known.seeded and (known.dropout is None or graph.call(node)[known.dropout] != 0)
 
 
-def _as_planned(lowering: Lowering, call: Call, tensors: Sequence[Tensor], seed: Tensor) -> tuple[Any, ...]:
+def _as_planned(
+    lowering: Lowering, entry: Compute, tensors: Sequence[Tensor], seed: Tensor
+) -> tuple[Any, ...]:
     """The call on pieces, put together again: the one way to have the streams of the plan."""
-    pieces = [Pieces.of(t, layout) for t, layout in zip(tensors, call.choice.input_layouts, strict=True)]
+    pieces = [Pieces.of(t, layout) for t, layout in zip(tensors, entry.choice.input_layouts, strict=True)]
     ranks = range(lowering.plan.mesh.ranks)
-    made = [lowering.local(call, rank)([p.locals[rank] for p in pieces], seed) for rank in ranks]
+    made = [lowering.on_rank(entry, rank)([p.locals[rank] for p in pieces], seed) for rank in ranks]
     columns = zip(*made, strict=True)
     return tuple(
         None if layout is None else layout.join(list(column))
-        for layout, column in zip(call.choice.output_layouts, columns, strict=True)
+        for layout, column in zip(entry.choice.output_layouts, columns, strict=True)
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..dtensor import Recorded
 from ..errors import UsageError, require
 from ..graph import call_arguments, inputs_of
-from ..planning import Call, Plan, Value, require_plan
+from ..planning import Compute, Plan, Value, require_plan
 from ..progress import Progress, silent
 from ..running import (
     MakeOptimizer,
@@ -124,19 +124,19 @@ def first_wrong_node(plan: Plan, given: Mapping[str, Any], seed: int = 0, wide: 
     """The first node, in order, whose result differs from the whole one, with the error and the choice."""
     expected = run_graph(plan, given, seed, wide)
     wrong: list[str] = []
-    calls = {entry.node.name: entry for entry in plan.schedule.entries if isinstance(entry, Call)}
+    entries = {entry.node.name: entry for entry in plan.schedule.entries if isinstance(entry, Compute)}
     least = coarsest(plan, wide)
 
     def watch(value: Value, pieces: Pieces) -> None:
         whole = expected[value.ref]
         if wrong or not isinstance(whole, Tensor):
             return
-        inputs = [expected[ref] for ref in calls[value.ref.name].node.inputs]
+        inputs = [expected[ref] for ref in entries[value.ref.name].node.inputs]
         error = max(error_of(whole, pieces.whole(), floor_of(inputs)), pieces.disagreement())
         allowed = tolerance(least) if whole.is_floating_point() and least else tolerance(whole.dtype)
         if error > allowed:
-            call = calls[value.ref.name]
-            wrong.append(f"{call.node} by {call.choice}: error {error:.2e}")
+            entry = entries[value.ref.name]
+            wrong.append(f"{entry.node} by {entry.choice}: error {error:.2e}")
 
     Simulation(plan, wide).run(plan_pieces(plan, given, wide), seed, watch)
     return wrong[0] if wrong else None

@@ -6,9 +6,10 @@ partials pass.
 
 from collections.abc import Iterator
 
+from ...calls import Call
 from ...placements import Row, Shards, shard
-from ..hand._call import HandCall, aligned, sharded_dims
-from ..hand._register import hand
+from ._register import hand
+from ._rows import aligned, row_of, sharded_dims
 
 # Draws a result of the shape of its first tensor (and of others beside it, which broadcast).
 _LIKE = (
@@ -59,34 +60,34 @@ _SIZED = (
 
 
 @hand(*(f"aten.{name}" for name in _LIKE))
-def like(call: HandCall) -> Iterator[Row]:
+def like(call: Call) -> Iterator[Row]:
     yield from _drawn(call, "any")
 
 
 @hand("aten.native_dropout.default", "aten._fused_dropout.default")
-def dropout(call: HandCall) -> Iterator[Row]:
+def dropout(call: Call) -> Iterator[Row]:
     """Of an empty piece the kernel gives a mask that is no mask: one of floats."""
     yield from _drawn(call, "nonempty")
 
 
-def _drawn(call: HandCall, shards: Shards) -> Iterator[Row]:
+def _drawn(call: Call, shards: Shards) -> Iterator[Row]:
     for dim in sharded_dims(call.output):
         placed = {
             name: shard(own)
-            for name in call.tensors
+            for name in call.tensor_names
             if (own := aligned(call.shape(name), dim, len(call.output))) is not None
         }
-        yield call.row(placed, shard(dim), shards)
+        yield row_of(call, placed, shard(dim), shards)
 
 
 @hand(*(f"aten.{name}" for name in _SIZED))
-def sized(call: HandCall) -> Iterator[Row]:
+def sized(call: Call) -> Iterator[Row]:
     for dim in sharded_dims(call.output):
-        yield call.row({}, shard(dim), local="sizes")
+        yield row_of(call, {}, shard(dim), local="sizes")
 
 
 @hand("aten.multinomial.default")
-def multinomial(call: HandCall) -> Iterator[Row]:
+def multinomial(call: Call) -> Iterator[Row]:
     """Each row of probabilities is drawn from alone."""
     if len(call.shape("self")) == 2 and call.shape("self")[0] > 1:
-        yield call.row({"self": shard(0)}, shard(0))
+        yield row_of(call, {"self": shard(0)}, shard(0))

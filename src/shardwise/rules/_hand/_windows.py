@@ -6,28 +6,29 @@ Gradients are linear in the output's.
 
 from collections.abc import Iterator
 
+from ...calls import Call
 from ...placements import Row, shard
-from ..hand._call import ALL, KEEPING, LINEAR, HandCall, pass_through
-from ..hand._register import hand
+from ._register import hand
+from ._rows import ALL, KEEPING, LINEAR, dims, pass_through, row_of
 
 
 @hand("aten.constant_pad_nd.default")
-def constant_pad(call: HandCall) -> Iterator[Row]:
+def constant_pad(call: Call) -> Iterator[Row]:
     before, after, pad = call.shape("self"), call.output, call["pad"]
-    for dim in call.dims("self"):
+    for dim in dims(call, "self"):
         place = 2 * (len(before) - 1 - dim)
         if before[dim] == after[dim] and not any(pad[place : place + 2]):
-            yield call.row({"self": shard(dim)}, shard(dim))
+            yield row_of(call, {"self": shard(dim)}, shard(dim))
     yield from pass_through(call, "self", ALL if call["value"] == 0 else KEEPING)
 
 
 def _register_pad(kind: str, windows: int) -> None:
     @hand(f"aten.{kind}_pad{windows}d.default")
-    def pad(call: HandCall) -> Iterator[Row]:
-        for dim in call.dims("self"):
+    def pad(call: Call) -> Iterator[Row]:
+        for dim in dims(call, "self"):
             if dim < len(call.output) - windows:
                 batch = dim == 0 and len(call.output) == windows + 2  # which may be empty, unlike channels
-                yield call.row({"self": shard(dim)}, shard(dim), "any" if batch else "nonempty")
+                yield row_of(call, {"self": shard(dim)}, shard(dim), "any" if batch else "nonempty")
         yield from pass_through(call, "self", ALL)
 
 
@@ -73,19 +74,19 @@ _POOLED = {
 
 
 @hand(*(f"aten.{name}_backward.default" for name in _RESAMPLED))
-def upsample_backward(call: HandCall) -> Iterator[Row]:
-    for dim in call.dims("grad_output"):
+def upsample_backward(call: Call) -> Iterator[Row]:
+    for dim in dims(call, "grad_output"):
         if dim < 2:
-            yield call.row({"grad_output": shard(dim)}, shard(dim), local="sizes")
+            yield row_of(call, {"grad_output": shard(dim)}, shard(dim), local="sizes")
     yield from pass_through(call, "grad_output", LINEAR)
 
 
 def _register_pooled(name: str, windows: int) -> None:
     @hand(f"aten.{name}_backward.default")
-    def pooled_backward(call: HandCall) -> Iterator[Row]:
-        for dim in call.dims("grad_output"):
+    def pooled_backward(call: Call) -> Iterator[Row]:
+        for dim in dims(call, "grad_output"):
             if dim < len(call.output) - windows:
-                yield call.row(dict.fromkeys(call.tensors, shard(dim)), shard(dim), "nonempty")
+                yield row_of(call, dict.fromkeys(call.tensor_names, shard(dim)), shard(dim), "nonempty")
         yield from pass_through(call, "grad_output", LINEAR)
 
 

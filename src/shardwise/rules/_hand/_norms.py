@@ -5,52 +5,52 @@ from collections.abc import Iterator
 
 from torch.distributed.tensor.placement_types import Placement
 
-from ...calls import Shape
-from ...placements import Row, partial, shard
-from ..hand._call import LINEAR, HandCall, R
-from ..hand._register import hand
+from ...calls import Call, Shape
+from ...placements import Row, partial, partials_of, shard
+from ._register import hand
+from ._rows import LINEAR, R, dims, row_of
 
 _SUM = partial("sum")
 
 
 @hand("aten.native_layer_norm.default")
-def layer_norm(call: HandCall) -> Iterator[Row]:
+def layer_norm(call: Call) -> Iterator[Row]:
     for dim in _outside(call):
-        yield call.row({"input": shard(dim)}, shard(dim))
+        yield row_of(call, {"input": shard(dim)}, shard(dim))
     yield from _weighted(call)
 
 
 @hand("aten.native_layer_norm_backward.default")
-def layer_norm_backward(call: HandCall) -> Iterator[Row]:
+def layer_norm_backward(call: Call) -> Iterator[Row]:
     for dim in _outside(call):
         row = dict.fromkeys(("grad_out", "input", "mean", "rstd"), shard(dim))
-        yield call.row(row, [shard(dim), _SUM, _SUM])
+        yield row_of(call, row, [shard(dim), _SUM, _SUM])
     yield from _weighted_backward(call)
 
 
-def _outside(call: HandCall) -> list[int]:
+def _outside(call: Call) -> list[int]:
     outside = len(call.shape("input")) - len(call["normalized_shape"])
-    return [dim for dim in call.dims("input") if dim < outside]
+    return [dim for dim in dims(call, "input") if dim < outside]
 
 
 @hand("aten.native_group_norm.default")
-def group_norm(call: HandCall) -> Iterator[Row]:
+def group_norm(call: Call) -> Iterator[Row]:
     if call["N"] > 1:
-        yield call.row({"input": shard(0)}, shard(0), local="sizes")
+        yield row_of(call, {"input": shard(0)}, shard(0), local="sizes")
     if call["group"] > 1:
         row = {"input": shard(1), "weight": shard(0), "bias": shard(0)}
-        yield call.row(row, shard(1), "even", local="sizes")
+        yield row_of(call, row, shard(1), "even", local="sizes")
     yield from _weighted(call)
 
 
 @hand("aten.native_group_norm_backward.default")
-def group_norm_backward(call: HandCall) -> Iterator[Row]:
+def group_norm_backward(call: Call) -> Iterator[Row]:
     of_images = ("grad_out", "input", "mean", "rstd")
     if call["N"] > 1:
-        yield call.row(dict.fromkeys(of_images, shard(0)), [shard(0), _SUM, _SUM], local="sizes")
+        yield row_of(call, dict.fromkeys(of_images, shard(0)), [shard(0), _SUM, _SUM], local="sizes")
     if call["group"] > 1:
         row = dict.fromkeys(of_images, shard(1)) | {"weight": shard(0)}
-        yield call.row(row, [shard(1), shard(0), shard(0)], "even", local="sizes")
+        yield row_of(call, row, [shard(1), shard(0), shard(0)], "even", local="sizes")
     yield from _weighted_backward(call)
 
 
@@ -69,25 +69,25 @@ _BATCH_NORMS_GIVEN = (
 
 
 @hand(*_BATCH_NORMS)
-def batch_norm(call: HandCall) -> Iterator[Row]:
+def batch_norm(call: Call) -> Iterator[Row]:
     yield from _batch_norm(call, trains="training" not in call or bool(call["training"]))
 
 
 @hand(*_BATCH_NORMS_GIVEN)
-def batch_norm_given(call: HandCall) -> Iterator[Row]:
+def batch_norm_given(call: Call) -> Iterator[Row]:
     yield from _batch_norm(call, trains=False)
 
 
-def _batch_norm(call: HandCall, trains: bool) -> Iterator[Row]:
+def _batch_norm(call: Call, trains: bool) -> Iterator[Row]:
     channels = call.shape("input")[1]
     if channels > 1:
-        row = {name: shard(1 if name == "input" else 0) for name in call.tensors}
-        yield call.row(row, [_of_channels(shape, channels) for shape in call.outputs], "nonempty")
+        row = {name: shard(1 if name == "input" else 0) for name in call.tensor_names}
+        yield row_of(call, row, [_of_channels(shape, channels) for shape in call.outputs], "nonempty")
     if not trains:
-        for dim in call.dims("input"):
+        for dim in dims(call, "input"):
             if dim != 1:
-                yield call.row(
-                    {"input": shard(dim)}, [shard(dim), *[R] * (len(call.outputs) - 1)], "nonempty"
+                yield row_of(
+                    call, {"input": shard(dim)}, [shard(dim), *[R] * (len(call.outputs) - 1)], "nonempty"
                 )
     yield from _weighted(call)
 
@@ -100,34 +100,34 @@ def _of_channels(shape: Shape | None, channels: int) -> Placement:
 
 
 @hand("aten.native_batch_norm_backward.default")
-def batch_norm_backward(call: HandCall) -> Iterator[Row]:
+def batch_norm_backward(call: Call) -> Iterator[Row]:
     channels = call.shape("input")[1]
     if channels > 1:
-        row = {name: shard(1 if name in ("grad_out", "input") else 0) for name in call.tensors}
-        yield call.row(row, [shard(1), shard(0), shard(0)], "nonempty")
+        row = {name: shard(1 if name in ("grad_out", "input") else 0) for name in call.tensor_names}
+        yield row_of(call, row, [shard(1), shard(0), shard(0)], "nonempty")
     if not call["train"]:
-        for dim in call.dims("input"):
+        for dim in dims(call, "input"):
             if dim != 1:
                 images = {"grad_out": shard(dim), "input": shard(dim)}
-                yield call.row(images, [shard(dim), _SUM, _SUM], "nonempty")
+                yield row_of(call, images, [shard(dim), _SUM, _SUM], "nonempty")
     yield from _weighted_backward(call)
 
 
-def _weighted(call: HandCall) -> Iterator[Row]:
+def _weighted(call: Call) -> Iterator[Row]:
     """The first output is normalised * weight + bias."""
     others = [R] * (len(call.outputs) - 1)
-    for p in call.partials("input", LINEAR):
+    for p in partials_of(call["input"].dtype, LINEAR):
         if call.has("weight"):
-            yield call.row({"weight": p, "bias": p}, [p, *others])
+            yield row_of(call, {"weight": p, "bias": p}, [p, *others])
     if call.has("bias"):
-        for p in call.partials("input", ("max", "min")):
-            yield call.row({"bias": p}, [p, *others])
+        for p in partials_of(call["input"].dtype, ("max", "min")):
+            yield row_of(call, {"bias": p}, [p, *others])
 
 
-def _weighted_backward(call: HandCall) -> Iterator[Row]:
+def _weighted_backward(call: Call) -> Iterator[Row]:
     """Gradients are linear in the output's; the input's also in the weight."""
-    for p in call.partials("input", LINEAR):
-        yield call.row({"grad_out": p}, p)
+    for p in partials_of(call["input"].dtype, LINEAR):
+        yield row_of(call, {"grad_out": p}, p)
         if call.has("weight"):
             outputs: list[Placement] = [p, R, R]
-            yield call.row({"weight": p}, outputs)
+            yield row_of(call, {"weight": p}, outputs)

@@ -6,39 +6,39 @@ from typing import Any
 import torch
 from torch.distributed.tensor.placement_types import Placement
 
-from ...calls import Shape, is_tensor
-from ...placements import Row, partial, shard
-from ..hand._call import ALL, LINEAR, HandCall, R, aligned, pass_through, sharded_dims
-from ..hand._register import hand
+from ...calls import Call, Shape, is_tensor
+from ...placements import Row, partial, partials_of, shard
+from ._register import hand
+from ._rows import ALL, LINEAR, R, aligned, dim_of, dims, pass_through, row_of, sharded_dims
 
 
-def looked_up(call: HandCall, name: str, dim: int) -> Iterator[Row]:
+def looked_up(call: Call, name: str, dim: int) -> Iterator[Row]:
     """The row for a sharded dim that is read by index: zeros and what is held add up to the whole."""
     if call.shape(name)[dim] > 1 and call[name].dtype != torch.bool:
-        yield call.row({name: shard(dim)}, partial("sum"), local="lookup")
+        yield row_of(call, {name: shard(dim)}, partial("sum"), local="lookup")
 
 
 @hand("aten.embedding.default")
-def embedding(call: HandCall) -> Iterator[Row]:
+def embedding(call: Call) -> Iterator[Row]:
     ndim = len(call.shape("indices"))
-    if 1 in call.dims("weight"):
-        yield call.row({"weight": shard(1)}, shard(ndim))
-    for dim in call.dims("indices"):
-        yield call.row({"indices": shard(dim)}, shard(dim))
+    if 1 in dims(call, "weight"):
+        yield row_of(call, {"weight": shard(1)}, shard(ndim))
+    for dim in dims(call, "indices"):
+        yield row_of(call, {"indices": shard(dim)}, shard(dim))
     yield from looked_up(call, "weight", 0)
     yield from pass_through(call, "weight", ALL)
 
 
 @hand("aten.embedding_dense_backward.default")
-def embedding_dense_backward(call: HandCall) -> Iterator[Row]:
+def embedding_dense_backward(call: Call) -> Iterator[Row]:
     grad, ndim = "grad_output", len(call.shape("indices"))
-    if ndim in call.dims(grad):
-        yield call.row({grad: shard(ndim)}, shard(1))
+    if ndim in dims(call, grad):
+        yield row_of(call, {grad: shard(ndim)}, shard(1))
     if not call["scale_grad_by_freq"]:
-        for dim in call.dims("indices"):
-            yield call.row({grad: shard(dim), "indices": shard(dim)}, partial("sum"))
+        for dim in dims(call, "indices"):
+            yield row_of(call, {grad: shard(dim), "indices": shard(dim)}, partial("sum"))
     if call.output[0] > 1:
-        yield call.row({}, shard(0), local="lookup")
+        yield row_of(call, {}, shard(0), local="lookup")
     yield from pass_through(call, grad, LINEAR)
 
 
@@ -46,72 +46,72 @@ _SUM, _MEAN = 0, 1
 
 
 @hand("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
-def embedding_bag(call: HandCall) -> Iterator[Row]:
+def embedding_bag(call: Call) -> Iterator[Row]:
     """Bags of features, summed or averaged: the other outputs follow from the indices alone. Of a maximum the last one
     says where it was found, feature by feature."""
     summed = call["mode"] in (_SUM, _MEAN)
-    if 1 in call.dims("weight"):
-        yield call.row({"weight": shard(1)}, [shard(1), R, R, R if summed else shard(1)])
+    if 1 in dims(call, "weight"):
+        yield row_of(call, {"weight": shard(1)}, [shard(1), R, R, R if summed else shard(1)])
     if not summed:
         return
-    if 0 in call.dims("weight"):
-        yield call.row({"weight": shard(0)}, [partial("sum"), R, R, R], local="lookup")
-    for p in call.partials("weight", LINEAR):
-        yield call.row({"weight": p}, [p, R, R, R])
+    if 0 in dims(call, "weight"):
+        yield row_of(call, {"weight": shard(0)}, [partial("sum"), R, R, R], local="lookup")
+    for p in partials_of(call["weight"].dtype, LINEAR):
+        yield row_of(call, {"weight": p}, [p, R, R, R])
 
 
 @hand("aten._embedding_bag_backward.default", "aten._embedding_bag_dense_backward.default")
-def embedding_bag_backward(call: HandCall) -> Iterator[Row]:
+def embedding_bag_backward(call: Call) -> Iterator[Row]:
     if call["mode"] not in (_SUM, _MEAN):
         return
-    if 1 in call.dims("grad"):
-        yield call.row({"grad": shard(1)}, shard(1))
+    if 1 in dims(call, "grad"):
+        yield row_of(call, {"grad": shard(1)}, shard(1))
     if call.output[0] > 1 and not call["scale_grad_by_freq"]:
-        yield call.row({}, shard(0), local="lookup")
+        yield row_of(call, {}, shard(0), local="lookup")
     yield from pass_through(call, "grad", LINEAR)
 
 
 @hand("aten._embedding_bag_per_sample_weights_backward.default")
-def embedding_bag_weights_backward(call: HandCall) -> Iterator[Row]:
+def embedding_bag_weights_backward(call: Call) -> Iterator[Row]:
     """The product of a bag's gradient and the features that were looked up for it."""
-    if 1 in call.dims("grad"):
-        yield call.row({"grad": shard(1), "weight": shard(1)}, partial("sum"), "nonempty")
+    if 1 in dims(call, "grad"):
+        yield row_of(call, {"grad": shard(1), "weight": shard(1)}, partial("sum"), "nonempty")
     yield from pass_through(call, "grad", LINEAR)
     yield from pass_through(call, "weight", LINEAR)
 
 
 @hand("aten.gather.default")
-def gather(call: HandCall) -> Iterator[Row]:
-    dim, table, index = call.dim(), call.shape("self"), call.shape("index")
-    for d in call.dims("index"):
+def gather(call: Call) -> Iterator[Row]:
+    dim, table, index = dim_of(call), call.shape("self"), call.shape("index")
+    for d in dims(call, "index"):
         if d == dim:
-            yield call.row({"index": shard(d)}, shard(d))
+            yield row_of(call, {"index": shard(d)}, shard(d))
         elif table[d] == index[d]:
-            yield call.row({"self": shard(d), "index": shard(d)}, shard(d))
+            yield row_of(call, {"self": shard(d), "index": shard(d)}, shard(d))
     if table:
         yield from looked_up(call, "self", dim)
     yield from pass_through(call, "self", ALL)
 
 
 @hand("aten.index_select.default")
-def index_select(call: HandCall) -> Iterator[Row]:
-    dim = call.dim()
-    for d in call.dims("self"):
+def index_select(call: Call) -> Iterator[Row]:
+    dim = dim_of(call)
+    for d in dims(call, "self"):
         if d != dim:
-            yield call.row({"self": shard(d)}, shard(d))
-    if 0 in call.dims("index"):
-        yield call.row({"index": shard(0)}, shard(dim))
+            yield row_of(call, {"self": shard(d)}, shard(d))
+    if 0 in dims(call, "index"):
+        yield row_of(call, {"index": shard(0)}, shard(dim))
     if call.shape("self"):
         yield from looked_up(call, "self", dim)
     yield from pass_through(call, "self", ALL)
 
 
 @hand("aten.select.int")
-def select(call: HandCall) -> Iterator[Row]:
-    dim = call.dim()
-    for d in call.dims("self"):
+def select(call: Call) -> Iterator[Row]:
+    dim = dim_of(call)
+    for d in dims(call, "self"):
         if d != dim:
-            yield call.row({"self": shard(d)}, shard(d - (d > dim)))
+            yield row_of(call, {"self": shard(d)}, shard(d - (d > dim)))
     yield from looked_up(call, "self", dim)
     yield from pass_through(call, "self", ALL)
 
@@ -139,22 +139,22 @@ class Indexing:
         return [R if own is None else shard(own) for own in found]
 
 
-def by_position(call: HandCall) -> bool:
+def by_position(call: Call) -> bool:
     """True unless an index is a mask, or there is none."""
     given = [index for index in call["indices"] if is_tensor(index)]
     return bool(given) and all(index.dtype not in (torch.bool, torch.uint8) for index in given)
 
 
 @hand("aten.index.Tensor", "aten._unsafe_index.Tensor")
-def index(call: HandCall) -> Iterator[Row]:
+def index(call: Call) -> Iterator[Row]:
     if not by_position(call):
         return
     how = Indexing(call.shape("self"), call["indices"])
-    for dim in call.dims("self"):
+    for dim in dims(call, "self"):
         if dim in how.indices:
             yield from looked_up(call, "self", dim)
         else:
-            yield call.row({"self": shard(dim)}, shard(how.position(dim)))
+            yield row_of(call, {"self": shard(dim)}, shard(how.position(dim)))
     for dim in sharded_dims(how.shape):
-        yield call.row({"indices": how.placed(dim)}, shard(how.start + dim))
+        yield row_of(call, {"indices": how.placed(dim)}, shard(how.start + dim))
     yield from pass_through(call, "self", ALL)

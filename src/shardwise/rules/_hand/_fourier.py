@@ -6,15 +6,16 @@ that the sum of transformed pieces is no number in other places than the transfo
 
 from collections.abc import Iterator
 
+from ...calls import Call
 from ...placements import Row, shard
-from ..hand._call import LINEAR, HandCall, pass_through
-from ..hand._register import hand
+from ._register import hand
+from ._rows import LINEAR, dims, pass_through, row_of
 
 
 @hand("aten._fft_c2c.default", "aten._fft_c2r.default", "aten._fft_r2c.default")
-def fourier(call: HandCall) -> Iterator[Row]:
-    for dim in call.dims("self"):
+def fourier(call: Call) -> Iterator[Row]:
+    for dim in dims(call, "self"):
         if dim not in call["dim"]:
-            yield call.row({"self": shard(dim)}, shard(dim), "nonempty")
+            yield row_of(call, {"self": shard(dim)}, shard(dim), "nonempty")
     if call["self"].dtype.is_complex:
         yield from pass_through(call, "self", LINEAR)

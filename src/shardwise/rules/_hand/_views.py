@@ -6,10 +6,10 @@ dim. Of several, the first is the outermost on both sides: cut into equal parts,
 
 from collections.abc import Iterator, Sequence
 
-from ...calls import Shape
+from ...calls import Call, Shape
 from ...placements import Row, shard
-from ..hand._call import ALL, LINEAR, HandCall, R, pass_through, sharded_dims
-from ..hand._register import hand
+from ._register import hand
+from ._rows import ALL, LINEAR, R, dim_of, dims, pass_through, row_of, sharded_dims
 
 
 def dim_groups(before: Shape, after: Shape) -> Iterator[tuple[list[int], list[int]]]:
@@ -41,19 +41,19 @@ def dim_groups(before: Shape, after: Shape) -> Iterator[tuple[list[int], list[in
     "aten.flatten.using_ints",
     "aten.unflatten.int",
 )
-def view(call: HandCall) -> Iterator[Row]:
+def view(call: Call) -> Iterator[Row]:
     before, after = call.shape("self"), call.output
     if 0 not in before:
         for first, second in dim_groups(before, after):
             same = len(first) == len(second) == 1
-            yield call.row(
-                {"self": shard(first[0])}, shard(second[0]), "any" if same else "even", local="sizes"
+            yield row_of(
+                call, {"self": shard(first[0])}, shard(second[0]), "any" if same else "even", local="sizes"
             )
     yield from pass_through(call, "self", ALL, local="sizes")
 
 
 @hand("aten.as_strided.default", "aten.as_strided_copy.default")
-def as_strided(call: HandCall) -> Iterator[Row]:
+def as_strided(call: Call) -> Iterator[Row]:
     """Strides may lead anywhere, across pieces as well: where they do not, that is an accident of their values. An
     offset is into the memory that a tensor lies in, which a piece may share with others."""
     if call["storage_offset"] is None:
@@ -61,58 +61,58 @@ def as_strided(call: HandCall) -> Iterator[Row]:
 
 
 @hand("aten.expand.default", "aten.expand_copy.default")
-def expand(call: HandCall) -> Iterator[Row]:
+def expand(call: Call) -> Iterator[Row]:
     before, after = call.shape("self"), call.output
     for dim in sharded_dims(after):
         own = dim - len(after) + len(before)
         kept = own >= 0 and before[own] == after[dim]
-        yield call.row({"self": shard(own) if kept else R}, shard(dim), local="sizes")
+        yield row_of(call, {"self": shard(own) if kept else R}, shard(dim), local="sizes")
     yield from pass_through(call, "self", ALL)
 
 
 @hand("aten.repeat.default")
-def repeat(call: HandCall) -> Iterator[Row]:
+def repeat(call: Call) -> Iterator[Row]:
     before, after, repeats = call.shape("self"), call.output, call["repeats"]
     for dim in sharded_dims(after):
         own = dim - len(after) + len(before)
         if own < 0 or before[own] == 1:
-            yield call.row({}, shard(dim), local="sizes")
+            yield row_of(call, {}, shard(dim), local="sizes")
         elif repeats[dim] == 1:
-            yield call.row({"self": shard(own)}, shard(dim))
+            yield row_of(call, {"self": shard(own)}, shard(dim))
     yield from pass_through(call, "self", ALL)
 
 
 @hand("aten.slice_backward.default")
-def slice_backward(call: HandCall) -> Iterator[Row]:
-    grad, dim, step = "grad_output", call.dim("grad_output"), call["step"]
-    yield from _into_zeros(call, grad, [(d, d) for d in call.dims(grad)])
-    if step > 1 and dim in call.dims(grad) and call.output[dim] == step * call.shape(grad)[dim]:
-        yield call.row({grad: shard(dim)}, shard(dim), "even", local="sizes")
+def slice_backward(call: Call) -> Iterator[Row]:
+    grad, dim, step = "grad_output", dim_of(call, "grad_output"), call["step"]
+    yield from _into_zeros(call, grad, [(d, d) for d in dims(call, grad)])
+    if step > 1 and dim in dims(call, grad) and call.output[dim] == step * call.shape(grad)[dim]:
+        yield row_of(call, {grad: shard(dim)}, shard(dim), "even", local="sizes")
 
 
 @hand("aten.select_backward.default")
-def select_backward(call: HandCall) -> Iterator[Row]:
+def select_backward(call: Call) -> Iterator[Row]:
     dim = int(call["dim"]) % len(call.output)
-    yield from _into_zeros(call, "grad_output", [(d, d + (d >= dim)) for d in call.dims("grad_output")])
+    yield from _into_zeros(call, "grad_output", [(d, d + (d >= dim)) for d in dims(call, "grad_output")])
     if call.output[dim] > 1:
-        yield call.row({}, shard(dim), local="lookup")
+        yield row_of(call, {}, shard(dim), local="lookup")
 
 
 @hand("aten.unfold_backward.default")
-def unfold_backward(call: HandCall) -> Iterator[Row]:
+def unfold_backward(call: Call) -> Iterator[Row]:
     """The last dim of the gradient holds the windows' elements; what overlaps is added up."""
     if call["dim"] < 0:
         return  # the kernel does not count dims from the end
-    for d in call.dims("grad_in"):
+    for d in dims(call, "grad_in"):
         if d < len(call.output) and d != call["dim"]:
-            yield call.row({"grad_in": shard(d)}, shard(d), local="sizes")
+            yield row_of(call, {"grad_in": shard(d)}, shard(d), local="sizes")
     yield from pass_through(call, "grad_in", LINEAR)
 
 
-def _into_zeros(call: HandCall, name: str, dims: Sequence[tuple[int, int]]) -> Iterator[Row]:
+def _into_zeros(call: Call, name: str, pairs: Sequence[tuple[int, int]]) -> Iterator[Row]:
     """A gradient put into a tensor of zeros: dims that are as large there as here can be sharded."""
     grad = call.shape(name)
-    for own, other in dims:
+    for own, other in pairs:
         if grad[own] == call.output[other]:
-            yield call.row({name: shard(own)}, shard(other), local="sizes")
+            yield row_of(call, {name: shard(own)}, shard(other), local="sizes")
     yield from pass_through(call, name, ALL)

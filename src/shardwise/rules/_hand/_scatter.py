@@ -5,58 +5,59 @@ from collections.abc import Iterator
 
 from torch.distributed.tensor.placement_types import Placement
 
-from ...placements import Row, partial, shard
-from ..hand._call import ALL, KEEPING, LINEAR, HandCall, R, aligned, pass_through, sharded_dims
-from ..hand._lookup import Indexing, by_position
-from ..hand._register import hand
+from ...calls import Call
+from ...placements import Row, partial, partials_of, shard
+from ._lookup import Indexing, by_position
+from ._register import hand
+from ._rows import ALL, KEEPING, LINEAR, R, aligned, dim_of, dims, pass_through, row_of, sharded_dims
 
 
 @hand("aten.scatter.value")
-def scatter_value(call: HandCall) -> Iterator[Row]:
+def scatter_value(call: Call) -> Iterator[Row]:
     yield from _shards(call, ("self", "index"))
-    for p in call.partials("self", ALL if call["value"] == 0 else KEEPING):
-        yield call.row({"self": p}, p)
+    for p in partials_of(call["self"].dtype, ALL if call["value"] == 0 else KEEPING):
+        yield row_of(call, {"self": p}, p)
 
 
 @hand("aten.scatter.src")
-def scatter(call: HandCall) -> Iterator[Row]:
+def scatter(call: Call) -> Iterator[Row]:
     yield from _shards(call, ("self", "index", "src"))
-    for p in call.partials("self", ALL):
-        yield call.row({"self": p, "src": p}, p)
+    for p in partials_of(call["self"].dtype, ALL):
+        yield row_of(call, {"self": p, "src": p}, p)
 
 
 @hand("aten.scatter_add.default")
-def scatter_add(call: HandCall) -> Iterator[Row]:
+def scatter_add(call: Call) -> Iterator[Row]:
     yield from _shards(call, ("self", "index", "src"))
-    dim = call.dim()
+    dim = dim_of(call)
     if (
         call.shape("self")
-        and dim in call.dims("index")
+        and dim in dims(call, "index")
         and call.shape("index")[dim] == call.shape("src")[dim]
     ):
-        yield call.row({"self": partial("sum"), "index": shard(dim), "src": shard(dim)}, partial("sum"))
+        yield row_of(call, {"self": partial("sum"), "index": shard(dim), "src": shard(dim)}, partial("sum"))
     yield from _added(call, "src")
 
 
-def _added(call: HandCall, name: str) -> Iterator[Row]:
+def _added(call: Call, name: str) -> Iterator[Row]:
     """Partials through the sum of what was there and what is added."""
-    for p in call.partials("self", LINEAR):
-        yield call.row({"self": p, name: p}, p)
+    for p in partials_of(call["self"].dtype, LINEAR):
+        yield row_of(call, {"self": p, name: p}, p)
     yield from pass_through(call, "self", ("max", "min"))
 
 
-def _shards(call: HandCall, names: tuple[str, ...]) -> Iterator[Row]:
+def _shards(call: Call, names: tuple[str, ...]) -> Iterator[Row]:
     """Dims beside the indexed one, where all are of one size, and the indexed one by lookup."""
-    dim, whole = call.dim(), call.shape("self")
-    for d in call.dims("self"):
+    dim, whole = dim_of(call), call.shape("self")
+    for d in dims(call, "self"):
         if d == dim:
-            yield call.row({"self": shard(d)}, shard(d), local="lookup")
+            yield row_of(call, {"self": shard(d)}, shard(d), local="lookup")
         elif all(call.shape(name)[d] == whole[d] for name in names):
-            yield call.row({name: shard(d) for name in names}, shard(d))
+            yield row_of(call, {name: shard(d) for name in names}, shard(d))
 
 
 @hand("aten.index_put.default", "aten._unsafe_index_put.default")
-def index_put(call: HandCall) -> Iterator[Row]:
+def index_put(call: Call) -> Iterator[Row]:
     if not by_position(call):
         return
     whole, values = call.shape("self"), call.shape("values")
@@ -67,18 +68,18 @@ def index_put(call: HandCall) -> Iterator[Row]:
         own = aligned(values, dim, ndim)
         return R if own is None else shard(own)
 
-    for dim in call.dims("self"):
+    for dim in dims(call, "self"):
         if dim in how.indices:
-            yield call.row({"self": shard(dim)}, shard(dim), local="lookup")
+            yield row_of(call, {"self": shard(dim)}, shard(dim), local="lookup")
         else:
-            yield call.row({"self": shard(dim), "values": value(how.position(dim))}, shard(dim))
+            yield row_of(call, {"self": shard(dim), "values": value(how.position(dim))}, shard(dim))
     if call["accumulate"]:
         for dim in sharded_dims(how.shape):
             placed = {"indices": how.placed(dim), "values": value(how.start + dim)}
-            yield call.row({"self": partial("sum"), **placed}, partial("sum"))
+            yield row_of(call, {"self": partial("sum"), **placed}, partial("sum"))
         yield from _added(call, "values")
         if all(value(how.start + dim) == R for dim in sharded_dims(how.shape)):  # every index adds the same
             yield from pass_through(call, "values", ("max", "min"))
         return
-    for p in call.partials("self", ALL):
-        yield call.row({"self": p, "values": p}, p)
+    for p in partials_of(call["self"].dtype, ALL):
+        yield row_of(call, {"self": p, "values": p}, p)

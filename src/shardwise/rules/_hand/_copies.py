@@ -8,19 +8,20 @@ from collections.abc import Iterator
 
 import torch
 
+from ...calls import Call
 from ...placements import Row, partials_of, shard
-from ..hand._call import ALL, LINEAR, HandCall, R, pass_through
-from ..hand._register import hand
+from ._register import hand
+from ._rows import ALL, LINEAR, R, dim_of, dims, pass_through, row_of
 
 _ORDER = ("max", "min")
 
 
 @hand("aten._to_copy.default")
-def to_copy(call: HandCall) -> Iterator[Row]:
+def to_copy(call: Call) -> Iterator[Row]:
     before = call["self"].dtype
     after = call["dtype"] or before
-    for dim in call.dims("self"):
-        yield call.row({"self": shard(dim)}, shard(dim))
+    for dim in dims(call, "self"):
+        yield row_of(call, {"self": shard(dim)}, shard(dim))
     kept = partials_of(after, _passing(before, after))
     yield from pass_through(call, "self", [p.reduce_op for p in kept])
 
@@ -51,22 +52,24 @@ def _eps(dtype: torch.dtype) -> float:
 
 
 @hand("aten.fill.Tensor")
-def fill(call: HandCall) -> Iterator[Row]:
+def fill(call: Call) -> Iterator[Row]:
     """Of what is filled only the shape matters."""
-    for dim in call.dims("self"):
-        yield call.row({"self": shard(dim)}, shard(dim))
-    for p in call.partials("self", ALL):
-        yield call.row({"self": p}, R)
-    for p in call.partials("value", ALL):
-        yield call.row({"value": p}, p)
-        yield from (call.row({"self": q, "value": p}, p) for q in call.partials("self", [p.reduce_op]))
+    for dim in dims(call, "self"):
+        yield row_of(call, {"self": shard(dim)}, shard(dim))
+    for p in partials_of(call["self"].dtype, ALL):
+        yield row_of(call, {"self": p}, R)
+    for p in partials_of(call["value"].dtype, ALL):
+        yield row_of(call, {"value": p}, p)
+        yield from (
+            row_of(call, {"self": q, "value": p}, p) for q in partials_of(call["self"].dtype, [p.reduce_op])
+        )
 
 
 @hand("aten.slice_scatter.default")
-def slice_scatter(call: HandCall) -> Iterator[Row]:
-    dim = call.dim()
-    for d in call.dims("self"):
+def slice_scatter(call: Call) -> Iterator[Row]:
+    dim = dim_of(call)
+    for d in dims(call, "self"):
         if d != dim or call.shape("src")[dim] == call.shape("self")[dim]:
-            yield call.row({"self": shard(d), "src": shard(d)}, shard(d))
-    for p in call.partials("self", ALL):
-        yield call.row({"self": p, "src": p}, p)
+            yield row_of(call, {"self": shard(d), "src": shard(d)}, shard(d))
+    for p in partials_of(call["self"].dtype, ALL):
+        yield row_of(call, {"self": p, "src": p}, p)

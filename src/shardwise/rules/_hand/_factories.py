@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import torch
 from torch.distributed.tensor.placement_types import Placement
 
-from ...placements import Row, partial, shard
-from ..hand._call import ALL, HandCall, R, pass_through, sharded_dims
-from ..hand._register import hand
+from ...calls import Call
+from ...placements import Row, partial, partials_of, shard
+from ._register import hand
+from ._rows import ALL, R, dims, pass_through, row_of, sharded_dims
 
 
-def _made(call: HandCall, zero: bool) -> Iterator[tuple[Placement, str | None]]:
+def _made(call: Call, zero: bool) -> Iterator[tuple[Placement, str | None]]:
     """Placements of what is made, each with the form it needs."""
     for dim in sharded_dims(call.output):
         yield shard(dim), "sizes"
@@ -20,53 +21,53 @@ def _made(call: HandCall, zero: bool) -> Iterator[tuple[Placement, str | None]]:
 
 
 @hand("aten.full.default")
-def full(call: HandCall) -> Iterator[Row]:
+def full(call: Call) -> Iterator[Row]:
     value = call["fill_value"]
     is_bool = isinstance(value, bool) and call["dtype"] is None
     for placement, local in _made(call, value == 0 and not is_bool):
-        yield call.row({}, placement, local=local)
+        yield row_of(call, {}, placement, local=local)
 
 
 @hand("aten.zeros.default")
-def zeros(call: HandCall) -> Iterator[Row]:
+def zeros(call: Call) -> Iterator[Row]:
     for placement, local in _made(call, zero=True):
-        yield call.row({}, placement, local=local)
+        yield row_of(call, {}, placement, local=local)
 
 
 @hand("aten.ones.default", "aten.empty.memory_format", "aten.empty_strided.default")
-def ones(call: HandCall) -> Iterator[Row]:
+def ones(call: Call) -> Iterator[Row]:
     for placement, local in _made(call, zero=False):
-        yield call.row({}, placement, local=local)
+        yield row_of(call, {}, placement, local=local)
 
 
 @hand("aten.scalar_tensor.default")
-def scalar_tensor(call: HandCall) -> Iterator[Row]:
+def scalar_tensor(call: Call) -> Iterator[Row]:
     for placement, local in _made(call, call["s"] == 0):
-        yield call.row({}, placement, local=local)
+        yield row_of(call, {}, placement, local=local)
 
 
 @hand("aten.new_zeros.default")
-def new_zeros(call: HandCall) -> Iterator[Row]:
+def new_zeros(call: Call) -> Iterator[Row]:
     yield from _new(call, zero=True)
 
 
 @hand("aten.new_full.default")
-def new_full(call: HandCall) -> Iterator[Row]:
+def new_full(call: Call) -> Iterator[Row]:
     yield from _new(call, call["fill_value"] == 0)
 
 
 @hand("aten.new_ones.default", "aten.new_empty.default", "aten.new_empty_strided.default")
-def new(call: HandCall) -> Iterator[Row]:
+def new(call: Call) -> Iterator[Row]:
     yield from _new(call, zero=False)
 
 
-def _new(call: HandCall, zero: bool) -> Iterator[Row]:
+def _new(call: Call, zero: bool) -> Iterator[Row]:
     """The tensor it is called on gives a dtype and a device only, so that one may be placed in any way."""
-    given = [R, *(shard(dim) for dim in call.dims("self")), *call.partials("self", ("sum",))]
+    given = [R, *(shard(dim) for dim in dims(call, "self")), *partials_of(call["self"].dtype, ("sum",))]
     made = [(R, None), *_made(call, zero)]
     for like in given:
         for placement, local in made:
-            yield call.row({"self": like}, placement, local=local)
+            yield row_of(call, {"self": like}, placement, local=local)
 
 
 @hand(
@@ -79,14 +80,14 @@ def _new(call: HandCall, zero: bool) -> Iterator[Row]:
     "aten.tril_indices.default",
     "aten.triu_indices.default",
 )
-def positions(call: HandCall) -> Iterator[Row]:
+def positions(call: Call) -> Iterator[Row]:
     for dim in sharded_dims(call.output):
-        yield call.row({}, shard(dim), local="offset")
+        yield row_of(call, {}, shard(dim), local="offset")
 
 
 @hand("aten.tril.default", "aten.triu.default")
-def triangle(call: HandCall) -> Iterator[Row]:
+def triangle(call: Call) -> Iterator[Row]:
     ndim = len(call.output)
-    for dim in call.dims("self"):
-        yield call.row({"self": shard(dim)}, shard(dim), local="offset" if dim >= ndim - 2 else None)
+    for dim in dims(call, "self"):
+        yield row_of(call, {"self": shard(dim)}, shard(dim), local="offset" if dim >= ndim - 2 else None)
     yield from pass_through(call, "self", ALL)

@@ -5,14 +5,15 @@ What these kernels make of NaN depends on how long a row is, so that experiments
 
 from collections.abc import Iterator
 
+from ...calls import Call
 from ...placements import Row, shard
-from ..hand._call import ALL, HandCall, pass_through
-from ..hand._register import hand
+from ._register import hand
+from ._rows import ALL, dims, pass_through, row_of
 
 
 @hand("aten.hardtanh_backward.default", "aten.softshrink_backward.default")
-def masked_gradient(call: HandCall) -> Iterator[Row]:
+def masked_gradient(call: Call) -> Iterator[Row]:
     if call.shape("grad_output") == call.shape("self"):
-        for d in call.dims("self"):
-            yield call.row({"grad_output": shard(d), "self": shard(d)}, shard(d))
+        for d in dims(call, "self"):
+            yield row_of(call, {"grad_output": shard(d), "self": shard(d)}, shard(d))
     yield from pass_through(call, "grad_output", ALL)

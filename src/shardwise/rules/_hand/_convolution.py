@@ -5,9 +5,10 @@ from math import gcd
 
 from torch.distributed.tensor.placement_types import Placement
 
-from ...placements import Row, partial, shard
-from ..hand._call import LINEAR, HandCall, R
-from ..hand._register import hand
+from ...calls import Call
+from ...placements import Row, partial, partials_of, shard
+from ._register import hand
+from ._rows import LINEAR, R, row_of
 
 _SUM = partial("sum")
 
@@ -15,7 +16,7 @@ _SUM = partial("sum")
 class _Sizes:
     """The parts of a call that decide how it shards; a transposed convolution has its weight's channels swapped."""
 
-    def __init__(self, call: HandCall, output: tuple[int, ...]) -> None:
+    def __init__(self, call: Call, output: tuple[int, ...]) -> None:
         self.input, self.weight = call.shape("input"), call.shape("weight")
         self.output = output
         self.groups = call["groups"]
@@ -24,7 +25,7 @@ class _Sizes:
         self.cut_between_groups = self.groups > 1 and gcd(self.input[1], self.output[1]) == self.groups
         self.windows = self._separate_windows(call)
 
-    def _separate_windows(self, call: HandCall) -> list[int]:
+    def _separate_windows(self, call: Call) -> list[int]:
         """Dims along which windows neither overlap nor leave gaps, so that even shards cut between them."""
         dims = []
         for i, kernel in enumerate(self.weight[2:]):
@@ -43,57 +44,57 @@ def _number(value: list[int], i: int) -> int:
 
 
 @hand("aten.convolution.default")
-def convolution(call: HandCall) -> Iterator[Row]:
+def convolution(call: Call) -> Iterator[Row]:
     sizes = _Sizes(call, call.output)
     if sizes.input[0] > 1:
-        yield call.row({"input": shard(0)}, shard(0))
+        yield row_of(call, {"input": shard(0)}, shard(0))
     if sizes.cut_between_groups:
         row = {"input": shard(1), "weight": shard(0), "bias": shard(0)}
-        yield call.row(row, shard(1), "even", local="groups")
+        yield row_of(call, row, shard(1), "even", local="groups")
     elif sizes.groups == 1:
         if sizes.output[1] > 1:
             row = {"weight": shard(sizes.made), "bias": shard(0)}
-            yield call.row(row, shard(1), "nonempty")
+            yield row_of(call, row, shard(1), "nonempty")
         if sizes.input[1] > 1:
             row = {"input": shard(1), "weight": shard(sizes.read), "bias": _SUM}
-            yield call.row(row, _SUM, "nonempty")
+            yield row_of(call, row, _SUM, "nonempty")
     for dim in sizes.windows:
         same = sizes.input[dim] == sizes.output[dim]
-        yield call.row({"input": shard(dim)}, shard(dim), "nonempty" if same else "even")
-    for p in call.partials("input", LINEAR):
-        yield call.row({"input": p, "bias": p}, p)
-        yield call.row({"weight": p, "bias": p}, p)
+        yield row_of(call, {"input": shard(dim)}, shard(dim), "nonempty" if same else "even")
+    for p in partials_of(call["input"].dtype, LINEAR):
+        yield row_of(call, {"input": p, "bias": p}, p)
+        yield row_of(call, {"weight": p, "bias": p}, p)
     if call.has("bias"):
-        for p in call.partials("input", ("max", "min")):
-            yield call.row({"bias": p}, p)
+        for p in partials_of(call["input"].dtype, ("max", "min")):
+            yield row_of(call, {"bias": p}, p)
 
 
 @hand("aten.convolution_backward.default")
-def convolution_backward(call: HandCall) -> Iterator[Row]:
+def convolution_backward(call: Call) -> Iterator[Row]:
     """Gradients of input, weight and bias: each is linear in what it is made of."""
     sizes = _Sizes(call, call.shape("grad_output"))
     grad = "grad_output"
     if sizes.input[0] > 1:
-        yield call.row({grad: shard(0), "input": shard(0)}, [shard(0), _SUM, _SUM], "nonempty")
+        yield row_of(call, {grad: shard(0), "input": shard(0)}, [shard(0), _SUM, _SUM], "nonempty")
     made, read = shard(sizes.made), shard(sizes.read)
     if sizes.cut_between_groups:
         row: dict[str, Placement] = {grad: shard(1), "input": shard(1), "weight": shard(0)}
-        yield call.row(row, [shard(1), shard(0), shard(0)], "even", local="groups")
+        yield row_of(call, row, [shard(1), shard(0), shard(0)], "even", local="groups")
     elif sizes.groups == 1:
         if sizes.output[1] > 1:
-            yield call.row(
-                {grad: shard(1), "weight": made}, [_SUM, made, shard(0)], "nonempty", local="groups"
+            yield row_of(
+                call, {grad: shard(1), "weight": made}, [_SUM, made, shard(0)], "nonempty", local="groups"
             )
         if sizes.input[1] > 1:
-            yield call.row({"input": shard(1), "weight": read}, [shard(1), read, R], "nonempty")
+            yield row_of(call, {"input": shard(1), "weight": read}, [shard(1), read, R], "nonempty")
     for dim in sizes.windows:
         same = sizes.input[dim] == sizes.output[dim]
         row = {grad: shard(dim), "input": shard(dim)}
-        yield call.row(row, [shard(dim), _SUM, _SUM], "nonempty" if same else "even")
-    partials = call.partials("input", LINEAR)
+        yield row_of(call, row, [shard(dim), _SUM, _SUM], "nonempty" if same else "even")
+    partials = partials_of(call["input"].dtype, LINEAR)
     for p in partials:
-        yield call.row({grad: p}, p)
-        yield call.row({"input": p}, [R, p, R])
-        yield call.row({"weight": p}, [p, R, R])
+        yield row_of(call, {grad: p}, p)
+        yield row_of(call, {"input": p}, [R, p, R])
+        yield row_of(call, {"weight": p}, [p, R, R])
         for other in partials:
-            yield call.row({"input": p, "weight": other}, [other, p, R])
+            yield row_of(call, {"input": p, "weight": other}, [other, p, R])

@@ -18,7 +18,7 @@ from . import (  # noqa: F401  (they register the rules)
     _views,
     _windows,
 )
-from ._call import HandCall
 from ._register import hand, hand_rows, hand_written, is_by_hand
+from ._rows import row_of
 
-__all__ = ["HandCall", "hand", "hand_rows", "hand_written", "is_by_hand"]
+__all__ = ["hand", "hand_rows", "hand_written", "is_by_hand", "row_of"]

@@ -1,0 +1,89 @@
+"""The rows of every node of a graph: from the book, else discovered on the spot, else replication alone.
+
+A node that the book does not know is discovered on a call like its own with small sizes. No row is offered that an
+experiment has not confirmed; no operator is unsupported, because every one can be replicated.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..calls import Call, small_calls
+from ..forms import draws_whole
+from ..graph import Graph, Node
+from ..placements import Row, is_partial, parse_placement
+from ..rules import book_rows
+from ._discovered import Discovered
+
+Source = Literal["book", "discovered", "replicated"]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The rows of one call, all replicated first, and where they come from; `note` says why there are no others."""
+
+    rows: tuple[Row, ...]
+    source: Source
+    note: str = ""
+
+
+class Offers:
+    """The rows of the nodes of one graph, each kind of call looked up once; on a device `alone` there is one row.
+
+    `known` gives the rows of a call from a book, `discovered` those that experiments find, kept in the folder `cache`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        cache: Path | None = None,
+        *,
+        alone: bool = False,
+        known: Callable[[Call], list[Row] | None] = book_rows,
+        discovered: Discovered | None = None,
+    ) -> None:
+        self.graph = graph
+        self.alone = alone
+        self.known = known
+        self.discovered = discovered or Discovered(cache)
+        self._offers: dict[Any, Offer] = {}
+
+    def of(self, node: Node) -> Offer:
+        call = self.graph.call(node)
+        if call.signature not in self._offers:
+            self._offers[call.signature] = self._look_up(call)
+        return self._offers[call.signature]
+
+    def _look_up(self, call: Call) -> Offer:
+        replicated = _replicated(call)
+        if self.alone:
+            return Offer((replicated,), "book")
+        if draws_whole(call):
+            return Offer((replicated,), "replicated", "its draws do not follow from positions")
+        rows = self.known(call)
+        if rows is not None:
+            return Offer((replicated, *_useful(rows)), "book")
+        if not call.tensors:
+            return Offer((replicated,), "replicated", "it makes its result from nothing")
+        note = "no small call like it runs"
+        for small in small_calls(call):
+            rows, note = self.discovered.rows(small)
+            if rows:
+                return Offer((replicated, *_useful(rows)), "discovered")
+            if rows is not None:  # what was refuted at these sizes is not tried at others
+                break
+        return Offer((replicated,), "replicated", note)
+
+
+def _replicated(call: Call) -> Row:
+    replicate = parse_placement("R")
+    outputs = tuple(None if shape is None else replicate for shape in call.outputs)
+    return Row((replicate,) * len(call.tensors), outputs)
+
+
+def _useful(rows: Sequence[Row]) -> Iterator[Row]:
+    """Rows worth planning with: partials other than sums are results, never given on."""
+    for row in rows:
+        if not row.is_replicated and all(not is_partial(p) or p.reduce_op == "sum" for p in row.inputs):
+            yield row

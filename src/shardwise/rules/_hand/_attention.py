@@ -1,0 +1,95 @@
+"""Attention, `shardwise::attention` and its backward: softmax(q k^T * scale + mask) v.
+
+Every image of the batch, every head and every query stands alone; a query needs all keys. With the logarithm of the
+softmax's denominator at hand, backward may also cut the keys. Key and value heads may serve groups of query heads:
+then the heads are cut between groups, or each rank picks the heads its queries need.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from torch.distributed.tensor.placement_types import Placement
+
+from ...calls import Call
+from ...placements import Row, Shards, partial, partials_of, shard
+from ._register import hand
+from ._rows import LINEAR, R, aligned, dims, row_of
+
+_SUM = partial("sum")
+_BATCH, _HEAD, _QUERY, _KEY = range(4)
+
+
+def _mask(call: Call, dim: int) -> dict[str, Placement]:
+    """The mask's placement when dim `dim` of the scores is sharded: it broadcasts to them."""
+    own = aligned(call.shape("mask"), dim, 4) if call.has("mask") else None
+    return {} if own is None else {"mask": shard(own)}
+
+
+def _form(call: Call, form: str | None) -> str | None:
+    """With dropout every piece of the scores draws from a stream of its own."""
+    return "seeds" if call["dropout"] else form
+
+
+def _heads(call: Call) -> tuple[int, int]:
+    return call.shape("query")[1], call.shape("key")[1]
+
+
+def _served(call: Call) -> tuple[Shards, str | None]:
+    """For which shards query heads can be cut with all key heads at hand, and how; a single key head serves any."""
+    single = call.shape("key")[1] == 1
+    return "any" if single else "nonempty", _form(call, None if single else "heads")
+
+
+def _has_positions(call: Call) -> bool:
+    """False for the causal form of a call that adds a mask too: scores that are NaN would be hidden before or after."""
+    return not (call["causal"] and call.has("mask") and call["mask"].dtype.is_floating_point)
+
+
+def _all_alike(call: Call, names: Sequence[str]) -> Iterator[Row]:
+    """Rows that cut all of some tensors alike: between images, or between groups of heads."""
+    heads, shared = _heads(call)
+    if call.output[0] > 1:
+        row = dict.fromkeys(names, shard(0)) | _mask(call, _BATCH)
+        yield row_of(call, row, shard(0), local=_form(call, None))
+    if shared > 1:
+        row = dict.fromkeys(names, shard(1)) | _mask(call, _HEAD)
+        yield row_of(call, row, shard(1), "nonempty" if heads == shared else "even", local=_form(call, None))
+
+
+@hand("shardwise.attention.default")
+def attention(call: Call) -> Iterator[Row]:
+    heads, shared = _heads(call)
+    queries = "causal" if call["causal"] else None
+    yield from _all_alike(call, ("query", "key", "value"))
+    if heads > shared:
+        row = {"query": shard(1)} | _mask(call, _HEAD)
+        yield row_of(call, row, shard(1), *_served(call))
+    if 2 in dims(call, "query") and _has_positions(call):
+        row = {"query": shard(2)} | _mask(call, _QUERY)
+        yield row_of(call, row, shard(2), local=_form(call, queries))
+    if 3 in dims(call, "value"):
+        yield row_of(call, {"value": shard(3)}, [shard(3), R])
+    for p in partials_of(call["value"].dtype, LINEAR):
+        yield row_of(call, {"value": p}, [p, R])
+
+
+@hand("shardwise.attention_backward.default")
+def attention_backward(call: Call) -> Iterator[Row]:
+    of_queries = ("grad", "query", "output", "logsumexp")
+    heads, shared = _heads(call)
+    positions = "causal" if call["causal"] else None
+    yield from _all_alike(call, (*of_queries, "key", "value"))
+    if heads > shared:
+        row = dict.fromkeys(of_queries, shard(1)) | _mask(call, _HEAD)
+        yield row_of(call, row, [shard(1), _SUM, _SUM], *_served(call))
+    if 2 in dims(call, "query") and _has_positions(call):
+        row = dict.fromkeys(of_queries, shard(2)) | _mask(call, _QUERY)
+        yield row_of(call, row, [shard(2), _SUM, _SUM], local=_form(call, positions))
+    if 2 in dims(call, "key") and _has_positions(call) and not call["dropout"]:
+        row = {"key": shard(2), "value": shard(2)} | _mask(call, _KEY)
+        yield row_of(call, row, [_SUM, shard(2), shard(2)], local=positions)
+    if 3 in dims(call, "value"):
+        row = dict.fromkeys(("grad", "value", "output"), shard(3))
+        yield row_of(call, row, [_SUM, _SUM, shard(3)])
+    for p in partials_of(call["value"].dtype, LINEAR):
+        yield row_of(call, {"grad": p}, p)
+        yield row_of(call, {"value": p, "output": p}, [p, p, R])

@@ -1,0 +1,46 @@
+"""The table of hand-written rules, by overload, and the decorator that fills it."""
+
+from collections.abc import Callable, Iterable
+
+from ...calls import Call
+from ...errors import UsageError
+from ...placements import Row
+
+HandRule = Callable[[Call], Iterable[Row]]
+
+_RULES: dict[str, HandRule] = {}
+
+
+def hand(*ops: str) -> Callable[[HandRule], HandRule]:
+    """Give overloads (`aten.view.default`) a rule: a function from a call to its rows, all replicated aside.
+
+    >>> @hand("mylib.scale.default")
+    ... def scale(call: Call) -> Iterable[Row]:
+    ...     for dim in range(len(call.shape("x"))):
+    ...         yield row_of(call, {"x": shard(dim)}, shard(dim))
+    """
+
+    def register(rule: HandRule) -> HandRule:
+        for op in ops:
+            if op in _RULES:
+                raise UsageError(f"{op} has a rule written by hand already: an operator has one")
+            _RULES[op] = rule
+        return rule
+
+    return register
+
+
+def hand_written() -> list[str]:
+    """The overloads that have a hand-written rule."""
+    return sorted(_RULES)
+
+
+def is_by_hand(op: str) -> bool:
+    """True if an overload has a hand-written rule."""
+    return op in _RULES
+
+
+def hand_rows(call: Call) -> list[Row] | None:
+    """All rows of a call by the hand-written rule of its operator, all replicated aside; None if it has none."""
+    rule = _RULES.get(call.name)
+    return None if rule is None else list(dict.fromkeys(row for row in rule(call) if not row.is_replicated))
