@@ -125,7 +125,7 @@ def test_rows_are_given_where_no_rule_fits():
 
 def test_values_to_try_are_tried_beside_those_of_the_examples_and_no_others():
     study = studies(torch.softmax, [([torch.rand(4, 6, 8), 1], {})], values={"dim": [0, -1]})[0]
-    assert {judged.call.args[1] for judged in study.judged} == {0, 1, -1}
+    assert {observed.call.args[1] for observed in study.observations} == {0, 1, -1}
     assert list(map(str, study.rule.clauses)) == ["S(d) -> S(d) when d != dim"]
 
 

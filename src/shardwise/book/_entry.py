@@ -15,18 +15,19 @@ from ..errors import UsageError, first_line
 from ..experiments import ExperimentPolicy, Found, check, held_as_given
 from ..placements import Row
 from ..rules import Case, Entry, book_rows, constants, is_by_hand, plain
-from ..synthesis import ENOUGH, Budget, Study, Sweep, study_calls, sweep
+from ..synthesis import Budget, Study, Sweep, study_calls, sweep
 from ._accidents import without_accidents
 from ._calls import calls_of, of_all_alike, of_one_kind
 
 # What a study may cost: more for an operator with several inputs, which may broadcast, and more for one with other
 # arguments, on which conditions can depend.
-_ONE_INPUT = Budget(build=8, hold=8, experiments=40_000, challenges=10)
-_MORE_INPUTS = Budget(build=12, hold=12, experiments=40_000, challenges=20)
-_WITH_ARGUMENTS = Budget(build=25, hold=40, experiments=80_000, challenges=40)
+_ONE_INPUT = Budget(build=8, hold=8, experiments=20_000, triples=40, random=10)
+_MORE_INPUTS = Budget(build=12, hold=12, experiments=20_000, triples=80, random=20)
+_WITH_ARGUMENTS = Budget(build=25, hold=40, experiments=40_000, triples=150, random=40)
 
-# Calls that a sweep looks for, which is far from all that there are.
-_ENOUGH = (120, 100, 90, 80)
+# A budget without calls made to refute a rule, and how many calls a design has.
+_UNREFUTED = Budget(triples=0, random=0)
+_PAIRS = 120
 
 # With more inputs than this, sums are the only partials that are tried.
 _MANY_INPUTS, _SUMS = 2, ("sum",)
@@ -56,14 +57,11 @@ def studied(
     if is_by_hand(name):
         return by_hand(name, calls, book_rows)
     if facts(op).foreach:
-        return entry_of(_study(name, of_all_alike(name, examples), Budget(challenges=0), find), calls, find)
-    few, many = _budget(op), Budget(partly=True)
+        return entry_of(_study(name, of_all_alike(name, examples), _UNREFUTED, find), calls, find)
+    budget = _budget(op)
     if not challenged:
-        few, many = replace(few, challenges=0), Budget(challenges=0)
-    study = _study(name, _swept(name, op, examples, _ENOUGH), few, find)
-    if study.disagreed and study.rule is None:
-        # A rule that most calls agree with: the exceptions are worth more calls.
-        study = _study(name, _swept(name, op, examples, ENOUGH), many, find)
+        budget = replace(budget, triples=0, random=0)
+    study = _study(name, _swept(name, op, examples), budget, find)
     return entry_of(study, calls, find)
 
 
@@ -79,8 +77,8 @@ def partials_tried(entry: Entry) -> tuple[str, ...]:
     return tuple(entry.evidence.get("partials", ExperimentPolicy().partials))
 
 
-def _swept(name: str, op: Any, examples: Sequence[Call], enough: Sequence[int]) -> Sweep:
-    swept = sweep(op, examples, enough=enough)
+def _swept(name: str, op: Any, examples: Sequence[Call]) -> Sweep:
+    swept = sweep(op, examples, most=_PAIRS)
     return swept if name in swept.calls else Sweep({name: list(examples)})
 
 
@@ -175,13 +173,16 @@ def entry_of(study: Study, calls: Sequence[Call], find: Callable[..., Found]) ->
         assert study.rule is not None
         evidence = {**study.rule.evidence, "generators": len(study.rule.evidence["generators"])}
         del evidence["torch"]
-        reason = _PARTLY if study.disagreed else ""
+        reason = _PARTLY if study.unexplained else ""
         return Entry(name, "ruled", reason, rule=rule, constant=_constants(study), evidence=evidence)
-    evidence = {"calls": len(study.judged), "experiments": sum(j.found.experiments for j in study.judged)}
-    if not study.judged:
+    evidence = {
+        "calls": len(study.observations),
+        "experiments": sum(j.found.experiments for j in study.observations),
+    }
+    if not study.observations:
         verdict, reason = _refusal(study)
         return Entry(name, verdict, reason)
-    if not any(j.found.rows for j in study.judged):
+    if not any(j.found.rows for j in study.observations):
         return Entry(name, "no valid rows", "every row but the replicated one was refuted", evidence=evidence)
     return Entry(
         name,
@@ -205,19 +206,19 @@ def _cases(calls: Sequence[Call], find: Callable[..., Found]) -> Iterator[Case]:
 def _is_tried(study: Study) -> bool:
     """Conditions are guesses until calls that were not used to find them agree."""
     assert study.rule is not None
-    return study.held_against >= _HELD or not any(clause.when for clause in study.rule.clauses)
+    return study.validated_on >= _HELD or not any(clause.when for clause in study.rule.clauses)
 
 
 def _constants(study: Study) -> dict[str, Any]:
     """Arguments that were the same in all calls, and the values that were met of those that must differ from one: it
     is not known what others do. A dtype does not matter to an operator that ignores the values."""
-    calls = [j.call.arguments for j in study.judged]
+    calls = [o.call.arguments for o in study.observations]
     found, op = constants(calls), overload(study.overload)
     conditions = [text for clause in study.rule.clauses for text in clause.when] if study.rule else []
     for name in {m[1] for text in conditions if (m := _UNEQUAL.match(text))} - {"d"}:
         if name in calls[0] and name not in facts(op).dims:
             found[name] = {"one of": sorted({plain(call[name]) for call in calls}, key=str)}
-    if all(j.found.ignores_values for j in study.judged):
+    if all(j.found.ignores_values for j in study.observations):
         found.pop("dtype", None)
     fractions = {a.name for a in op._schema.arguments if "number" in str(a.type) or "float" in str(a.type)}
     return {n: float(v) if n in fractions and type(v) is int else v for n, v in found.items()}

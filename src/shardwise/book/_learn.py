@@ -98,7 +98,7 @@ def _studied_again(name: str, calls: Sequence[Call], founds: Sequence[Found]) ->
     known = {str(call): found for call, found in zip(calls, founds, strict=True)}
     swept = Sweep({name: list(calls)})
     find = partial(_known, known)
-    study = study_calls(name, name, swept, budget=Budget(least=1, challenges=0), find=find)
+    study = study_calls(name, name, swept, budget=Budget(least=1, triples=0, random=0), find=find)
     return entry_of(study, calls, find)
 
 

@@ -47,6 +47,8 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "start": (0, 1),
     "correction": (0, 1),
     "groups": (1, 2),
+    "upscale_factor": (1, 2, 3),
+    "downscale_factor": (1, 2, 3),
 }
 
 # The probability with which attention drops a weight: where it is 0 nothing is drawn.

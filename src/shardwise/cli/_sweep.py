@@ -63,7 +63,7 @@ def sweep_op(
         if strategy is not None and rules:
             from ..emission import emit_strategy, emit_tests
 
-            calls = [j.call for s in found if s.rule for j in s.judged]
+            calls = [o.call for s in found if s.rule for o in s.observations]
             try:
                 texts["strategy"] = emit_strategy(rules, calls)
                 if tests is not None:

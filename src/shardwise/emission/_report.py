@@ -17,13 +17,13 @@ def report(study: Study) -> dict[str, Any]:
     conditional = [c for c in clauses if c.when or _depends_on_dim(c)]
     unconditional = [c for c in clauses if c not in conditional]
     names = (study.op, study.overload)
-    used = {g for j in study.judged for e in j.found.evidence.values() for g in e}
-    shapes = list(dict.fromkeys(str([tuple(t.shape) for t in j.call.tensors]) for j in study.judged))
-    dtypes = sorted({str(t.dtype).removeprefix("torch.") for j in study.judged for t in j.call.tensors})
+    used = {g for j in study.observations for e in j.found.evidence.values() for g in e}
+    shapes = list(dict.fromkeys(str([tuple(t.shape) for t in j.call.tensors]) for j in study.observations))
+    dtypes = sorted({str(t.dtype).removeprefix("torch.") for j in study.observations for t in j.call.tensors})
     document: dict[str, Any] = {
         "operator": study.op,
         "overload": study.overload,
-        "signature": str(study.judged[0].call.schema or study.overload) if study.judged else "",
+        "signature": str(study.observations[0].call.schema or study.overload) if study.observations else "",
         "analysis": _analysis(study),
         "sample_inputs_tested": {
             "shapes": shapes[:12] + ([f"and {len(shapes) - 12} more"] if len(shapes) > 12 else []),
@@ -37,18 +37,18 @@ def report(study: Study) -> dict[str, Any]:
         "adversarial_generators": [{g.name: g.doc} for g in generators(names) if g.pattern != "*"],
         "evidence": {
             "calls_built_from": study.built_from,
-            "calls_held_out": study.held_against,
-            "calls_made_to_refute": study.challenged,
+            "calls_held_out": study.validated_on,
+            "calls_made_to_refute": study.refutations_tried,
             "calls_that_disagree": len(study.disagreed),
             "calls_skipped": study.sweep.skipped,
-            "experiments": sum(j.found.experiments for j in study.judged),
+            "experiments": sum(j.found.experiments for j in study.observations),
             "cpu_seconds": round(study.seconds, 1),
         },
     }
     if rule is None:
         document["rows"] = {
             f"{[tuple(t.shape) for t in j.call.tensors]} {_rest(j)}": [str(r) for r in j.found.rows]
-            for j in study.judged
+            for j in study.observations
         }
     else:
         document["clauses"] = [str(c) for c in clauses]
@@ -63,9 +63,9 @@ def yaml_report(studies: list[Study]) -> str:
 
 
 def _all_replicated(study: Study) -> dict[str, Any]:
-    if not study.judged:
+    if not study.observations:
         return {"inputs": [], "output": []}
-    found = study.judged[0]
+    found = study.observations[0]
     return {"inputs": ["R"] * len(found.call.tensors), "output": ["R"] * len(found.outputs)}
 
 
@@ -95,8 +95,8 @@ def _rest(judged: Any) -> str:
 def _analysis(study: Study) -> dict[str, Any]:
     """What the clauses show: how dims are used, and in what the operator is linear or monotone."""
     clauses = study.rule.clauses if study.rule is not None else ()
-    arguments = {name for j in study.judged for name, _ in j.call.leaves()}
-    dims = [name for j in study.judged[:1] for name in facts(j.call.op).dims if name in arguments]
+    arguments = {name for o in study.observations for name, _ in o.call.leaves()}
+    dims = [name for o in study.observations[:1] for name in facts(o.call.op).dims if name in arguments]
     contracted = any(c.reason.startswith("contracted") for c in clauses)
     conditions = {atom for c in clauses for atom in c.when if " d" in f" {atom}"}
     moves = {c.inputs[0].inside for c in clauses if len(c.inputs) == 1 and c.inputs[0].kind == "P"}

@@ -382,8 +382,8 @@ def _evidence_text(evidence: Any) -> str:
         counts.append(f"built from {evidence['calls']} calls")
     if "held_out" in evidence:
         counts.append(f"held against {evidence['held_out']} others")
-    if "challenged" in evidence:
-        counts.append(f"{evidence['challenged']} made to refute it")
+    if "refutations_tried" in evidence:
+        counts.append(f"{evidence['refutations_tried']} made to refute it")
     if "experiments" in evidence:
         counts.append(f"{evidence['experiments']} experiments")
     where = f" with torch {evidence['torch']}" if "torch" in evidence else ""

@@ -8,6 +8,7 @@ from ._isolated import Crash, discover_isolated, run_isolated
 from ._judge import Expected
 from ._laboratory import Laboratory, Unjudgeable, changes_nothing
 from ._partials import WAYS
+from ._trial import implies
 from ._values import adversarial, ascending, generators, negative, normal, own_generators
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "discover_isolated",
     "generators",
     "held_as_given",
+    "implies",
     "negative",
     "normal",
     "own_generators",

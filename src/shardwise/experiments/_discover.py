@@ -207,6 +207,10 @@ def _check(
     return best
 
 
+# What is wrong with a row nearly always shows at once; many calls are better than many values for one.
+_REFUTING_TURNS = 6
+
+
 @_undisturbed
 def refuted(call: Call, rows: Sequence[Row], policy: ExperimentPolicy | None = None) -> list[Row]:
     """Those of some rows claimed of a call that an experiment contradicts, for shards of which they are claimed. None
@@ -214,7 +218,7 @@ def refuted(call: Call, rows: Sequence[Row], policy: ExperimentPolicy | None = N
     policy = policy or ExperimentPolicy()
     try:
         refuse_strange(call)
-        laboratory = Laboratory(call, (call.name,), policy.ranks, policy.empty)
+        laboratory = Laboratory(call, (call.name,), policy.ranks, policy.empty, turns=_REFUTING_TURNS)
     except Unjudgeable:
         return []
     wrong = []

@@ -19,7 +19,7 @@ from ..calls import Call, flat_outputs
 from ..errors import first_line
 from ..forms import Piece, local_call
 from ..placements import Shards, is_partial, is_replicate, is_shard, shard_sizes, split
-from ._judge import Expected, array
+from ._judge import Excuse, Expected, array
 from ._partials import Pieces
 
 # What the shards of one run look like: none sharded, or the worst of the sharded dims.
@@ -78,16 +78,19 @@ class Experiment:
             return True
         return not any(is_partial(p) for p in inputs)
 
-    def may_cancel(self, inputs: Sequence[Placement], output: Placement) -> bool:
-        """True if the ranks' parts of a sum may be inf - inf, or 0 * inf: where every rank has the same infinity, each
-        multiplies it by values of its own, of either sign or none."""
+    def excused(self, inputs: Sequence[Placement], output: Placement) -> Excuse:
+        """What a sum over the ranks need not agree in, where infinities and NaN are among the values.
+
+        If every rank has the same infinity, each multiplies it by values of its own, of either sign or none: inf - inf
+        and 0 * inf are excused. If the infinity is one rank's part of a sum, it is no number that exact arithmetic
+        could add: a linear operator spreads it (a Fourier transform to every element), and what it reaches is excused.
+        """
         special = self.special_input
-        return (
-            special is not None
-            and is_replicate(inputs[special])
-            and is_partial(output)
-            and output.reduce_op in ("sum", "avg")
-        )
+        if special is None or not _adds(output):
+            return "nothing"
+        if is_replicate(inputs[special]):
+            return "cancelled"
+        return "infinite" if _adds(inputs[special]) else "nothing"
 
     def size_case(self, size: int) -> Case:
         case = self._cases.get(size)
@@ -198,6 +201,10 @@ class Experiment:
                     raise LocalRunFailed(f"output {i}, which is not a tensor, differs between ranks")
                 local.append([])
         return local
+
+
+def _adds(placement: Placement) -> bool:
+    return is_partial(placement) and placement.reduce_op in ("sum", "avg")
 
 
 _ORDER = {case: i for i, case in enumerate(CASES)}

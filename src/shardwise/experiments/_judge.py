@@ -5,7 +5,7 @@ and bools must be equal; floats agree within a tolerance that follows the dtype.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,10 @@ _TOLERANCES = {
     torch.float16: (2e-2, 5e-3),
     torch.bfloat16: (5e-2, 2e-2),
 }
+
+
+# What a sum of local outputs need not agree in; see `Experiment.excused`.
+Excuse = Literal["nothing", "cancelled", "infinite"]
 
 
 def array(tensor: Tensor) -> np.ndarray:
@@ -79,17 +83,19 @@ class Expected:
         close = np.abs(other - self.array) <= tolerance
         return _every(close if self.mask is None else close[self.mask])
 
-    def agrees(self, pieces: Sequence[np.ndarray], placement: Placement, may_cancel: bool = False) -> bool:
-        """True if these local outputs, placed so, are this output; `may_cancel` excuses a sum that is no number
-        because infinities of the pieces cancel, and nothing else."""
+    def agrees(self, pieces: Sequence[np.ndarray], placement: Placement, excuse: Excuse = "nothing") -> bool:
+        """True if these local outputs, placed so, are this output. A sum may be excused where infinities of the pieces
+        cancel, so that it is NaN, or where it or this output is infinite or NaN."""
         if is_replicate(placement):
             return all(piece.shape == self.shape and self.equals(piece) for piece in pieces)
         if is_partial(placement):
             if any(piece.shape != self.shape for piece in pieces):
                 return False
             whole = _REDUCE[placement.reduce_op](pieces)
-            if may_cancel:
+            if excuse == "cancelled":
                 whole = np.where(np.isnan(whole), self.array, whole)
+            elif excuse == "infinite":
+                whole = np.where(np.isfinite(whole) & np.isfinite(self.array), whole, self.array)
             if self.equals(whole):
                 return True
             # Large pieces that cancel leave rounding errors of their own size.

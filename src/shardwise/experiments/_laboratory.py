@@ -5,6 +5,7 @@ integers are indices, sizes that may change. It also names the calls that experi
 """
 
 import functools
+import zlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -39,13 +40,20 @@ class Unjudgeable(Exception):
 
 
 class Laboratory:
-    """Everything needed to run experiments on a call; `experiments` is the list to survive."""
+    """Everything needed to run experiments on a call; `experiments` is the list to survive, or, with `turns`, no more
+    than so many turns of it, which differ from call to call."""
 
     def __init__(
-        self, call: Call, names: tuple[str, ...], ranks: Sequence[int] = RANKS, empty: bool = True
+        self,
+        call: Call,
+        names: tuple[str, ...],
+        ranks: Sequence[int] = RANKS,
+        empty: bool = True,
+        turns: int | None = None,
     ) -> None:
         self.names = names
         self.empty = empty
+        self.turns = turns
         self.example = call
         refuse_strange(call)
         self.call = _in_double(call)
@@ -203,7 +211,11 @@ class Laboratory:
         shapes: dict[tuple[tuple[int, ...], ...], tuple[object, ...]] = {}
         most = max(len(options) for by_case in sizings.values() for options in by_case)
         turns = max(len(fitting), 3 * most, LEAST_TURNS)
-        for turn in range(turns + 1):
+        numbers: Sequence[int] = range(turns + 1)
+        if self.turns is not None:
+            first = zlib.crc32(str(self.output_shapes).encode()) % len(numbers)
+            numbers = [(first + i) % len(numbers) for i in range(self.turns)]
+        for turn in numbers:
             generator = fitting[turn % len(fitting)] if turn < turns else given
             for position, n in enumerate(ranks):
                 # In every turn one number of ranks has even shards, one uneven and one empty ones.

@@ -1,22 +1,28 @@
 """From the rows of many calls to the rule of an operator."""
 
-from ._challenge import challenges, contradicted
 from ._policy import Policy, synthesize
-from ._study import Budget, Example, Study, confirms, studies, study_calls
-from ._sweep import ENOUGH, Sweep, sweep
+from ._refutation import contradicted, random_calls, triples
+from ._study import Budget, Observation, Study, confirms, studies, study_calls, why_no_rule
+from ._sweep import MOST_PAIRS, Design, Sweep, in_domain, sweep
+from ._witness import Witness
 
 __all__ = [
-    "ENOUGH",
+    "MOST_PAIRS",
     "Budget",
-    "Example",
+    "Design",
+    "Observation",
     "Policy",
     "Study",
     "Sweep",
-    "challenges",
+    "Witness",
     "confirms",
     "contradicted",
+    "in_domain",
+    "random_calls",
     "studies",
     "study_calls",
     "sweep",
     "synthesize",
+    "triples",
+    "why_no_rule",
 ]

@@ -39,7 +39,8 @@ def atoms(
         ]
     for first, second in itertools.combinations(single, 2):
         found.append(f"d not in ({first}, {second})")
-    found += _values(scopes, {*single, *several})
+    given, numbers = _values(scopes, {*single, *several})
+    found += given
     inputs = max((len(s.inputs) for s in scopes), default=0)
     if any(s.broadcast for s in scopes):
         found += ["d < outdim(0)-1", "d < outdim(0)-2"]
@@ -48,6 +49,7 @@ def atoms(
         found += [f"ndim({i}) == {n}" for n in _ranks(scopes, i)] + [
             f"ndim({i}) > {n}" for n in _ranks(scopes, i)
         ]
+    found += numbers
     for name in lists:
         found += [f"d < ndim(0)-len({name})", f"d >= ndim(0)-len({name})"]
     for i, j in itertools.combinations(range(min(inputs, 3)), 2):
@@ -70,9 +72,9 @@ def _ranks(scopes: Sequence[Scope], index: int) -> list[int]:
     return ranks if 1 < len(ranks) <= 5 else []
 
 
-def _values(scopes: Sequence[Scope], dims: Set[str]) -> list[str]:
-    """Flags, and arguments that take a few values and do not name dims."""
-    found = []
+def _values(scopes: Sequence[Scope], dims: Set[str]) -> tuple[list[str], list[str]]:
+    """What is given and what is not, flags, then arguments that take a few values: structure before numbers."""
+    structure, numbers = list[str](), list[str]()
     names = dict.fromkeys(name for s in scopes for name in s.arguments if name not in dims)
     for name in names:
         values = {repr(s.arguments[name]): s.arguments[name] for s in scopes if name in s.arguments}
@@ -80,40 +82,43 @@ def _values(scopes: Sequence[Scope], dims: Set[str]) -> list[str]:
             continue
         kinds = {type(v) for v in values.values()}
         if kinds == {bool}:
-            found += [name, f"not {name}"]
+            structure += [name, f"not {name}"]
             continue
-        numbers = [v for v in values.values() if type(v) in (int, float)]
-        if len({(v > 0) - (v < 0) for v in numbers}) > 1:
-            found += [f"{name} > 0", f"{name} < 0", f"{name} == 0"]
         if type(None) in kinds:
-            found += [f"{name} is None", f"{name} is not None"]
+            structure += [f"{name} is None", f"{name} is not None"]
+        signs = {(v > 0) - (v < 0) for v in values.values() if type(v) in (int, float)}
+        if len(signs) > 1:
+            numbers += [f"{name} > 0", f"{name} >= 0", f"{name} < 0", f"{name} == 0"]
         if len(values) <= _FEW_VALUES and kinds <= {int, float, str, bool, type(None)}:
-            found += [f"{name} == {text}" for text in values] + [f"{name} != {text}" for text in values]
+            numbers += [f"{name} == {text}" for text in values] + [f"{name} != {text}" for text in values]
         if kinds == {str} and 3 < len(values) <= _FEW_WORDS:
-            found += [f"{name} in ({first}, {second})" for first, second in itertools.combinations(values, 2)]
-    return found
+            numbers += [
+                f"{name} in ({first}, {second})" for first, second in itertools.combinations(values, 2)
+            ]
+    return structure, numbers
 
 
 def narrow(
     vocabulary: Sequence[str],
     instances: Sequence[tuple[Scope, int | None]],
     right: Sequence[bool],
+    counts: Sequence[bool],
     seed: Sequence[bool],
 ) -> Condition | None:
-    """The condition that keeps no wrong instance and most of the right ones, the seed among them."""
+    """The condition that keeps no wrong instance and most of the right ones that count, the seed among them."""
     everything = (1 << len(instances)) - 1
-    good = _bits(right)
-    bad = everything & ~good
-    if not good & _bits(seed):
+    bad = everything & ~_bits(right)
+    good, start = _bits(right) & _bits(counts), _bits(seed)
+    if not good & start:
         return None
     if not bad:
         return Condition((), tuple(right), 0.0)
     truth = []
     for place, atom in enumerate(vocabulary):
         holds = _bits([bool(scope.evaluate(atom, d)) for scope, d in instances])
-        if holds & _bits(seed) and holds != everything:
+        if holds & start and holds != everything:
             truth.append((atom, holds, place))
-    chosen = _smallest(truth, good, bad, _bits(seed))
+    chosen = _smallest(truth, good, bad, start)
     if chosen is None:
         return None
     kept = everything

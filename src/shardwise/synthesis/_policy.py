@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import UsageError, require
 from ..experiments import ExperimentPolicy
 from ..rules import Rule
-from ._study import Example, studies
+from ._study import Example, studies, why_no_rule
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,7 @@ class Policy(ExperimentPolicy):
         given = [(args, kwargs)] if args or kwargs else []
         study = studies(op, [*given, *self.examples], values=self.values, policy=self)[0]
         if study.rule is None:
-            raise UsageError(
-                f"no short list of clauses yields the rows of {study.overload}: {len(study.disagreed)} of "
-                f"{study.held_against + study.challenged} further calls disagree; discover gives the rows of each call"
-            )
+            raise UsageError(why_no_rule(study))
         return study.rule
 
 

@@ -1,5 +1,5 @@
-"""The study of one operator: sweep, discover every call, synthesize a rule, hold it against calls it has not seen,
-and challenge it with calls made to refute it."""
+"""The study of one operator: design calls, discover each, synthesize a rule, validate it on calls it has not seen, try
+to refute it, and find witnesses for its conditions."""
 
 import math
 import time
@@ -14,19 +14,21 @@ from ..calls import Call, facts, must_run, op_name, reaches_dispatch
 from ..display import Block, Heading, Shown
 from ..errors import UsageError
 from ..experiments import ExperimentPolicy, Found, require_operator
-from ..rules import Clause, Reading, Rule
-from ._challenge import challenges, contradicted
-from ._sweep import Sweep, sweep
+from ..rules import Reading, Rule
+from ._refutation import contradicted, random_calls, triples
+from ._sweep import Sweep, spread, sweep
 from ._synthesize import Observed, agrees, is_sound, synthesize_clauses
+from ._witness import Witness, find_witness
 
-# Calls a rule is built from and held against at first; disagreeing calls are built from in the next round.
+# Calls a rule is built from and validated on at first; disagreeing calls are built from in the next round.
 BUILD = 25
 HOLD = 40
-ROUNDS = 5
-# Calls without effect which a rule must not contradict.
-IDLE = 6
-# Calls made to refute a rule, and calls that disagree with it from which the next one learns.
-CHALLENGES = 30
+ROUNDS = 6
+# Exempt calls, which a rule must not contradict, judged from the start.
+EXEMPT = 6
+# Calls made to refute a rule: in which every triple of levels occurs, and at random; and how many of those that
+# disagree with it the next one learns from.
+TRIPLES, RANDOM = 200, 30
 LEARNED = 12
 
 # One call of an operator: its arguments, and its keyword arguments.
@@ -35,45 +37,50 @@ Example = tuple[Sequence[Any], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Budget:
-    """What a study may cost: calls to build from, to hold against and to challenge the rule with, and experiments after
-    which no further call is judged (not seconds, so that a study ends alike on every machine). A rule held against
-    fewer than `least` calls is not issued; `partly`, the sound part of one that does not say all is."""
+    """What a study may cost: calls to build from, to validate on and to refute the rule with, and experiments on either
+    after which no further call is judged (not seconds, so that a study ends alike on every machine). A rule validated
+    on fewer than `least` calls is not issued."""
 
     build: int = BUILD
     hold: int = HOLD
     experiments: float = math.inf
     least: int = 0
-    challenges: int = CHALLENGES
-    partly: bool = False
+    triples: int = TRIPLES
+    random: int = RANDOM
 
 
-USUAL = Budget(least=1)
+USUAL = Budget(least=1, experiments=10_000)
 
 
-@dataclass
-class Judged:
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """A call with the rows that were found for it, the shapes of its outputs, for each argument with tensors whether
+    their values matter, and whether the only output holds the first input's values in the same order."""
+
     call: Call
     found: Found
     outputs: list[Any]
-    keeps_values: bool = False
+    matters: dict[str, bool]
+    keeps_values: bool
 
 
 @dataclass
 class Study(Shown):
-    """What was learned about one overload."""
+    """What was learned about one overload. `unexplained` are calls for which more holds than the rule says, `refused`
+    the verdicts of calls without rows to judge, with a reason."""
 
     op: str
     overload: str
     rule: Rule | None
-    judged: list[Judged]
+    observations: list[Observation]
     sweep: Sweep
     built_from: int = 0
-    held_against: int = 0
-    challenged: int = 0
+    validated_on: int = 0
+    refutations_tried: int = 0
     disagreed: list[Call] = field(default_factory=list)
-    refused: dict[str, str] = field(
-        default_factory=dict
-    )  # verdicts of calls without rows to judge, with a reason
+    unexplained: list[Call] = field(default_factory=list)
+    witnesses: list[Witness] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
     def blocks(self) -> Iterator[Block]:
@@ -81,13 +88,11 @@ class Study(Shown):
             yield from self.rule.blocks()
             return
         yield Heading(1, self.overload)
-        further = self.held_against + self.challenged
-        why = f": {len(self.disagreed)} of {further} further calls disagree" if further else ""
-        yield f"No short list of clauses yields the rows of {len(self.judged)} calls{why}."
+        yield why_no_rule(self)
 
     def __repr__(self) -> str:
         what = "no rule" if self.rule is None else f"{len(self.rule.clauses)} clauses"
-        return f"<Study {self.overload}: {what}, {len(self.judged)} calls>"
+        return f"<Study {self.overload}: {what}, {len(self.observations)} calls>"
 
 
 def studies(
@@ -133,6 +138,23 @@ def _require_arguments(op: Callable[..., Any], swept: Sweep, values: Iterable[st
             )
 
 
+def why_no_rule(study: Study) -> str:
+    """What kept a study from a rule, in one sentence."""
+    if not study.observations:
+        verdict, reason = next(iter(study.refused.items()), ("cannot run", "no call of it could be judged"))
+        return f"{study.overload} has no rule: {verdict}, {reason}"
+    if not any(o.found.rows for o in study.observations):
+        return (
+            f"{study.overload} has no rule: in none of {len(study.observations)} calls any row held but the "
+            "replicated one; shardwise.check shows a counterexample to a row"
+        )
+    last = f", the last by {study.disagreed[0]}" if study.disagreed else ""
+    return (
+        f"{study.overload} has no rule: every clause was refuted by some call{last}; shardwise.discover gives the "
+        "rows of each call"
+    )
+
+
 def study_calls(
     op: str,
     overload: str,
@@ -147,15 +169,16 @@ def study_calls(
     started = time.process_time()
     study = Study(op, overload, None, [], swept)
     policy = policy or ExperimentPolicy()
-    _Inquiry(study, budget, policy, find or policy.discover, progress).run()
+    _Search(study, budget, policy, find or policy.discover, progress).run()
     study.seconds = time.process_time() - started
     if study.rule is not None:
         study.rule = _with_evidence(study)
     return study
 
 
-class _Inquiry:
-    """A study under way: the calls that wait, and those that turned out idle."""
+class _Search:
+    """The search for the rule of one overload: the calls that wait to be judged, and those that are exempt, of which a
+    rule need not say all that holds, but nothing that does not."""
 
     def __init__(
         self,
@@ -168,98 +191,171 @@ class _Inquiry:
         self.study = study
         self.budget = budget
         self.policy = policy
+        self.policy = policy
         self.find = find
         self.progress = progress
-        self.calls = study.sweep.calls[study.overload]
-        self.waiting = _spread(self.calls)
-        self.experiments = 0
-        self.idle: list[Judged] = []
-        self._judge_idle(_telling(study.sweep.idle.get(study.overload, [])))
+        self.waiting = spread(study.sweep.calls[study.overload])
+        self.design = study.sweep.designs.get(study.overload)
+        self.exempt: list[Observation] = []
+        self.barred: dict[Any, set[str]] = {}
+        self._triples: list[Call] | None = None
+        exempt = study.sweep.exempt.get(study.overload, [])
+        most_dims = sorted(exempt, key=lambda call: -sum(s > 1 for t in call.tensors for s in t.shape))
+        self._exempt(spread(most_dims)[:EXEMPT])
 
     def run(self) -> None:
         study, budget = self.study, self.budget
         building = self._judge(min(budget.build, max(len(self.waiting) // 2, 1)))
-        held: list[Judged] = []
-        last: Rule | None = None
+        held: list[Observation] = []
         for turn in range(ROUNDS):
-            building = [j for j in building if j not in self.idle]
-            candidate = _fit(study.overload, building, self.idle) if building else None
-            if candidate is None:
-                break
-            last = candidate
-            held += self._judge(max(0, budget.hold - len(held)))
-            held = [j for j in held if j not in self.idle]
-            wrong = [j for j in held if not agrees(candidate, _observe(j, candidate.reading))]
-            unsound = [j for j in self.idle if not is_sound(candidate, _observe(j, candidate.reading))]
-            study.built_from, study.held_against = len(building), len(held)
-            study.disagreed = [j.call for j in (*wrong, *unsound)]
-            if not study.disagreed:
-                study.disagreed = [call for call, _ in self._challenge(candidate, turn)]
-                # What holds for a call that was made to refute a rule may be an accident: the rule need not say it.
-                self._judge_idle(study.disagreed[:LEARNED])
-            if not study.disagreed:
-                if len(held) >= budget.least:
-                    study.rule = _as_far_as_seen(candidate, [*building, *held])
+            building = [o for o in building if o not in self.exempt]
+            fitted = self._fit(building) if building else None
+            if fitted is None:
                 return
-            building += wrong[:LEARNED]
-            held = [j for j in held if j not in building]
-        if budget.partly and last is not None:
-            part = _sound_part(last, [*study.judged, *self.idle])
-            refuted = {clause for _, clauses in self._challenge(part, ROUNDS) for clause in clauses}
-            study.rule = replace(part, clauses=tuple(c for c in part.clauses if c not in refuted))
+            candidate = fitted
+            held += self._judge(max(0, budget.hold - len(held)))
+            held = [o for o in held if o not in self.exempt]
+            study.built_from, study.validated_on = len(building), len(held)
+            wrong = [o for o in held if not agrees(candidate, _bound(o, candidate.reading))]
+            unsound = [
+                o for o in (*held, *self.exempt) if not is_sound(candidate, _bound(o, candidate.reading))
+            ]
+            study.disagreed = [o.call for o in unsound]
+            if not wrong and not unsound:
+                study.disagreed = self._refuting(candidate, turn)
+                self._exempt(study.disagreed)
+            if not wrong and not study.disagreed and self._is_witnessed(candidate, [*building, *held]):
+                break
+            if turn < ROUNDS - 1:
+                building += wrong[:LEARNED]
+                held = [o for o in held if o not in building]
+        if study.validated_on >= budget.least:
+            study.rule = self._sound_part(candidate, [*building, *held], turn)
 
-    def _judge(self, count: int) -> list[Judged]:
-        """The next calls that can be judged, up to `count`; those among them that are idle are kept apart."""
-        judged, fresh = self.study.judged, list[Judged]()
-        while self.waiting and len(fresh) < count and self.experiments < self.budget.experiments:
-            if (new := self._judged(self.waiting.pop(0))) is not None:
+    def _judge(self, count: int) -> list[Observation]:
+        """The next calls that can be judged, up to `count`; those among them that are exempt are kept apart."""
+        judged, fresh, experiments = self.study.observations, list[Observation](), 0
+        while self.waiting and len(fresh) < count and experiments < self.budget.experiments:
+            if (new := self._observed(self.waiting.pop(0))) is not None:
                 fresh.append(new)
+                experiments += new.found.experiments
                 if self.progress is not None:
                     self.progress(len(judged) + len(fresh), self.budget.build + self.budget.hold)
         judged.extend(fresh)
         # Of a call that refuses most values (a mask with more places than there are values to put there) too little
         # is known.
-        most = max((j.found.generators for j in judged), default=0)
-        judged[:] = [j for j in judged if j.found.generators >= 0.75 * most]
-        self.idle.extend(_accidents(judged))
-        judged[:] = [j for j in judged if j not in self.idle]
-        return [j for j in fresh if j in judged]
+        most = max((o.found.generators for o in judged), default=0)
+        judged[:] = [o for o in judged if o.found.generators >= 0.75 * most]
+        self.exempt.extend(_spurious(judged))
+        judged[:] = [o for o in judged if o not in self.exempt]
+        return [o for o in fresh if o in judged]
 
-    def _judge_idle(self, calls: Sequence[Call]) -> None:
-        self.idle.extend(j for call in calls if (j := self._judged(call)) is not None)
+    def _exempt(self, calls: Sequence[Call]) -> None:
+        self.exempt.extend(o for call in calls if (o := self._observed(call)) is not None)
 
-    def _judged(self, call: Call) -> Judged | None:
+    def _observed(self, call: Call) -> Observation | None:
         found = self.find(call.op, *call.args, **call.kwargs)
-        self.experiments += found.experiments
         if found.verdict not in ("rows", "no valid rows"):
             self.study.refused.setdefault(found.verdict, found.reason)
             return None
-        # Of the thousands of refuted trials nothing is asked any more; keeping them would cost much memory.
+        # Of the thousands of refuted trials nothing is needed any more; keeping them would cost much memory.
         kept = {row.inputs: found.trials[row.inputs] for row in found.rows if row.inputs in found.trials}
-        return Judged(call, replace(found, trials=kept), _output_shapes(call), _keeps_values(call))
+        return Observation(
+            call, replace(found, trials=kept), _output_shapes(call), _what_matters(call), _keeps_values(call)
+        )
 
-    def _challenge(self, rule: Rule, seed: int) -> list[tuple[Call, list[Clause]]]:
-        """Calls made to refute the rule that do, with the clauses that they refute."""
-        tried = list(challenges(self.calls, self.budget.challenges, seed))
-        self.study.challenged += len(tried)
-        return [(call, clauses) for call in tried if (clauses := contradicted(rule, call, self.policy))]
+    def _fit(self, building: Sequence[Observation]) -> Rule | None:
+        """The rule that leaves the fewest rows unexplained, then the one with the fewest clauses, under any way of
+        reading the dim arguments."""
+        best: tuple[tuple[int, int], Rule] | None = None
+        for reading in _readings(building):
+            observed = [_bound(o, reading) for o in building]
+            exempt = [replace(_bound(o, reading), exempt=True) for o in self.exempt]
+            clauses, unexplained = synthesize_clauses(observed + exempt, self.barred)
+            score = (unexplained, len(clauses))
+            if best is None or score < best[0]:
+                best = (score, Rule(self.study.overload, tuple(clauses), reading))
+        return None if best is None or not best[1].clauses else best[1]
+
+    def _refuting(self, rule: Rule, seed: int) -> list[Call]:
+        """Calls that refute the rule, as many as the next one learns from."""
+        refuting: list[Call] = []
+        for call in self._made_to_refute(seed):
+            self.study.refutations_tried += 1
+            if contradicted(rule, call, self.policy):
+                refuting.append(call)
+                if len(refuting) == LEARNED:
+                    break
+        return refuting
+
+    def _made_to_refute(self, seed: int) -> Iterator[Call]:
+        if self.budget.triples or self.budget.random:
+            yield from (*self.waiting, *self.study.sweep.exempt.get(self.study.overload, ()))
+        if self.design is None:
+            return
+        if self._triples is None:
+            self._triples = list(triples(self.design, self.budget.triples))
+        yield from self._triples
+        yield from random_calls(self.design, self.budget.random, seed)
+
+    def _is_witnessed(self, rule: Rule, judged: Sequence[Observation]) -> bool:
+        """Look for a witness of every condition. A condition without one is barred, and calls that show why are learned
+        from; True if there is a witness for each."""
+        exempt = [replace(_bound(o, rule.reading), exempt=True) for o in self.exempt]
+        observed = [*(_bound(o, rule.reading) for o in judged), *exempt]
+        self.study.witnesses, complete = [], True
+        for clause in rule.clauses:
+            for condition in clause.when:
+                found = find_witness(rule, clause, condition, observed, self.design, self.policy)
+                if isinstance(found, Witness):
+                    self.study.witnesses.append(found)
+                    continue
+                complete = False
+                self._exempt(found[:LEARNED])
+                if not found:
+                    self.barred.setdefault((clause.inputs, clause.outputs), set()).add(condition)
+        return complete
+
+    def _sound_part(self, rule: Rule, judged: Sequence[Observation], seed: int) -> Rule | None:
+        """The clauses that no call contradicts and whose conditions have witnesses; the calls for which more holds are
+        named as unexplained."""
+        study = self.study
+        self._is_witnessed(rule, judged)
+        witnessed = {(w.clause, w.condition) for w in study.witnesses}
+        observed = [_bound(o, rule.reading) for o in (*judged, *self.exempt)]
+        kept = [
+            clause
+            for clause in rule.clauses
+            if all(is_sound(replace(rule, clauses=(clause,)), o) for o in observed)
+            and all((clause, condition) in witnessed for condition in clause.when)
+        ]
+        part = replace(rule, clauses=tuple(kept))
+        if len(kept) < len(rule.clauses) and kept:
+            refuted = {
+                c for call in self._made_to_refute(seed) for c in contradicted(part, call, self.policy)
+            }
+            part = replace(part, clauses=tuple(c for c in kept if c not in refuted))
+        study.witnesses = [w for w in study.witnesses if w.clause in part.clauses]
+        study.unexplained = [o.call for o in judged if not agrees(part, _bound(o, rule.reading))]
+        return _as_far_as_seen(part, judged) if part.clauses else None
 
 
-def _sound_part(rule: Rule, judged: Sequence[Judged]) -> Rule:
-    """The clauses that yield nothing but what was found."""
-    observed = [_observe(j, rule.reading) for j in judged]
-    alone = [replace(rule, clauses=(clause,)) for clause in rule.clauses]
-    return replace(rule, clauses=tuple(r.clauses[0] for r in alone if all(is_sound(r, o) for o in observed)))
-
-
-def _accidents(judged: Sequence[Judged]) -> list[Judged]:
-    """Calls that hold more rows than their operator does, by accident of their sizes: where most calls depend on the
-    values, one that does not (argmax over a dim of size 1); where some change them, one that does not (a sum over a
-    dim of size 1, a transposed vector). A rule need not explain them, but may say nothing wrong about them."""
-    ignoring = sorted(j.found.ignores_values for j in judged)
-    usual = ignoring[len(ignoring) // 2] if ignoring else False
-    changing = any(not j.keeps_values for j in judged if j.found.ignores_values == usual)
-    return [j for j in judged if j.found.ignores_values != usual or (changing and j.keeps_values)]
+def _spurious(judged: Sequence[Observation]) -> list[Observation]:
+    """Calls that hold more rows than their operator does, because of their sizes or numbers: the values of an input do
+    not matter that matter in most calls (argmax over a dim of size 1, a sum with 0 times the other operand), or the
+    only output is the input again, while other calls change it (a sum over a dim of size 1, a transposed vector). A
+    rule need not explain them, but may say nothing wrong about them."""
+    usual = {
+        name: 2 * sum(o.matters[name] for o in having) > len(having)
+        for name in {name for o in judged for name in o.matters}
+        if (having := [o for o in judged if name in o.matters])
+    }
+    changing = any(not o.keeps_values for o in judged)
+    return [
+        o
+        for o in judged
+        if any(matters != usual[name] for name, matters in o.matters.items()) or (changing and o.keeps_values)
+    ]
 
 
 def confirms(rule: Rule, call: Call, found: Found) -> bool:
@@ -270,6 +366,33 @@ def confirms(rule: Rule, call: Call, found: Found) -> bool:
 def _output_shapes(call: Call) -> list[Any]:
     outputs = call.run()
     return [tuple(o.shape) if isinstance(o, Tensor) else None for o in outputs]
+
+
+def _what_matters(call: Call) -> dict[str, bool]:
+    """For each argument with tensors whether the outputs depend on their values."""
+    expected = call.run()
+    matters = dict.fromkeys(call.tensor_names, False)
+    for i, name in enumerate(call.tensor_names):
+        other = [t.clone() for t in call.tensors]
+        other[i] = _other_values(other[i])
+        try:
+            matters[name] |= any(
+                isinstance(new, Tensor) and not torch.equal(new.nan_to_num(), old.nan_to_num())
+                for new, old in zip(call.run(other), expected, strict=True)
+            )
+        except Exception:
+            matters[name] = True  # values that it refuses matter to it
+    return matters
+
+
+def _other_values(tensor: Tensor) -> Tensor:
+    """The tensor with its values in another order, and others than before where they are real numbers."""
+    flat = tensor.reshape(-1).flip(0).reshape(tensor.shape)
+    if tensor.dtype == torch.bool:
+        return ~flat
+    if tensor.is_floating_point() or tensor.is_complex():
+        return flat * 0.75 + 0.125
+    return flat
 
 
 def _keeps_values(call: Call) -> bool:
@@ -285,46 +408,12 @@ def _keeps_values(call: Call) -> bool:
     )
 
 
-def _spread(calls: list[Call]) -> list[Call]:
-    """Calls of different ranks and with different words, flags and counts in turn, so that few of them show much."""
-    kinds: dict[Any, list[Call]] = {}
-    for call in calls:
-        ranks = tuple(t.ndim for t in call.tensors)
-        words = tuple(
-            str(leaf)
-            for name, leaf in call.leaves()
-            if isinstance(leaf, bool | str) or name in facts(call.op).counts
-        )
-        kinds.setdefault((ranks, words), []).append(call)
-    queues = [kinds[k] for k in sorted(kinds, key=lambda k: (-sum(k[0]), k[1]))]
-    spread = []
-    while any(queues):
-        spread += [queue.pop(0) for queue in queues if queue]
-    return spread
-
-
-def _telling(idle: list[Call]) -> list[Call]:
-    """Those of many calls that change nothing with the most dims to shard, of different ranks."""
-    return _spread(sorted(idle, key=lambda call: -sum(s > 1 for t in call.tensors for s in t.shape)))[:IDLE]
-
-
-def _fit(overload: str, building: Sequence[Judged], idle: Sequence[Judged]) -> Rule | None:
-    """The rule with the fewest clauses, under any way of reading the dim arguments, that is sound for idle calls."""
-    best: Rule | None = None
-    for reading in _readings(building):
-        observed = [_observe(j, reading) for j in building]
-        clauses = synthesize_clauses(observed + [replace(_observe(j, reading), idle=True) for j in idle])
-        if clauses is not None and (best is None or len(clauses) < len(best.clauses)):
-            best = Rule(overload, tuple(clauses), reading)
-    return best
-
-
-def _as_far_as_seen(rule: Rule, judged: Sequence[Judged]) -> Rule:
+def _as_far_as_seen(rule: Rule, judged: Sequence[Observation]) -> Rule:
     """A list of numbers that every call must give and that was the same in all of them (`expand1` in bilinear's
     `_trilinear`) may decide everything: the rule then speaks of calls with that list alone."""
     seen: dict[str, set[Any]] = {}
     for j in judged:
-        for name, value in _observe(j, rule.reading).bound.scope.arguments.items():
+        for name, value in _bound(j, rule.reading).bound.scope.arguments.items():
             seen.setdefault(name, set()).add(value)
     call = judged[0].call
     schema, known = call.schema, facts(call.op)
@@ -339,7 +428,7 @@ def _as_far_as_seen(rule: Rule, judged: Sequence[Judged]) -> Rule:
     return replace(rule, clauses=tuple(replace(c, when=(*c.when, *fixed)) for c in rule.clauses))
 
 
-def _readings(building: Sequence[Judged]) -> Iterator[Reading]:
+def _readings(building: Sequence[Observation]) -> Iterator[Reading]:
     """Ways of reading the arguments that can make a difference for these calls, the plain one first."""
     names = {name for j in building for name, _ in j.call.leaves()}
     named = any(not names.isdisjoint(facts(j.call.op).dims) for j in building)
@@ -350,7 +439,7 @@ def _readings(building: Sequence[Judged]) -> Iterator[Reading]:
                 yield Reading(dims_of, no_dims, broadcast)
 
 
-def _is_expanded(judged: Judged) -> bool:
+def _is_expanded(judged: Observation) -> bool:
     """True if the output has the input's dims, repeated."""
     shapes = [tuple(t.shape) for t in judged.call.tensors] + judged.outputs[:1]
     if len(shapes) < 2 or shapes[-1] is None or shapes[0] == shapes[-1]:
@@ -359,20 +448,24 @@ def _is_expanded(judged: Judged) -> bool:
     return len(shapes[0]) <= len(shapes[-1]) and all(size in (1, out) for size, out in sizes)
 
 
-def _observe(judged: Judged, reading: Reading) -> Observed:
+def _bound(judged: Observation, reading: Reading) -> Observed:
     return Observed.of(judged.call, judged.found, reading, judged.outputs)
 
 
 def _with_evidence(study: Study) -> Rule:
     assert study.rule is not None
-    generators = sorted({g for j in study.judged for e in j.found.evidence.values() for g in e})
+    generators = sorted({g for o in study.observations for e in o.found.evidence.values() for g in e})
     evidence = {
         "torch": torch.__version__.split("+")[0],
         "calls": study.built_from,
-        "held_out": study.held_against,
-        "challenged": study.challenged,
-        "experiments": sum(j.found.experiments for j in study.judged),
+        "held_out": study.validated_on,
+        "refutations_tried": study.refutations_tried,
+        "experiments": sum(o.found.experiments for o in study.observations),
         "generators": generators,
     }
+    if study.unexplained:
+        evidence["unexplained"] = len(study.unexplained)
+    if study.witnesses:
+        evidence["witnesses"] = [w.to_document() for w in study.witnesses]
     front = study.op if study.op.startswith("torch.") and study.op != study.overload else None
     return replace(study.rule, evidence=evidence, front=front)

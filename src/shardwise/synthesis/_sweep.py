@@ -1,67 +1,113 @@
-"""Many calls of one operator: other ranks, sizes and arguments than the example's.
+"""Many calls of one operator, designed so that what a rule may speak of varies independently.
 
-Calls come from OpInfo samples, or from what the user gives, and from changing them one step at a time: every dim, both
-values of a flag, one dim more or fewer, an operand of size 1, a list of one tensor more. Calls that do not run are left
-out and counted, and so are calls that change nothing (a roll by 0); of these a few are kept apart.
+Calls come from OpInfo samples, or from what the user gives. From a few diverse ones of each overload a design is made
+(`_columns`, `_covering`): every pair of levels of any two columns occurs in some call. Calls that do not run, or whose
+result contradicts the operator's own fake kernel, are outside of its domain: they are left out and counted. No-ops
+(a roll by 0) are kept apart.
 """
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..calls import Call, dispatched, facts, find_opinfos, samples
+from ..calls import Call, dispatched, facts, find_opinfos, flat_outputs, samples
 from ..experiments import changes_nothing
-from ._changes import Habit, changes, slides
+from ._columns import MOST_EXAMPLES, Column, Domain, applied, columns, slides
+from ._covering import Covering, Levels, covering_rows
 
 # More dims than this show nothing that fewer do not.
 MOST_DIMS = 5
-# Changed calls with more elements than this in an output take long and show nothing new.
+# Designed calls with more elements than this in an output take long and show nothing new.
 MOST_ELEMENTS = 20_000
+# Known calls of an overload that are taken as they are, and calls of a design.
+MOST_SAMPLES, MOST_PAIRS = 40, 150
 
-# As many calls as are worth having; see `sweep`.
-ENOUGH = (200, 150, 120, 100)
+
+class Design:
+    """The calls that can be made from known calls of one overload, by changing what a rule may speak of."""
+
+    def __init__(self, known: Sequence[Call], values: Mapping[str, Sequence[Any]] | None = None) -> None:
+        self.examples = spread(known)[:MOST_EXAMPLES]
+        self.domain = Domain.of(known)
+        self.columns: list[Column] = columns(self.examples, self.domain, values or {})
+        self.sizes = [len(self.examples), *map(len, self.columns)]
+
+    def call(self, levels: Levels) -> Call | None:
+        """The call with one level of every column; None where the levels do not go together."""
+        chosen = [column.changes[level] for column, level in zip(self.columns, levels[1:], strict=True)]
+        return applied(self.examples[levels[0]], chosen)
+
+    def covering(
+        self, strength: int, accepts: Callable[[Call], bool], most: int, covering: Covering | None = None
+    ) -> Iterator[Call]:
+        """Calls in which every combination of `strength` levels occurs that an accepted call can have."""
+        made: dict[Levels, Call] = {}
+
+        def accepted(levels: Levels) -> bool:
+            call = self.call(levels)
+            if call is None or not accepts(call):
+                return False
+            made[levels] = call
+            return True
+
+        for levels in covering_rows(self.sizes, strength, accepted, most, covering=covering):
+            yield made[levels]
+
+    def at_random(self, seed: int, places: int = 4) -> Iterator[Call]:
+        """Examples changed in one to `places` columns, without end."""
+        choose = random.Random(seed)
+        while True:
+            call: Call | None = choose.choice(self.examples)
+            assert call is not None
+            some = choose.sample(self.columns, min(len(self.columns), choose.randint(1, places)))
+            # In the order of the columns: dims are named after their number is known.
+            changes = [choose.choice(column.changes) for column in self.columns if column in some]
+            if (changed := applied(call, changes)) is not None:
+                yield changed
 
 
 @dataclass
 class Sweep:
-    """Calls by the overload they reach, in a fixed random order, and how many were left out. `idle` are calls that
-    change nothing: a rule need not say all that holds for them, but nothing that does not."""
+    """Calls by the overload they reach, in a fixed random order, the design of each overload, and how many calls were
+    left out. A rule need not say all that holds for `exempt` calls, but nothing that does not: no-ops, and
+    calls that are unusual for the examples."""
 
     calls: dict[str, list[Call]] = field(default_factory=dict)
-    idle: dict[str, list[Call]] = field(default_factory=dict)
+    designs: dict[str, Design] = field(default_factory=dict)
+    exempt: dict[str, list[Call]] = field(default_factory=dict)
     skipped: int = 0
     values: dict[str, list[Any]] = field(default_factory=dict)
+    coverage: dict[str, Covering] = field(default_factory=dict)
 
 
 def sweep(
     op: Callable[..., Any],
     examples: Sequence[Call] = (),
     values: Mapping[str, Sequence[Any]] | None = None,
-    enough: Sequence[int] = ENOUGH,
+    most: int = MOST_PAIRS,
 ) -> Sweep:
-    """The calls of an operator, judged call by overload. `examples` are calls of it; without them OpInfo's serve.
-    `values` are those to try for named arguments, beside the examples' own; calls changed in one place are taken up
-    to the first number of `enough`, in two places up to the second, and so on."""
+    """The calls of an operator by overload. `examples` are calls of it; without them OpInfo's serve. `values` are those
+    to try for named arguments, beside the examples' own; a design has up to `most` calls."""
     found = Sweep()
     seen: set[Any] = set()
-    newest = [dispatched(call).judged for call in examples or _samples(op) if _add(found, call, seen)]
-    habits = {name: Habit.of([c for c in newest if c.name == name]) for name in found.calls}
-    for depth, most in enumerate(enough):
-        changed = [list(changes(c, habits.get(c.name, Habit()), values or {})) for c in newest]
-        newest = []
-        for call in _turns(changed):
-            if len(found.calls.get(call.name, ())) < most and _add(found, call, seen, MOST_ELEMENTS):
-                newest.append(call)
-        random.Random(depth).shuffle(newest)
-    for name, calls in found.calls.items():
+    for call in examples or _samples(op):
+        _add(found, call, seen)
+    for name, known in found.calls.items():
+        found.calls[name] = known = spread(known)[:MOST_SAMPLES]
+        design = found.designs[name] = Design(known, values)
+        covering = found.coverage[name] = Covering()
+        for call in design.covering(2, lambda c: in_domain(c, MOST_ELEMENTS), most, covering):
+            _add(found, call, seen, MOST_ELEMENTS)
+        found.exempt.setdefault(name, []).extend(c for c in found.calls[name] if design.domain.is_unusual(c))
+        found.calls[name] = [c for c in found.calls[name] if not design.domain.is_unusual(c)]
         # A list of one tensor says little about lists: a cat of one is that one.
-        long = [call for call in calls if all(len(group) > 1 for group in call.lists)]
-        found.calls[name] = long or calls
+        long = [call for call in found.calls[name] if all(len(group) > 1 for group in call.lists)]
+        found.calls[name] = long or found.calls[name]
         random.Random(0).shuffle(found.calls[name])
     return found
 
@@ -71,33 +117,58 @@ def _samples(op: Callable[..., Any]) -> Iterator[Call]:
         yield from samples(info)
 
 
+def in_domain(call: Call, elements: float = math.inf) -> bool:
+    """True if a call runs, gives something to compare, and gives what the operator's fake kernel promises."""
+    return _outputs(call, elements) is not None
+
+
+def _outputs(call: Call, elements: float = math.inf) -> list[Tensor] | None:
+    if not all(0 < t.numel() <= elements for t in call.tensors):
+        return None
+    try:
+        results = call.run()
+    except Exception:
+        return None  # an operator takes only some of the changes
+    outputs = [o for o in results if isinstance(o, Tensor)]
+    if not outputs or not all(0 < o.numel() <= elements for o in outputs):
+        return None
+    return outputs if _is_as_promised(call, outputs) else None
+
+
+def _is_as_promised(call: Call, outputs: Sequence[Tensor]) -> bool:
+    """False where the operator's own kernel for fake tensors gives other shapes: the call is outside of its domain,
+    whatever the kernel makes of it."""
+    try:
+        promised = flat_outputs(call.on_meta()())
+    except Exception:
+        return True  # it has no such kernel, or that looks at values
+    shapes = [o.shape for o in promised if isinstance(o, Tensor)]
+    return len(shapes) != len(outputs) or shapes == [o.shape for o in outputs]
+
+
 def _add(found: Sweep, call: Call, seen: set[Any], elements: float = math.inf) -> bool:
     """Keep a call that runs, is new and does something, with no more than so many elements in an output."""
     try:
         judged = dispatched(call).judged
-        if judged.signature in seen:
-            return False
-        seen.add(judged.signature)
-        inputs = [t.clone() for t in judged.tensors]
-        outputs = [o for o in judged.run(inputs) if isinstance(o, Tensor)]
     except Exception:
         found.skipped += 1
         return False
-    empty = any(t.numel() == 0 for t in (*judged.tensors, *outputs))
-    pointless = bool(judged.tensors) and all(t.numel() == 1 for t in judged.tensors)
-    pointless = pointless or any(t.ndim > MOST_DIMS or _is_scalar_mask(t) for t in judged.tensors)
-    pointless = pointless or any(o.numel() > elements for o in outputs)
-    idle = len(list(judged.leaves())) > len(judged.tensors) and changes_nothing(judged.tensors, outputs)
-    if empty or pointless or idle or not outputs or _window_stands_still(judged, outputs):
+    if judged.signature in seen:
+        return False
+    seen.add(judged.signature)
+    outputs = _outputs(judged, elements)
+    if outputs is None or _is_pointless(judged, outputs):
         found.skipped += 1
-        if idle and not empty and not pointless:
-            found.idle.setdefault(judged.name, []).append(judged)
+        return False
+    if len(list(judged.leaves())) > len(judged.tensors) and changes_nothing(judged.tensors, outputs):
+        found.skipped += 1
+        found.exempt.setdefault(judged.name, []).append(judged)
         return False
     found.calls.setdefault(judged.name, []).append(judged)
     tried = facts(judged.op)
     for name, value in judged.leaves():
         if not isinstance(value, Tensor) and (
-            name in tried.dims or name in tried.values or isinstance(value, bool)
+            name in tried.dims or name in tried.values or isinstance(value, bool | str)
         ):
             known = found.values.setdefault(name, [])
             if value not in known:
@@ -105,17 +176,13 @@ def _add(found: Sweep, call: Call, seen: set[Any], elements: float = math.inf) -
     return True
 
 
-def _turns(groups: Iterable[list[Call]]) -> Iterator[Call]:
-    remaining = [list(g) for g in groups]
-    while any(remaining):
-        for group in remaining:
-            if group:
-                yield group.pop(0)
-
-
-def _window_stands_still(call: Call, outputs: Sequence[Tensor]) -> bool:
-    """A window that fits a dim once does not move along it: the dim is summed over, by accident of its size."""
-    return slides(call) and any(1 in output.shape[2:] for output in outputs)
+def _is_pointless(call: Call, outputs: Sequence[Tensor]) -> bool:
+    """True for a call that says little about how the operator shards."""
+    single = bool(call.tensors) and all(t.numel() == 1 for t in call.tensors)
+    large = any(t.ndim > MOST_DIMS or _is_scalar_mask(t) for t in call.tensors)
+    # A window that fits a dim once does not move along it: the dim is summed over, by coincidence of its size.
+    still = slides(call) and any(1 in output.shape[2:] for output in outputs)
+    return single or large or still
 
 
 def _is_scalar_mask(tensor: Tensor) -> bool:
@@ -123,3 +190,21 @@ def _is_scalar_mask(tensor: Tensor) -> bool:
     if tensor.dtype == torch.bool:
         return tensor.numel() == 1
     return tensor.ndim == 0 and not tensor.is_floating_point() and not tensor.is_complex()
+
+
+def spread(calls: Sequence[Call]) -> list[Call]:
+    """Calls of different ranks and with different words, flags and counts in turn, so that few of them show much."""
+    kinds: dict[Any, list[Call]] = {}
+    for call in calls:
+        ranks = tuple(t.ndim for t in call.tensors)
+        words = tuple(
+            str(leaf)
+            for name, leaf in call.leaves()
+            if isinstance(leaf, bool | str) or name in facts(call.op).counts
+        )
+        kinds.setdefault((ranks, words), []).append(call)
+    queues = [kinds[k] for k in sorted(kinds, key=lambda k: (-sum(k[0]), k[1]))]
+    found = []
+    while any(queues):
+        found += [queue.pop(0) for queue in queues if queue]
+    return found

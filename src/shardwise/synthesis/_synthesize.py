@@ -6,14 +6,14 @@ that explains most is taken, the simplest first. This repeats until every row is
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch.distributed.tensor.placement_types import Placement
 
 from ..calls import Call, facts
-from ..experiments import Case, Found
+from ..experiments import Case, Found, implies
 from ..placements import Row, Shards, is_partial, is_replicate, is_shard
 from ..rules import Bound, Clause, Reading, Rule, Scope, Term, bind
 from ._conditions import atoms, narrow
@@ -29,14 +29,15 @@ Key = tuple[tuple[Placement, ...], tuple[Placement | None, ...]]
 
 @dataclass(frozen=True)
 class Observed:
-    """A call and the rows that were found for it. The rows of an idle call need no explanation."""
+    """A call and the rows that were found for it. The rows of an exempt call need no explanation."""
 
     call: Call
     bound: Bound
     rows: dict[Key, Row]
     only_even: frozenset[Key]
     never_empty: frozenset[Key] = frozenset()
-    idle: bool = False
+    exempt: bool = False
+    _holds: dict[Key, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, call: Call, found: Found, reading: Reading, outputs: Sequence[Any]) -> "Observed":
@@ -45,6 +46,16 @@ class Observed:
         even = frozenset(key for key, row in rows.items() if _fails(found, row, "uneven"))
         never_empty = frozenset(key for key, row in rows.items() if _fails(found, row, "empty"))
         return cls(call, bound, rows, even, never_empty)
+
+    def holds(self, key: Key) -> bool:
+        """True if the row was found, or follows from one that was: R is a case of P(avg), P(max) and P(min)."""
+        if key not in self._holds:
+            row = Row(*key)
+            known = key in self.rows or any(
+                implies(replace(r, shards="any", local=None), row) for r in self.rows.values()
+            )
+            self._holds[key] = known
+        return self._holds[key]
 
     def is_even(self, key: Key) -> bool:
         """True if the row was seen to hold for even shards alone, be it that others could not be tried."""
@@ -66,31 +77,37 @@ def _fails(found: Found, row: Row, case: Case) -> bool:
     )
 
 
-def synthesize_clauses(observed: Sequence[Observed]) -> list[Clause] | None:
-    """The clauses that yield the observed rows and no others; None if there are too many or none fit. A row for even
-    shards only that nothing explains is left out."""
-    vocabulary = Vocabulary(observed)
-    open_rows = {(i, key) for i, o in enumerate(observed) if not o.idle for key in o.rows}
+# Conditions that a clause with these terms may not have, because no witness was found for them.
+Barred = Mapping[tuple[tuple[Term, ...], tuple[Term, ...]], Collection[str]]
+
+
+def synthesize_clauses(observed: Sequence[Observed], barred: Barred) -> tuple[list[Clause], int]:
+    """The fewest clauses found that yield none but observed rows, and how many of the observed rows they do not yield.
+    A row for even shards only that nothing explains is a coincidence of the sizes (windows that happen to end where
+    shards do) and does not count."""
+    vocabulary = Vocabulary(observed, barred)
+    open_rows = {(i, key) for i, o in enumerate(observed) if not o.exempt for key in o.rows}
     clauses: list[Clause] = []
-    while open_rows:
+    unexplained = 0
+    while open_rows and len(clauses) < MOST_CLAUSES:
         seed = min(open_rows, key=lambda item: _seed_order(observed[item[0]], item))
-        best = _best(observed, seed, open_rows, vocabulary, seed[1] in observed[seed[0]].only_even)
+        best = _best(observed, seed, open_rows, vocabulary, observed[seed[0]].is_even(seed[1]))
         best = best or _best(observed, seed, open_rows, vocabulary)
-        if best is None and observed[seed[0]].is_even(seed[1]):
-            open_rows.discard(seed)  # an accident of these sizes: windows that happen to end where shards do
+        if best is None:
+            open_rows.discard(seed)
+            unexplained += not observed[seed[0]].is_even(seed[1])
             continue
-        if best is None or len(clauses) >= MOST_CLAUSES:
-            return None
         clause, explained = best
         clauses.append(clause)
         open_rows -= explained
-    return sorted(_needed(clauses, observed), key=_reading_order)
+    return sorted(_needed(clauses, observed), key=_reading_order), unexplained + len(open_rows)
 
 
 class Vocabulary:
     """Expressions for dims and conditions that this operator's arguments allow."""
 
-    def __init__(self, observed: Sequence[Observed]) -> None:
+    def __init__(self, observed: Sequence[Observed], barred: Barred) -> None:
+        self.barred = barred
         names: dict[str, set[type]] = {}
         dims = {name for o in observed for name in facts(o.call.op).dims}
         for o in observed:
@@ -114,7 +131,12 @@ class Vocabulary:
             self.expressions += ["d-ones(0, d)"]
         self.expressions += ["d+ndim(0)-ndim(1)", "d+ndim(1)-ndim(0)", "d+ndim(1)-1", "d+ndim(1)"]
         self.cost = {text: place for place, text in enumerate(self.expressions)}
-        self.atoms = atoms([o.bound.scope for o in observed], self.single, self.several, sorted(lists))
+        self._atoms = atoms([o.bound.scope for o in observed], self.single, self.several, sorted(lists))
+
+    def atoms(self, clause: Clause) -> list[str]:
+        """The conditions that a clause may have."""
+        barred = self.barred.get((clause.inputs, clause.outputs), ())
+        return [atom for atom in self._atoms if atom not in barred]
 
 
 def _loses_dims(scope: Scope) -> bool:
@@ -128,7 +150,7 @@ def _seed_order(observed: Observed, item: tuple[int, Key]) -> tuple[Any, ...]:
     _, (inputs, outputs) = item
     shards = sum(is_shard(p) for p in inputs)
     dims = sum(len(shape) for shape in observed.bound.scope.inputs)
-    return (item[1] in observed.only_even, -shards, -dims, str(Row(inputs, outputs)), item[0])
+    return (observed.is_even(item[1]), -shards, -dims, str(Row(inputs, outputs)), item[0])
 
 
 def _best(
@@ -140,14 +162,15 @@ def _best(
 ) -> tuple[Clause, set[tuple[int, Key]]] | None:
     """The clause that explains the seed and most other open rows; if `apart`, none that hold for uneven shards too."""
     best: tuple[tuple[float, ...], Clause, set[tuple[int, Key]]] | None = None
-    only_even = seed[1] in observed[seed[0]].only_even
+    only_even = observed[seed[0]].is_even(seed[1])
     for clause, cost in _generalisations(observed[seed[0]], seed[1], vocabulary):
         instances = list(_instances(clause, observed))
         right = [_is_right(observed[i], key, only_even, apart) for i, _, key in instances]
         condition = narrow(
-            vocabulary.atoms,
+            vocabulary.atoms(clause),
             [(observed[i].bound.scope, d) for i, d, _ in instances],
             right,
+            [not observed[i].exempt for i, _, _ in instances],
             [(i, key) == seed for i, _, key in instances],
         )
         if condition is None:
@@ -158,7 +181,8 @@ def _best(
         score = (-len(explained) / simplicity, len(condition.atoms), cost + condition.cost)
         if best is None or score < best[0]:
             shards = _least([(observed[i], key) for i, _, key in kept], only_even)
-            local = next((r.local for i, _, key in kept if (r := observed[i].rows[key]).local), None)
+            found_rows = (observed[i].rows.get(key) for i, _, key in kept)
+            local = next((row.local for row in found_rows if row is not None and row.local), None)
             found = replace(clause, when=condition.atoms, shards=shards, local=local)
             best = (score, replace(found, reason=reason_for(found, observed[seed[0]])), explained)
     return None if best is None else best[1:]
@@ -167,10 +191,10 @@ def _best(
 def _is_right(observed: Observed, key: Key, only_even: bool, apart: bool) -> bool:
     """A clause for even shards may yield rows that hold for more, unless it is to stand `apart` from those, but not the
     other way round."""
-    if key not in observed.rows:
+    if not observed.holds(key):
         return False
-    if apart:
-        return observed.rows[key].shards == "even"
+    if apart and not observed.exempt:
+        return key in observed.rows and observed.rows[key].shards == "even"
     return only_even or key not in observed.only_even
 
 
@@ -178,8 +202,14 @@ def _least(rows: Sequence[tuple[Observed, Key]], only_even: bool) -> Shards:
     """The shard sizes for which all of these rows hold: those that refuted none of them and agreed with some."""
     if only_even:
         return "even"
-    seen = any(observed.rows[key].shards == "any" for observed, key in rows)
-    return "any" if seen and not any(key in observed.never_empty for observed, key in rows) else "nonempty"
+    seen = {observed.rows[key].shards for observed, key in rows if key in observed.rows}
+    if not seen - {"even"}:
+        return "even"
+    return (
+        "any"
+        if "any" in seen and not any(key in observed.never_empty for observed, key in rows)
+        else "nonempty"
+    )
 
 
 def _instances(clause: Clause, observed: Sequence[Observed]) -> Iterator[tuple[int, int | None, Key]]:
@@ -323,7 +353,7 @@ def agrees(rule: Rule, observed: Observed) -> bool:
 
 def is_sound(rule: Rule, observed: Observed) -> bool:
     """True if the rule yields no row that was not found for a call."""
-    return _yielded(rule, observed) <= observed.rows.keys()
+    return all(observed.holds(key) for key in _yielded(rule, observed))
 
 
 def _yielded(rule: Rule, observed: Observed) -> set[Key]:

@@ -1,14 +1,17 @@
 """Calls made to refute a rule."""
 
+import itertools
+
 import torch
 
 from shardwise.calls import Call
 from shardwise.rules import Rule
-from shardwise.synthesis import challenges, contradicted, studies
+from shardwise.synthesis import Design, contradicted, random_calls, studies, triples
 
 LOSS = torch.ops.aten.soft_margin_loss.default
 CALLS = [Call.of(LOSS, torch.randn(*shape), torch.randn(*shape).sign(), 2) for shape in ((6,), (4, 6))]
 SCATTER = torch.ops.aten.select_scatter.default
+NORM = torch.ops.aten.linalg_vector_norm.default
 
 
 def rule(op, *clauses):
@@ -16,7 +19,9 @@ def rule(op, *clauses):
 
 
 def wrong_clauses(found, calls, count=60):
-    return {str(c) for call in challenges(calls, count) for c in contradicted(found, call)}
+    design = Design(calls)
+    made = itertools.chain(triples(design, count), random_calls(design, count, seed=0))
+    return {str(c) for call in made for c in contradicted(found, call)}
 
 
 def test_a_clause_that_forgets_a_choice_is_refuted_although_no_known_call_makes_it():
@@ -32,15 +37,25 @@ def test_a_clause_that_rests_on_a_dim_of_size_1_is_refuted_where_that_dim_is_ano
     assert wrong_clauses(rule(SCATTER, wrong, right), calls) == {wrong}
 
 
-def test_challenges_run_differ_and_are_the_same_every_time():
-    made = [list(challenges(CALLS, 20)) for _ in range(2)]
+def test_a_condition_on_a_number_in_the_place_of_a_flag_is_refuted():
+    """The order and keepdim vary together in the known calls, so that either explains them."""
+    x = torch.randn(2, 3, 4)
+    calls = [Call.of(NORM, x, order, [0], order not in (0, -1)) for order in (0, -1, 1, 2)]
+    wrong = "S(d) -> S(d) when d not in dim and ord != 0 and ord != -1"
+    right = "S(d) -> S(d) when d not in dim and keepdim"
+    assert all(not contradicted(rule(NORM, wrong, right), call) for call in calls)
+    assert wrong_clauses(rule(NORM, wrong, right), calls) == {wrong}
+
+
+def test_calls_made_at_random_run_differ_and_are_the_same_every_time():
+    made = [list(random_calls(Design(CALLS), 20, seed=0)) for _ in range(2)]
     assert [c.args[2:] for c in made[0]] == [c.args[2:] for c in made[1]]
     assert {c.args[2] for c in made[0]} == {0, 1, 2}
     assert all(torch.is_tensor(c.run(c.tensors)[0]) for c in made[0])
 
 
-def test_a_rule_that_is_found_was_challenged():
+def test_a_rule_that_is_found_survived_calls_made_to_refute_it():
     study = studies(torch.add)[0]
-    assert study.rule is not None and study.challenged >= 30
+    assert study.rule is not None and study.refutations_tried >= 100
     clauses = set(map(str, study.rule.clauses))
     assert "R, P(max) -> P(max) when alpha > 0" in clauses and "R, P(max) -> P(max)" not in clauses
