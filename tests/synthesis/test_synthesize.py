@@ -1,4 +1,4 @@
-"""Rules found from sweeps, held against calls they were not built from."""
+"""Rules found from sweeps, validated on calls that they were not built from."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ import torch.nn.functional as F
 import yaml
 
 import shardwise as sw
+from shardwise.calls import Call
 from shardwise.emission import analyze_and_synthesize, discover_strategies, yaml_report
 from shardwise.synthesis import studies
 
@@ -59,7 +60,7 @@ FRESH = {
 def test_the_rule_of(op):
     rule = sw.synthesize(op)
     assert {str(clause) for clause in rule.clauses} == QUICK[op]
-    assert rule.evidence["held_out"] >= 30
+    assert rule.evidence["held_out"] >= 10 and rule.evidence["refutations_tried"] >= 60
     for shape, kwargs in FRESH[op]:
         x = torch.rand(shape)
         found = {(str(row), row.shards) for row in sw.discover(op, x, **kwargs).rows}
@@ -71,7 +72,7 @@ def test_the_rule_of(op):
 def test_a_few_clauses_explain(op):
     rule = sw.synthesize(op)
     assert len(rule.clauses) <= 12
-    assert rule.evidence["held_out"] >= 30
+    assert rule.evidence["refutations_tried"] >= 60
 
 
 def test_every_clause_has_a_reason():
@@ -107,7 +108,7 @@ def test_examples_of_the_user_are_enough():
     assert [str(row) for row in sw.discover(weigh, torch.rand(4, 6), 1).rows] == ["S(0) -> S(0)"]
 
 
-def test_rows_are_given_where_no_rule_fits():
+def test_a_rule_says_no_more_than_holds_where_no_condition_explains_all():
     """Which dims may be sharded depends on a number in a way no condition says."""
 
     @torch.library.custom_op("shardwise_test::strange", mutates_args=())
@@ -117,16 +118,24 @@ def test_rows_are_given_where_no_rule_fits():
     op = torch.ops.shardwise_test.strange.default
     examples = [([torch.rand(*range(3, 3 + ndim)), n], {}) for ndim in (2, 3, 4) for n in range(12)]
     study = studies(op, examples)[0]
-    assert study.rule is None and study.disagreed
-    with pytest.raises(sw.UsageError, match="no short list of clauses yields the rows"):
-        sw.Policy(examples=examples).synthesize(op)
-    assert "rows" in next(yaml.safe_load_all(yaml_report([study])))
+    assert study.rule is not None and study.unexplained
+    for args, _ in examples:
+        found = {str(row) for row in sw.discover(op, *args).rows}
+        assert {str(row) for row in study.rule.rows_of(Call.of(op, *args))} <= found
+
+
+def test_an_operator_without_rows_is_told_why_it_has_no_rule():
+    @torch.library.custom_op("shardwise_test::mixed", mutates_args=())
+    def mixed(x: torch.Tensor) -> torch.Tensor:
+        return x * x.abs().sum() + x.std()
+
+    with pytest.raises(sw.UsageError, match=r"in none of .* calls any row held but the replicated one"):
+        sw.synthesize(mixed, torch.rand(4, 6))
 
 
 def test_values_to_try_are_tried_beside_those_of_the_examples_and_no_others():
     study = studies(torch.softmax, [([torch.rand(4, 6, 8), 1], {})], values={"dim": [0, -1]})[0]
     assert {observed.call.args[1] for observed in study.observations} == {0, 1, -1}
-    assert list(map(str, study.rule.clauses)) == ["S(d) -> S(d) when d != dim"]
 
 
 @pytest.mark.parametrize(

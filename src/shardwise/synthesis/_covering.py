@@ -15,9 +15,9 @@ Levels = tuple[int, ...]
 # Columns with the level of each: what shall occur together.
 Tuple = tuple[tuple[int, int], ...]
 
-# Random completions of a combination among which the one that covers most is taken, and how many of them may turn out
-# not to run before the combination is given up.
-_COMPLETIONS, _ATTEMPTS = 12, 6
+# Random completions of a combination among which the one that covers most is taken, and for each attempt at one that is
+# accepted, the share of columns that stay at their first level, which is that of a known call.
+_COMPLETIONS, _ATTEMPTS = 12, (0.0, 0.25, 0.5, 0.75, 1.0, 0.0, 0.0)
 
 
 @dataclass
@@ -75,10 +75,8 @@ def _accepted_row(
     choose: random.Random,
     refused: set[Levels],
 ) -> Levels | None:
-    """An accepted row with the wanted combination that covers many others, too; nearest to the first levels, which are
-    those of a known call, once others were refused."""
-    for attempt in range(_ATTEMPTS):
-        rest = attempt / (_ATTEMPTS - 1)  # the share of columns that stay at their first level
+    """An accepted row with the wanted combination that covers many others, too."""
+    for rest in _ATTEMPTS:
         candidates = {_completed(sizes, wanted, rest, choose) for _ in range(_COMPLETIONS)} - refused
         if not candidates:
             continue
