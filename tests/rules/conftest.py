@@ -4,7 +4,7 @@ import pytest
 from torch import Tensor
 
 from shardwise.calls import Call, overload
-from shardwise.experiments import held_as_given
+from shardwise.experiments import check_as_is
 from shardwise.rules import hand_rows
 
 
@@ -19,6 +19,6 @@ def rows_hold(op, args, kwargs, ranks, way) -> int:
     shapes = [tuple(o.shape) if isinstance(o, Tensor) else None for o in call.run()]
     rows = hand_rows(replace(call, made=tuple(shapes)))
     assert rows is not None, f"{op} has no rule for this call"
-    held = held_as_given(call, rows, ranks, way)
+    held = check_as_is(call, rows, ranks, way)
     assert [f"{row} with local {row.local}" for row in held if not held[row]] == []
     return len(held)

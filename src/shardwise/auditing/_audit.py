@@ -23,8 +23,8 @@ from ..experiments import (
     Counterexample,
     Crash,
     ExperimentPolicy,
+    ExperimentSuite,
     Found,
-    Laboratory,
     Unjudgeable,
     check,
     run_isolated,
@@ -149,9 +149,9 @@ def _each(calls: Sequence[Call], claims_only: bool = False) -> list[CallFindings
 def audit_call(call: Call, *, claims_only: bool = False) -> CallFindings:
     """The findings of one call, in this process. `claims_only` tries no row but those that DTensor claims."""
     findings = _verdict(call, "claims only" if claims_only else "")
-    laboratory, found = None, None
+    suite, found = None, None
     try:
-        laboratory = Laboratory(call, (call.name,))
+        suite = ExperimentSuite(call, (call.name,))
         if not claims_only:
             found = _policy(call).discover(call.op, *call.args, **call.kwargs)
             findings.verdict = found.verdict
@@ -160,7 +160,7 @@ def audit_call(call: Call, *, claims_only: bool = False) -> CallFindings:
     except UsageError as why:
         findings.verdict = f"cannot run: {why}"
         return findings
-    sizings = _sizings(laboratory) if laboratory is not None else [call]
+    sizings = _sizings(suite) if suite is not None else [call]
     valid = found.rows if found is not None else []
     try:
         answered = list(answers(sizings[0], _RANKS, [row.inputs for row in valid]))
@@ -171,9 +171,9 @@ def audit_call(call: Call, *, claims_only: bool = False) -> CallFindings:
     claimed = [answer.row for answer in answered if answer.inputs == answer.asked]
     claimed = [row for row in claimed if not row.is_replicated]
     findings.claimed, findings.valid = len(claimed), len(valid)
-    if laboratory is not None:
+    if suite is not None:
         for row in claimed:
-            _judge_claim(findings, laboratory, found, call, row, sizings)
+            _judge_claim(findings, suite, found, call, row, sizings)
     refuted = {w.row for w in findings.wrong}
     by_inputs = {answer.asked: answer for answer in answered}
     for row in valid:
@@ -196,14 +196,14 @@ def _policy(call: Call) -> ExperimentPolicy:
 
 def _judge_claim(
     findings: CallFindings,
-    laboratory: Laboratory,
+    suite: ExperimentSuite,
     found: Found | None,
     call: Call,
     row: Row,
     sizings: Sequence[Call],
 ) -> None:
     """Suspect a claim that experiments do not confirm for the sizes at hand, and try to convict it."""
-    if found is not None and row.inputs in found.trials:
+    if found is not None and row.inputs in found.candidates:
         held, refuted = _held_for(found, row), found.counterexample(row)
     else:
         held, refuted = _checked(call, row)
@@ -217,7 +217,7 @@ def _judge_claim(
         return
     if refuted is None:
         sizings = sizings[:2]  # not refuted, only not confirmed: a few runs of DTensor itself decide
-    outcome = reproduce(laboratory, row, sizings, refuted)
+    outcome = reproduce(suite, row, sizings, refuted)
     if isinstance(outcome, Reproduction):
         findings.wrong.append(
             Wrong(
@@ -239,10 +239,10 @@ def _judge_claim(
 
 def _held_for(found: Found, row: Row) -> str | None:
     """The shard sizes for which experiments confirm a row of the overload; None if they do not."""
-    trial = found.trials[row.inputs]
+    candidate = found.candidates[row.inputs]
     fewest: Shards = "any"
-    outputs = row.outputs[: len(trial.claims)]
-    for claims, placement in zip(trial.claims, outputs, strict=False):
+    outputs = row.outputs[: len(candidate.claims)]
+    for claims, placement in zip(candidate.claims, outputs, strict=False):
         if claims is None or placement is None:
             continue
         claim = claims.get(placement)
@@ -275,13 +275,13 @@ def _claims(call: Call, row: Row) -> bool:
     return answer.inputs == row.inputs and answer.outputs == row.outputs
 
 
-def _sizings(laboratory: Laboratory) -> list[Call]:
+def _sizings(suite: ExperimentSuite) -> list[Call]:
     """The call at sizes that cut evenly on two ranks, then unevenly, then with one of each sharded dim a rank."""
-    resizer = laboratory.resizer
+    resizer = suite.resizer
     sizings = [*resizer.sizings(_RANKS, "even"), *resizer.sizings(_RANKS, "uneven")]
     thin = [resizer.resized({size: _RANKS}) for size in resizer.classes]
     sizings += [sized for sized in thin if sized is not None]
-    sizings.append(laboratory.call)
+    sizings.append(suite.call)
     return list({sized.shapes: sized for sized in reversed(sizings)}.values())[::-1]
 
 

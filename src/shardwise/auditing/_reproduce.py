@@ -21,7 +21,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ..calls import Call, with_leaves
 from ..errors import first_line
-from ..experiments import Counterexample, Expected, Laboratory
+from ..experiments import Counterexample, Expected, ExperimentSuite
 from ..placements import Row, is_partial, is_replicate, is_shard
 
 _HEADER = """\
@@ -59,7 +59,7 @@ class Raised:
 
 
 def reproduce(
-    laboratory: Laboratory, row: Row, sizings: Sequence[Call], counterexample: Counterexample | None = None
+    suite: ExperimentSuite, row: Row, sizings: Sequence[Call], counterexample: Counterexample | None = None
 ) -> Reproduction | Raised | None:
     """A script in which DTensor computes a wrong number with inputs placed as the row says; None if it comes out
     right. The experiment that refuted the row is asked first: where DTensor gets that right, the matter ends."""
@@ -71,7 +71,7 @@ def reproduce(
         if first is None:
             return None
     raised = first if isinstance(first, Raised) else None
-    for script in _scripts(laboratory, row, sizings):
+    for script in _scripts(suite, row, sizings):
         outcome = script.outcome()
         if isinstance(outcome, Reproduction):
             return outcome
@@ -212,12 +212,12 @@ def _farthest(right: Tensor, got: Tensor) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(apart.argmax()), tuple(apart.shape)))
 
 
-def _scripts(laboratory: Laboratory, row: Row, sizings: Sequence[Call]) -> Iterator[_Script]:
+def _scripts(suite: ExperimentSuite, row: Row, sizings: Sequence[Call]) -> Iterator[_Script]:
     """Simple values at the given sizes, on two ranks."""
     for sized in sizings:
         for choice in range(len(_FLOATS)):
             values = [
-                _value(tensor.dtype, shape, choice, laboratory.index_bound(i, sized))
+                _value(tensor.dtype, shape, choice, suite.index_bound(i, sized))
                 for i, (tensor, shape) in enumerate(zip(sized.tensors, sized.shapes, strict=True))
             ]
             yield _Script(sized, row, 2, tuple(values), tuple(_pieces(sized, row)))

@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 
 from ..calls import UNIMPORTANT, Call, facts, overload
 from ..errors import UsageError, first_line
-from ..experiments import ExperimentPolicy, Found, check, held_as_given
+from ..experiments import ExperimentPolicy, Found, check, check_as_is
 from ..placements import Row
 from ..rules import Case, Entry, book_rows, constants, is_by_hand, plain
 from ..synthesis import Budget, Study, Sweep, study_calls, sweep
@@ -134,7 +134,7 @@ def by_hand_as_given(
     judged, agreeing, experiments = 0, 0, 0
     for call in [c for c in calls if _is_dense(c)][:_BY_HAND]:
         rows = rows_of(call) or []
-        met = [held_as_given(call, rows, n) for n in (2, 3)]
+        met = [check_as_is(call, rows, n) for n in (2, 3)]
         judged += 1
         agreeing += all(all(held.values()) for held in met)
         experiments += sum(map(len, met))

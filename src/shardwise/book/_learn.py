@@ -108,4 +108,4 @@ def _known(known: dict[str, Found], op: OpOverload, *args: Any, **kwargs: Any) -
 
 def _bare(policy: ExperimentPolicy, op: OpOverload, /, *args: Any, **kwargs: Any) -> Found:
     """What was found, without the experiments, which do not travel between processes."""
-    return replace(found_for(policy, op, *args, **kwargs), trials={}, dispatched=None)
+    return replace(found_for(policy, op, *args, **kwargs), candidates={}, dispatched=None)

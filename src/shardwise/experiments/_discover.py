@@ -22,12 +22,12 @@ from ..calls import Call, Dispatched, dispatched, with_leaves
 from ..errors import UsageError, require
 from ..forms import require_form
 from ..placements import PARTIALS, Row, is_partial, is_replicate, is_shard, partials_of, placement_text
-from ._candidates import combinations, placements_of
+from ._candidate import Candidate, maximal, replicated_partials, with_less_partials
+from ._enumeration import combinations, placements_of
 from ._experiment import CLAIMED
-from ._found import Found, Verdict, refutation
 from ._judge import Expected
-from ._laboratory import RANKS, Laboratory, Unjudgeable, refuse_strange
-from ._trial import Trial, maximal, replicated_partials, with_less_partials
+from ._results import Found, Verdict, refutation
+from ._suite import RANKS, ExperimentSuite, Unjudgeable, refuse_strange
 
 
 @dataclass(frozen=True)
@@ -124,48 +124,48 @@ def _discover(
         refuse_strange(call)
         front = dispatched(call)
         overloads = front.overloads
-        laboratory = _laboratory(call, front, policy)
+        suite = _suite_of(call, front, policy)
     except Unjudgeable as why:
         seconds = time.process_time() - started
         return Found(
             call.name, overloads, why.verdict, why.reason, seconds=seconds, arguments=call.arguments_text
         )
-    trials = {}
+    candidates = {}
     rows: dict[Row, Counter[str]] = {}
-    candidates = list(combinations(laboratory.call, policy.partials))
-    if laboratory.call.size_arguments:
+    input_placements = list(combinations(suite.call, policy.partials))
+    if suite.call.size_arguments:
         # With local sizes even replicated inputs, or none, can give sharded outputs: new_zeros, expand.
-        candidates.append((Replicate(),) * len(laboratory.call.tensors))
+        input_placements.append((Replicate(),) * len(suite.call.tensors))
     refused: set[tuple[Placement, ...]] = set()
     refuted: set[tuple[Placement, ...]] = set()
-    for inputs in candidates:
-        # Pieces of partials have the shapes of the whole: what raises on these shapes with R raises with P.
+    for inputs in input_placements:
+        # PartialPieces of partials have the shapes of the whole: what raises on these shapes with R raises with P.
         whole = replicated_partials(inputs)
         if whole in refused and whole != inputs:
             continue
         # R is one way of splitting some partials: what does not hold with R does not hold with these.
-        if any(less in refuted for less in with_less_partials(inputs, laboratory.mutated)):
+        if any(less in refuted for less in with_less_partials(inputs, suite.mutated)):
             refuted.add(inputs)
             continue
-        trial = _try(front, laboratory, inputs, policy)
-        trials[inputs] = trial
-        if trial.raised_at_once and not trial.alive:
+        candidate = _try(front, suite, inputs, policy)
+        candidates[inputs] = candidate
+        if candidate.raised_at_once and not candidate.alive:
             refused.add(inputs)
-        if not trial.alive:
+        if not candidate.alive:
             refuted.add(inputs)
-        rows |= {front.user_row(row): evidence for row, evidence in trial.rows()}
+        rows |= {front.user_row(row): evidence for row, evidence in candidate.rows()}
     kept = maximal(rows)
     return Found(
         op=call.name,
         overloads=front.overloads,
         verdict="rows" if kept else "no valid rows",
         evidence=kept,
-        trials=trials,
+        candidates=candidates,
         dispatched=front,
-        experiments=sum(t.experiments for t in trials.values()),
-        combinations=sum(t.judged for t in trials.values()),
-        ignores_values=all(laboratory.ignores_values),
-        generators=len({e.generator for e in laboratory.experiments}),
+        experiments=sum(t.experiments for t in candidates.values()),
+        combinations=sum(t.judged for t in candidates.values()),
+        ignores_values=all(suite.ignores_values),
+        generators=len({e.generator for e in suite.experiments}),
         seconds=time.process_time() - started,
         arguments=call.arguments_text,
     )
@@ -185,21 +185,21 @@ def _check(
     try:
         refuse_strange(call)
         front = dispatched(call)
-        laboratory = _laboratory(call, front, policy)
+        suite = _suite_of(call, front, policy)
     except Unjudgeable as why:
         return Verdict(row, False, f"{why.verdict}: {why.reason}")
-    _check_outputs(row, front, laboratory)
+    _check_outputs(row, front, suite)
     if row.local is not None:
         require_form(row.local, front.judged.op)
     inputs = front.judged_inputs(row.inputs)
-    outputs = _output_options(laboratory, policy, inputs)
+    outputs = _output_options(suite, policy, inputs)
     for position, placement in zip(front.outputs, row.outputs, strict=True):
         outputs[position] = None if placement is None else [placement]
     best: Verdict | None = None
-    forms: tuple[str | None, ...] = (None, "sizes") if laboratory.call.size_arguments else (None,)
+    forms: tuple[str | None, ...] = (None, "sizes") if suite.call.size_arguments else (None,)
     for local in forms if row.local is None else (row.local,):
-        trial = _run(laboratory, Trial(inputs, outputs, local, front.outputs))
-        verdict = _verdict(row, trial, front, laboratory, policy)
+        candidate = _run(suite, Candidate(inputs, outputs, local, front.outputs))
+        verdict = _verdict(row, candidate, front, suite, policy)
         if verdict:
             return verdict
         best = best if best is not None and best.counterexample is not None else verdict
@@ -218,22 +218,22 @@ def refuted(call: Call, rows: Sequence[Row], policy: ExperimentPolicy | None = N
     policy = policy or ExperimentPolicy()
     try:
         refuse_strange(call)
-        laboratory = Laboratory(call, (call.name,), policy.ranks, policy.empty, turns=_REFUTING_TURNS)
+        suite = ExperimentSuite(call, (call.name,), policy.ranks, policy.empty, turns=_REFUTING_TURNS)
     except Unjudgeable:
         return []
     wrong = []
     for row in rows:
-        outputs = _output_options(laboratory, policy, row.inputs)
+        outputs = _output_options(suite, policy, row.inputs)
         outputs[: len(row.outputs)] = [None if p is None else [p] for p in row.outputs]
-        trial = _run(laboratory, Trial(row.inputs, outputs, row.local, range(len(row.outputs))))
-        claims = [claim for by_placement in trial.claims for claim in (by_placement or {}).values()]
+        candidate = _run(suite, Candidate(row.inputs, outputs, row.local, range(len(row.outputs))))
+        claims = [claim for by_placement in candidate.claims for claim in (by_placement or {}).values()]
         if any(case in claim.failed for claim in claims for case in CLAIMED[row.shards]):
             wrong.append(row)
     return wrong
 
 
-def _laboratory(call: Call, front: Dispatched, policy: ExperimentPolicy) -> Laboratory:
-    return Laboratory(front.judged, (call.name, front.judged.name), policy.ranks, policy.empty)
+def _suite_of(call: Call, front: Dispatched, policy: ExperimentPolicy) -> ExperimentSuite:
+    return ExperimentSuite(front.judged, (call.name, front.judged.name), policy.ranks, policy.empty)
 
 
 def _bind(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
@@ -258,51 +258,51 @@ def require_operator(op: Any) -> None:
 
 
 def _try(
-    front: Dispatched, laboratory: Laboratory, inputs: tuple[Placement, ...], policy: ExperimentPolicy
-) -> Trial:
-    """The trial of one placement of the inputs: as it stands, then with local sizes where arguments name some."""
-    outputs = _output_options(laboratory, policy, inputs)
+    front: Dispatched, suite: ExperimentSuite, inputs: tuple[Placement, ...], policy: ExperimentPolicy
+) -> Candidate:
+    """The candidate of one placement of the inputs: as it stands, then with local sizes where arguments name some."""
+    outputs = _output_options(suite, policy, inputs)
     if not policy.narrowing and _adds(inputs):
-        for i, narrows in enumerate(laboratory.narrows):
+        for i, narrows in enumerate(suite.narrows):
             if narrows and outputs[i] is not None:
                 outputs[i] = [p for p in outputs[i] or () if not is_partial(p)]
-    trial = _run(laboratory, Trial(inputs, outputs))
-    sharded_and_raised = trial.raised_at_once and not any(is_partial(p) for p in inputs)
-    if laboratory.call.size_arguments and (sharded_and_raised or all(is_replicate(p) for p in inputs)):
-        with_sizes = _run(laboratory, Trial(inputs, outputs, "sizes", front.outputs))
+    candidate = _run(suite, Candidate(inputs, outputs))
+    sharded_and_raised = candidate.raised_at_once and not any(is_partial(p) for p in inputs)
+    if suite.call.size_arguments and (sharded_and_raised or all(is_replicate(p) for p in inputs)):
+        with_sizes = _run(suite, Candidate(inputs, outputs, "sizes", front.outputs))
         if next(with_sizes.rows(), None) is not None:
             return with_sizes
-    return trial
+    return candidate
 
 
-def _run(laboratory: Laboratory, trial: Trial) -> Trial:
-    for experiment in laboratory.experiments:
-        trial.meet(experiment)
-        if not trial.alive:
+def _run(suite: ExperimentSuite, candidate: Candidate) -> Candidate:
+    for experiment in suite.experiments:
+        candidate.meet(experiment)
+        if not candidate.alive:
             break
-    return trial
+    return candidate
 
 
 def _output_options(
-    laboratory: Laboratory, policy: ExperimentPolicy, inputs: Sequence[Placement]
+    suite: ExperimentSuite, policy: ExperimentPolicy, inputs: Sequence[Placement]
 ) -> list[list[Placement] | None]:
     """Placements each output may be given; None for outputs that are no tensors. An output that ignores the
     values is not called partial: it would be so by accident. An input written in place keeps its placement; one that is
     given another shape in place is the output itself."""
-    first = laboratory.experiments[0]
+    first = suite.experiments[0]
     options: list[list[Placement] | None] = []
-    returned = len(first.outputs) - len(laboratory.mutated)
+    returned = len(first.outputs) - len(suite.mutated)
     for i, expected in enumerate(first.outputs):
         if i >= returned:
-            written = laboratory.mutated[i - returned]
+            written = suite.mutated[i - returned]
             kept = expected.shape == first.inputs[written].shape
             options.append([inputs[written]] if kept else None)
             continue
         if not isinstance(expected, Expected):
             options.append(None)
             continue
-        placements = placements_of(laboratory.output_shapes[i], expected.dtype, policy.partials)
-        if laboratory.ignores_values[i]:
+        placements = placements_of(suite.output_shapes[i], expected.dtype, policy.partials)
+        if suite.ignores_values[i]:
             placements = [p for p in placements if not is_partial(p)]
         options.append(placements)
     return options
@@ -314,26 +314,24 @@ def _adds(inputs: Sequence[Placement]) -> bool:
 
 
 def _verdict(
-    row: Row, trial: Trial, front: Dispatched, laboratory: Laboratory, policy: ExperimentPolicy
+    row: Row, candidate: Candidate, front: Dispatched, suite: ExperimentSuite, policy: ExperimentPolicy
 ) -> Verdict:
-    claimed: list[Placement | None] = [None] * len(trial.claims)
+    claimed: list[Placement | None] = [None] * len(candidate.claims)
     for position, placement in zip(front.outputs, row.outputs, strict=True):
         claimed[position] = placement
-    judged = Row(trial.inputs, tuple(claimed), row.shards, trial.local)
-    example = refutation(trial, judged)
+    judged = Row(candidate.inputs, tuple(claimed), row.shards, candidate.local)
+    example = refutation(candidate, judged)
     for position in front.outputs:
-        placement, dtype = claimed[position], laboratory.experiments[0].dtypes[position]
+        placement, dtype = claimed[position], suite.experiments[0].dtypes[position]
         if placement is None or dtype is None or not is_partial(placement):
             continue
-        if laboratory.narrows[position] and not policy.narrowing and _adds(row.inputs):
+        if suite.narrows[position] and not policy.narrowing and _adds(row.inputs):
             reason = "narrowing: every piece would be rounded to a narrower dtype before they are reduced"
-            return Verdict(
-                row, False, reason, counterexample=example or laboratory.rounding(judged, position)
-            )
+            return Verdict(row, False, reason, counterexample=example or suite.rounding(judged, position))
         if not partials_of(dtype, [placement.reduce_op]):
             reason = f"an output of {dtype} is never {placement_text(placement)}"
             return Verdict(row, False, reason, counterexample=example)
-    survived = next(trial.rows(), None)
+    survived = next(candidate.rows(), None)
     if survived is None:
         reason = example.reason if example else "no experiment gave values that could tell"
         return Verdict(row, False, reason, counterexample=example)
@@ -358,8 +356,8 @@ def _check_inputs(row: Row, call: Call) -> None:
             )
 
 
-def _check_outputs(row: Row, front: Dispatched, laboratory: Laboratory) -> None:
-    expected = [laboratory.experiments[0].outputs[i] for i in front.outputs]
+def _check_outputs(row: Row, front: Dispatched, suite: ExperimentSuite) -> None:
+    expected = [suite.experiments[0].outputs[i] for i in front.outputs]
     if len(row.outputs) != len(expected):
         raise UsageError(
             f"row '{row}' has {len(row.outputs)} outputs, but {front.judged.name} returns {len(expected)}"

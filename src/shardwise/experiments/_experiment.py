@@ -1,7 +1,7 @@
 """An experiment: one call at certain sizes and values, on a number of ranks.
 
 It holds the whole inputs and outputs, cuts the inputs into local pieces as asked, runs the call on each rank's
-pieces, and says what the local outputs agree with. Pieces are cut once and serve every row. An input that the
+pieces, and says what the local outputs agree with. PartialPieces are cut once and serve every row. An input that the
 call writes to counts as one more output, after those it returns.
 """
 
@@ -20,13 +20,17 @@ from ..errors import first_line
 from ..forms import Piece, local_call
 from ..placements import Shards, is_partial, is_replicate, is_shard, shard_sizes, split
 from ._judge import Excuse, Expected, array
-from ._partials import Pieces
+from ._partials import PartialPieces
 
 # What the shards of one run look like: none sharded, or the worst of the sharded dims.
-Case = Literal["whole", "even", "uneven", "empty"]
-CASES: tuple[Case, ...] = ("whole", "even", "uneven", "empty")
+Division = Literal["whole", "even", "uneven", "empty"]
+DIVISIONS: tuple[Division, ...] = ("whole", "even", "uneven", "empty")
 # The cases that a row speaks of, by the shards for which it is said to hold.
-CLAIMED: dict[Shards, tuple[Case, ...]] = {"any": CASES, "nonempty": CASES[:3], "even": CASES[:2]}
+CLAIMED: dict[Shards, tuple[Division, ...]] = {
+    "any": DIVISIONS,
+    "nonempty": DIVISIONS[:3],
+    "even": DIVISIONS[:2],
+}
 
 # Local outputs: for each output, the arrays of all ranks.
 Local = list[list[np.ndarray]]
@@ -56,8 +60,8 @@ class Experiment:
         self.mutated = mutated
         self.allows_empty = True
         self._pieces: dict[tuple[int, Placement], list[Tensor]] = {}
-        self._partials: dict[int, Pieces] = {}
-        self._cases: dict[int, Case] = {}
+        self._partials: dict[int, PartialPieces] = {}
+        self._cases: dict[int, Division] = {}
         copies = [t.clone() for t in inputs]
         results = [*self.call.run(copies), *(copies[i] for i in mutated)]
         finite = special_input is None
@@ -92,7 +96,7 @@ class Experiment:
             return "cancelled"
         return "infinite" if _adds(inputs[special]) else "nothing"
 
-    def size_case(self, size: int) -> Case:
+    def size_case(self, size: int) -> Division:
         case = self._cases.get(size)
         if case is None:
             sizes = shard_sizes(size, self.ranks)
@@ -100,14 +104,14 @@ class Experiment:
             self._cases[size] = case
         return case
 
-    def input_case(self, inputs: Sequence[Placement]) -> Case:
-        case: Case = "whole"
+    def input_case(self, inputs: Sequence[Placement]) -> Division:
+        case: Division = "whole"
         for shape, placement in zip(self.call.shapes, inputs, strict=True):
             if is_shard(placement):
                 case = worst(case, self.size_case(shape[placement.dim]))
         return case
 
-    def row_case(self, input_case: Case, output: int, placement: Placement) -> Case:
+    def row_case(self, input_case: Division, output: int, placement: Placement) -> Division:
         """The case of a row: an output may be cut worse than the inputs (a view that splits a dim)."""
         if is_shard(placement):
             return worst(input_case, self.size_case(self.outputs[output].shape[placement.dim]))
@@ -125,7 +129,7 @@ class Experiment:
         if is_partial(placement):
             if index not in self._partials:
                 seed, finite = 10 * index + self.ranks, self.special_input != index
-                self._partials[index] = Pieces(tensor, self.ranks, self.way, seed, finite)
+                self._partials[index] = PartialPieces(tensor, self.ranks, self.way, seed, finite)
             return self._partials[index].of(placement.reduce_op)
         if is_replicate(placement):
             return [tensor.contiguous()] * self.ranks
@@ -207,8 +211,8 @@ def _adds(placement: Placement) -> bool:
     return is_partial(placement) and placement.reduce_op in ("sum", "avg")
 
 
-_ORDER = {case: i for i, case in enumerate(CASES)}
+_ORDER = {case: i for i, case in enumerate(DIVISIONS)}
 
 
-def worst(first: Case, second: Case) -> Case:
+def worst(first: Division, second: Division) -> Division:
     return first if _ORDER[first] >= _ORDER[second] else second

@@ -15,7 +15,7 @@ from ..calls import Call
 from ..errors import UsageError, first_line
 from ..progress import Progress
 from ._discover import ExperimentPolicy
-from ._found import Found
+from ._results import Found
 
 
 def discover_isolated(
@@ -93,4 +93,4 @@ def _bare(
     policy: ExperimentPolicy, op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Found:
     """What was found without the experiments, which do not travel between processes."""
-    return replace(policy.discover(op, *args, **kwargs), trials={}, dispatched=None)
+    return replace(policy.discover(op, *args, **kwargs), candidates={}, dispatched=None)

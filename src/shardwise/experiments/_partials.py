@@ -22,7 +22,7 @@ _PRODUCT_SPREAD = {"uneven": 1.0, "cancelling": 2.0, "one rank": 0.0, "near": 0.
 _POOL = np.random.default_rng(20130).standard_normal(1 << 16)
 
 
-class Pieces:
+class PartialPieces:
     """The partial pieces of one tensor; every reduction uses the same random numbers."""
 
     def __init__(self, tensor: Tensor, ranks: int, way: str, seed: int, finite: bool) -> None:
@@ -38,7 +38,7 @@ class Pieces:
         self.real = tensor.is_floating_point() or tensor.is_complex()
 
     def of(self, reduction: str) -> list[Tensor]:
-        """Pieces, one per rank, whose reduction is the tensor."""
+        """PartialPieces, one per rank, whose reduction is the tensor."""
         if reduction == "sum":
             pieces = self._sum
         elif reduction == "avg":

@@ -17,7 +17,7 @@ from ..experiments import ExperimentPolicy, Found, require_operator
 from ..rules import Reading, Rule
 from ._refutation import contradicted, random_calls, triples
 from ._sweep import Sweep, spread, sweep
-from ._synthesize import Observed, agrees, is_sound, synthesize_clauses
+from ._synthesize import BoundObservation, agrees, is_sound, synthesize_clauses
 from ._witness import Witness, find_witness
 
 # Calls a rule is built from and validated on at first; disagreeing calls are built from in the next round.
@@ -258,10 +258,16 @@ class _Search:
         if found.verdict not in ("rows", "no valid rows"):
             self.study.refused.setdefault(found.verdict, found.reason)
             return None
-        # Of the thousands of refuted trials nothing is needed any more; keeping them would cost much memory.
-        kept = {row.inputs: found.trials[row.inputs] for row in found.rows if row.inputs in found.trials}
+        # Of the thousands of refuted candidates nothing is needed any more; keeping them would cost much memory.
+        kept = {
+            row.inputs: found.candidates[row.inputs] for row in found.rows if row.inputs in found.candidates
+        }
         return Observation(
-            call, replace(found, trials=kept), _output_shapes(call), _what_matters(call), _keeps_values(call)
+            call,
+            replace(found, candidates=kept),
+            _output_shapes(call),
+            _what_matters(call),
+            _keeps_values(call),
         )
 
     def _fit(self, building: Sequence[Observation]) -> Rule | None:
@@ -360,7 +366,7 @@ def _spurious(judged: Sequence[Observation]) -> list[Observation]:
 
 def confirms(rule: Rule, call: Call, found: Found) -> bool:
     """True if the rule yields what was found for a call."""
-    return agrees(rule, Observed.of(call, found, rule.reading, _output_shapes(call)))
+    return agrees(rule, BoundObservation.of(call, found, rule.reading, _output_shapes(call)))
 
 
 def _output_shapes(call: Call) -> list[Any]:
@@ -448,8 +454,8 @@ def _is_expanded(judged: Observation) -> bool:
     return len(shapes[0]) <= len(shapes[-1]) and all(size in (1, out) for size, out in sizes)
 
 
-def _bound(judged: Observation, reading: Reading) -> Observed:
-    return Observed.of(judged.call, judged.found, reading, judged.outputs)
+def _bound(judged: Observation, reading: Reading) -> BoundObservation:
+    return BoundObservation.of(judged.call, judged.found, reading, judged.outputs)
 
 
 def _with_evidence(study: Study) -> Rule:

@@ -13,7 +13,7 @@ from typing import Any
 from torch.distributed.tensor.placement_types import Placement
 
 from ..calls import Call, facts
-from ..experiments import Case, Found, implies
+from ..experiments import Division, Found, implies
 from ..placements import Row, Shards, is_partial, is_replicate, is_shard
 from ..rules import Bound, Clause, Reading, Rule, Scope, Term, bind
 from ._conditions import atoms, narrow
@@ -28,7 +28,7 @@ Key = tuple[tuple[Placement, ...], tuple[Placement | None, ...]]
 
 
 @dataclass(frozen=True)
-class Observed:
+class BoundObservation:
     """A call and the rows that were found for it. The rows of an exempt call need no explanation."""
 
     call: Call
@@ -40,7 +40,7 @@ class Observed:
     _holds: dict[Key, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, call: Call, found: Found, reading: Reading, outputs: Sequence[Any]) -> "Observed":
+    def of(cls, call: Call, found: Found, reading: Reading, outputs: Sequence[Any]) -> "BoundObservation":
         bound = bind(replace(call, made=tuple(outputs)), reading)
         rows = {key_of(row): row for row in found.rows}
         even = frozenset(key for key, row in rows.items() if _fails(found, row, "uneven"))
@@ -66,14 +66,14 @@ def key_of(row: Row) -> Key:
     return row.inputs, row.outputs
 
 
-def _fails(found: Found, row: Row, case: Case) -> bool:
+def _fails(found: Found, row: Row, case: Division) -> bool:
     """True if uneven or empty shards refuted the row, and not merely could not be tried."""
-    trial = found.trials.get(row.inputs)
-    if trial is None:
+    candidate = found.candidates.get(row.inputs)
+    if candidate is None:
         return row.shards == "even" or (row.shards == "nonempty" and case == "empty")
     return any(
         claims is not None and placement in claims and case in claims[placement].failed
-        for claims, placement in zip(trial.claims, row.outputs, strict=False)
+        for claims, placement in zip(candidate.claims, row.outputs, strict=False)
     )
 
 
@@ -81,7 +81,7 @@ def _fails(found: Found, row: Row, case: Case) -> bool:
 Barred = Mapping[tuple[tuple[Term, ...], tuple[Term, ...]], Collection[str]]
 
 
-def synthesize_clauses(observed: Sequence[Observed], barred: Barred) -> tuple[list[Clause], int]:
+def synthesize_clauses(observed: Sequence[BoundObservation], barred: Barred) -> tuple[list[Clause], int]:
     """The fewest clauses found that yield none but observed rows, and how many of the observed rows they do not yield.
     A row for even shards only that nothing explains is a coincidence of the sizes (windows that happen to end where
     shards do) and does not count."""
@@ -106,7 +106,7 @@ def synthesize_clauses(observed: Sequence[Observed], barred: Barred) -> tuple[li
 class Vocabulary:
     """Expressions for dims and conditions that this operator's arguments allow."""
 
-    def __init__(self, observed: Sequence[Observed], barred: Barred) -> None:
+    def __init__(self, observed: Sequence[BoundObservation], barred: Barred) -> None:
         self.barred = barred
         names: dict[str, set[type]] = {}
         dims = {name for o in observed for name in facts(o.call.op).dims}
@@ -144,7 +144,7 @@ def _loses_dims(scope: Scope) -> bool:
     return any(shape is not None and len(shape) < fewest for shape in scope.outputs)
 
 
-def _seed_order(observed: Observed, item: tuple[int, Key]) -> tuple[Any, ...]:
+def _seed_order(observed: BoundObservation, item: tuple[int, Key]) -> tuple[Any, ...]:
     """Rows for all shards before those for even ones, which may not swallow them; rows with shards first, and calls
     with many dims, where a coincidence of dims is rare."""
     _, (inputs, outputs) = item
@@ -154,7 +154,7 @@ def _seed_order(observed: Observed, item: tuple[int, Key]) -> tuple[Any, ...]:
 
 
 def _best(
-    observed: Sequence[Observed],
+    observed: Sequence[BoundObservation],
     seed: tuple[int, Key],
     open_rows: set[tuple[int, Key]],
     vocabulary: Vocabulary,
@@ -188,7 +188,7 @@ def _best(
     return None if best is None else best[1:]
 
 
-def _is_right(observed: Observed, key: Key, only_even: bool, apart: bool) -> bool:
+def _is_right(observed: BoundObservation, key: Key, only_even: bool, apart: bool) -> bool:
     """A clause for even shards may yield rows that hold for more, unless it is to stand `apart` from those, but not the
     other way round."""
     if not observed.holds(key):
@@ -198,7 +198,7 @@ def _is_right(observed: Observed, key: Key, only_even: bool, apart: bool) -> boo
     return only_even or key not in observed.only_even
 
 
-def _least(rows: Sequence[tuple[Observed, Key]], only_even: bool) -> Shards:
+def _least(rows: Sequence[tuple[BoundObservation, Key]], only_even: bool) -> Shards:
     """The shard sizes for which all of these rows hold: those that refuted none of them and agreed with some."""
     if only_even:
         return "even"
@@ -212,7 +212,7 @@ def _least(rows: Sequence[tuple[Observed, Key]], only_even: bool) -> Shards:
     )
 
 
-def _instances(clause: Clause, observed: Sequence[Observed]) -> Iterator[tuple[int, int | None, Key]]:
+def _instances(clause: Clause, observed: Sequence[BoundObservation]) -> Iterator[tuple[int, int | None, Key]]:
     for i, o in enumerate(observed):
         b = o.bound
         for d in clause.values(b.scope, b.groups, b.output_groups):
@@ -221,7 +221,9 @@ def _instances(clause: Clause, observed: Sequence[Observed]) -> Iterator[tuple[i
                 yield i, d, key_of(row)
 
 
-def _generalisations(observed: Observed, key: Key, vocabulary: Vocabulary) -> Iterator[tuple[Clause, float]]:
+def _generalisations(
+    observed: BoundObservation, key: Key, vocabulary: Vocabulary
+) -> Iterator[tuple[Clause, float]]:
     """Every clause that yields the row in its own call."""
     inputs, outputs = key
     scope, groups, output_groups = observed.bound.scope, observed.bound.groups, observed.bound.output_groups
@@ -287,7 +289,7 @@ def _terms(
     return terms
 
 
-def _needed(clauses: Sequence[Clause], observed: Sequence[Observed]) -> list[Clause]:
+def _needed(clauses: Sequence[Clause], observed: Sequence[BoundObservation]) -> list[Clause]:
     """Without clauses whose rows others yield too."""
     yields = [
         {
@@ -310,7 +312,7 @@ def _reading_order(clause: Clause) -> tuple[Any, ...]:
     return ("P" in kinds, "P" in [t.kind for t in clause.outputs], str(clause))
 
 
-def reason_for(clause: Clause, observed: Observed) -> str:
+def reason_for(clause: Clause, observed: BoundObservation) -> str:
     """Why the clause holds, said of what was seen."""
     names = _argument_names(observed)
     partials = [i for i, t in enumerate(clause.inputs) if t.kind == "P"]
@@ -337,7 +339,7 @@ def reason_for(clause: Clause, observed: Observed) -> str:
     return "every rank makes its own part of the output"
 
 
-def _argument_names(observed: Observed) -> list[str]:
+def _argument_names(observed: BoundObservation) -> list[str]:
     schema = observed.call.schema
     if schema is None:
         return [f"argument {i + 1}" for i in range(len(observed.bound.groups))]
@@ -345,17 +347,17 @@ def _argument_names(observed: Observed) -> list[str]:
     return [f"argument {i + 1} ({name})" for i, name in enumerate(names)]
 
 
-def agrees(rule: Rule, observed: Observed) -> bool:
+def agrees(rule: Rule, observed: BoundObservation) -> bool:
     """True if the rule yields the rows found for a call and no others; those for even shards only may be missing."""
     missing = observed.rows.keys() - _yielded(rule, observed)
     return is_sound(rule, observed) and all(observed.is_even(key) for key in missing)
 
 
-def is_sound(rule: Rule, observed: Observed) -> bool:
+def is_sound(rule: Rule, observed: BoundObservation) -> bool:
     """True if the rule yields no row that was not found for a call."""
     return all(observed.holds(key) for key in _yielded(rule, observed))
 
 
-def _yielded(rule: Rule, observed: Observed) -> set[Key]:
+def _yielded(rule: Rule, observed: BoundObservation) -> set[Key]:
     b = observed.bound
     return {key_of(row) for c in rule.clauses for row in c.rows(b.scope, b.groups, b.output_groups)}

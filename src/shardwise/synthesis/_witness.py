@@ -17,7 +17,7 @@ from ..rules import Case, Clause, Rule, names_in
 from ._columns import Column, applied
 from ._refutation import bound_call, makes_sense
 from ._sweep import Design, in_domain
-from ._synthesize import Observed, key_of
+from ._synthesize import BoundObservation, key_of
 
 # Calls from which changed ones are made, and elements beyond which those take long.
 _STARTS, _ELEMENTS = 4, 4_000
@@ -57,7 +57,7 @@ def _document(tried: Tried) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Instance:
-    observed: Observed
+    observed: BoundObservation
     d: int | None
     row: Row
     met: bool  # the condition in question
@@ -68,7 +68,7 @@ def find_witness(
     rule: Rule,
     clause: Clause,
     condition: str,
-    observed: Sequence[Observed],
+    observed: Sequence[BoundObservation],
     design: Design | None,
     policy: ExperimentPolicy,
 ) -> Witness | list[Call]:
@@ -87,7 +87,7 @@ def find_witness(
     return _constructed(rule, clause, condition, holding, failing, design, policy)
 
 
-def _instances(clause: Clause, condition: str, observed: Sequence[Observed]) -> Iterator[_Instance]:
+def _instances(clause: Clause, condition: str, observed: Sequence[BoundObservation]) -> Iterator[_Instance]:
     """The rows of a clause in all calls that meet its other conditions."""
     others = [text for text in clause.when if text != condition]
     for o in observed:

@@ -12,7 +12,7 @@ from ..placements import Row
 from ._experiment import CLAIMED, Experiment, LocalRunFailed
 
 
-def held_as_given(call: Call, rows: Sequence[Row], ranks: int, way: str = "uneven") -> dict[Row, bool]:
+def check_as_is(call: Call, rows: Sequence[Row], ranks: int, way: str = "uneven") -> dict[Row, bool]:
     """Whether each row holds for the call on this number of ranks, those left out that do not claim its sizes; partials
     are split as `way` says."""
     experiment = Experiment(call, ranks, "given", call.tensors, way, mutated=call.mutated)

@@ -1,6 +1,6 @@
 """Trying candidate rows against experiments until they fail, and what is left in the end.
 
-A `Trial` follows one placement of the inputs. Every output keeps its own set of placements that have agreed with
+A `Candidate` follows one placement of the inputs. Every output keeps its own set of placements that have agreed with
 all local results so far, separately for whole, even, uneven and empty shards, since a row may hold for some of
 these only.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from ..placements import Row, Shards, fewest_shards, is_partial, is_replicate, is_shard
-from ._experiment import Case, Experiment, LocalRunFailed
+from ._experiment import Division, Experiment, LocalRunFailed
 
 # R is one way of splitting these partials, so a row that takes the partial takes R as well.
 COVERS_REPLICATE = ("avg", "max", "min")
@@ -23,13 +23,13 @@ COVERS_REPLICATE = ("avg", "max", "min")
 class Claim:
     """One output called one placement: the cases in which that agreed and failed, and with what evidence."""
 
-    passed: Counter[Case] = field(default_factory=Counter)
-    failed: dict[Case, Experiment] = field(default_factory=dict)
-    reasons: dict[Case, str] = field(default_factory=dict)
+    passed: Counter[Division] = field(default_factory=Counter)
+    failed: dict[Division, Experiment] = field(default_factory=dict)
+    reasons: dict[Division, str] = field(default_factory=dict)
     evidence: Counter[str] = field(default_factory=Counter)
     alive: bool = True
 
-    def fail(self, case: Case, experiment: Experiment, reason: str) -> None:
+    def fail(self, case: Division, experiment: Experiment, reason: str) -> None:
         """Failing for uneven or empty shards narrows a claim; failing otherwise ends it."""
         self.failed.setdefault(case, experiment)
         self.reasons.setdefault(case, reason)
@@ -49,7 +49,7 @@ class Claim:
         return "even" if self.passed["even"] else None
 
 
-class Trial:
+class Candidate:
     """One placement of the inputs under test, with the claims about each output that are still open."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Trial:
             if not all(claim.alive for _, claim in claims):
                 claims[:] = [(placement, claim) for placement, claim in claims if claim.alive]
 
-    def _meet_as_it_is(self, experiment: Experiment, case: Case) -> None:
+    def _meet_as_it_is(self, experiment: Experiment, case: Division) -> None:
         try:
             local = experiment.run(self.inputs)
         except LocalRunFailed as failure:
@@ -102,7 +102,7 @@ class Trial:
             for placement, claim in claims:
                 self._judge(experiment, case, i, placement, claim, local[i])
 
-    def _meet_in_local_form(self, experiment: Experiment, case: Case) -> None:
+    def _meet_in_local_form(self, experiment: Experiment, case: Division) -> None:
         """What a local form does may depend on how the outputs are placed, so each placement of the first output
         is a run of its own; the other outputs are placed alike where they may be."""
         first = next(c for c in self.claims if c is not None)
@@ -127,7 +127,13 @@ class Trial:
                 self._judge(experiment, together, i, p, claim, local[i])
 
     def _judge(
-        self, experiment: Experiment, case: Case, output: int, placement: Placement, claim: Claim, local: list
+        self,
+        experiment: Experiment,
+        case: Division,
+        output: int,
+        placement: Placement,
+        claim: Claim,
+        local: list,
     ) -> None:
         row_case = experiment.row_case(case, output, placement)
         if row_case in claim.failed:
@@ -140,7 +146,7 @@ class Trial:
         else:
             claim.fail(row_case, experiment, "values differ")
 
-    def _fail_all(self, experiment: Experiment, case: Case, reason: str) -> None:
+    def _fail_all(self, experiment: Experiment, case: Division, reason: str) -> None:
         for claims in self.claims:
             for claim in (claims or {}).values():
                 claim.fail(case, experiment, reason)

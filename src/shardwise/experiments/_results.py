@@ -12,8 +12,8 @@ from torch.distributed.tensor.placement_types import Placement
 from ..calls import Dispatched
 from ..display import Block, Heading, Outcome, Shown, Table
 from ..placements import Row, Shards, is_shard
-from ._experiment import CASES, Experiment, LocalRunFailed
-from ._trial import Trial, replicated_partials
+from ._candidate import Candidate, replicated_partials
+from ._experiment import DIVISIONS, Experiment, LocalRunFailed
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Found(Shown):
     verdict: str
     reason: str = ""
     evidence: dict[Row, Counter[str]] = field(default_factory=dict)
-    trials: dict[tuple[Placement, ...], Trial] = field(default_factory=dict, repr=False)
+    candidates: dict[tuple[Placement, ...], Candidate] = field(default_factory=dict, repr=False)
     dispatched: Dispatched | None = field(default=None, repr=False)
     experiments: int = 0
     combinations: int = 0
@@ -148,13 +148,13 @@ class Found(Shown):
             return None
         inputs = self.dispatched.judged_inputs(row.inputs)
         # Placements that differ in partials from ones that raise were not tried: they raise alike.
-        trial = self.trials.get(inputs) or self.trials.get(replicated_partials(inputs))
-        if trial is None:
+        candidate = self.candidates.get(inputs) or self.candidates.get(replicated_partials(inputs))
+        if candidate is None:
             return None
-        outputs: list[Placement | None] = [None] * len(trial.claims)
+        outputs: list[Placement | None] = [None] * len(candidate.claims)
         for position, placement in zip(self.dispatched.outputs, row.outputs, strict=True):
             outputs[position] = placement
-        return refutation(trial, Row(inputs, tuple(outputs), row.shards, trial.local))
+        return refutation(candidate, Row(inputs, tuple(outputs), row.shards, candidate.local))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -187,13 +187,13 @@ class Found(Shown):
         return f"<Found {self.op}{self.arguments}: {what}>"
 
 
-def refutation(trial: Trial, row: Row) -> Counterexample | None:
+def refutation(candidate: Candidate, row: Row) -> Counterexample | None:
     """The first experiment in which one of the row's outputs was not placed as it says."""
-    for i, (claims, placement) in enumerate(zip(trial.claims, row.outputs, strict=True)):
+    for i, (claims, placement) in enumerate(zip(candidate.claims, row.outputs, strict=True)):
         if claims is None or placement not in claims:
             continue
         claim = claims[placement]
-        for case in CASES:
+        for case in DIVISIONS:
             if case in claim.failed:
                 return Counterexample(row, i, claim.failed[case], claim.reasons[case])
     return None

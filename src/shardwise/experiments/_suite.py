@@ -16,9 +16,9 @@ from ..calls import Call, Resizer, facts
 from ..errors import UsageError
 from ..placements import Row, is_float8
 from ._experiment import Experiment
-from ._found import Counterexample
 from ._judge import Expected
 from ._partials import WAYS
+from ._results import Counterexample
 from ._values import HIGH, LOW, Generator, drawn, generators, normal
 
 RANKS = (2, 3, 4)
@@ -39,7 +39,7 @@ class Unjudgeable(Exception):
         self.reason = reason
 
 
-class Laboratory:
+class ExperimentSuite:
     """Everything needed to run experiments on a call; `experiments` is the list to survive, or, with `turns`, no more
     than so many turns of it, which differ from call to call."""
 
@@ -152,21 +152,21 @@ class Laboratory:
         for i, tensor in enumerate(examples):
             if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
                 continue
-            candidates: list[tuple[int, int, IndexRange]] = [(LOW, HIGH, None)]
-            candidates += [(0, size, place) for size, place in sizes]
+            options: list[tuple[int, int, IndexRange]] = [(LOW, HIGH, None)]
+            options += [(0, size, place) for size, place in sizes]
             highest = int(tensor.max()) + 1 if tensor.numel() else 1
-            candidates += [(0, max(highest, 1), max(highest, 1))]
-            for low, high, allowed in candidates:
+            options += [(0, max(highest, 1), max(highest, 1))]
+            for low, high, allowed in options:
                 if low < 0 and not tensor.dtype.is_signed:
                     continue
                 values = torch.arange(tensor.numel()).reshape(tensor.shape) * 7919 % (high - low) + low
                 for border in (low, high - 1):
                     if values.numel():
                         values.view(-1)[-1 if border == low else 0] = border
-                trial = [t.clone() for t in examples]
-                trial[i] = values.to(tensor.dtype)
+                changed = [t.clone() for t in examples]
+                changed[i] = values.to(tensor.dtype)
                 try:
-                    self.call.run(trial)
+                    self.call.run(changed)
                 except Exception:
                     continue
                 ranges[i] = allowed
@@ -245,16 +245,16 @@ class Laboratory:
     def _one(self, generator: Generator, sized: Call, ranks: int, way: str) -> Iterator[Experiment]:
         """The experiment with these values; several for values that go into one input at a time; none where
         the call does not take them."""
-        candidates: list[tuple[list[Tensor], int | None, Call]]
+        options: list[tuple[list[Tensor], int | None, Call]]
         if generator.name == "given":
-            candidates = [([t.detach() for t in self.call.tensors], None, self.call)]
+            options = [([t.detach() for t in self.call.tensors], None, self.call)]
         elif generator.name == "special":
             floats = [i for i, t in enumerate(self.call.tensors) if t.is_floating_point()]
-            candidates = [(self.inputs(sized, generator, i), i, sized) for i in floats]
-            candidates = [c for c in candidates if _is_consistent(sized, c[0])]
+            options = [(self.inputs(sized, generator, i), i, sized) for i in floats]
+            options = [c for c in options if _is_consistent(sized, c[0])]
         else:
-            candidates = [(self.inputs(sized, generator), None, sized)]
-        for inputs, special, at in candidates:
+            options = [(self.inputs(sized, generator), None, sized)]
+        for inputs, special, at in options:
             try:
                 experiment = Experiment(at, ranks, generator.name, inputs, way, special, self.mutated)
             except Exception:
