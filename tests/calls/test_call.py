@@ -160,7 +160,7 @@ def test_a_call_that_does_not_run_says_so_in_one_sentence():
         Call.of(scaled, X, by=torch.rand(())),
         Call.of(lambda xs, y: xs["a"] + y, {"a": X}, X),
     ],
-    ids=str,
+    ids=lambda call: call.name,
 )
 def test_other_tensors_go_where_the_own_ones_were(call):
     others = [t.clone() for t in call.tensors]
