@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ..layout import Layout, mixes_partials
 from ..mesh import Mesh
-from ..placements import Row, is_partial, is_shard
+from ..placements import Row, is_shard
 
 Shape = Sequence[int]
 Placed = Sequence[Placement | None]  # of one tensor, by each row
@@ -64,12 +64,22 @@ def is_valid(choice: Choice, inputs: Sequence[Shape], outputs: Sequence[Shape | 
     return Combinations(choice.rows, choice.mesh, inputs, outputs).holds(range(len(choice.rows)))
 
 
-@dataclass(frozen=True)
 class _Condition:
-    """What must be true of several axes together: `holds` is given what the row of each axis says about it."""
+    """What must be true of several axes together. `says` is what each row says about it, `judge` is given that of the
+    row of each axis; what is said is numbered, so that each combination of it is judged once."""
 
-    says: Sequence[Hashable]
-    holds: Callable[[tuple[Any, ...]], bool]
+    def __init__(self, says: Sequence[Hashable], judge: Callable[[tuple[Any, ...]], bool]) -> None:
+        numbers: dict[Hashable, int] = {}
+        self.codes = [numbers.setdefault(said, len(numbers)) for said in says]
+        self.said = list(numbers)
+        self._judge = judge
+        self._known: dict[tuple[int, ...], bool] = {}
+
+    def holds(self, codes: tuple[int, ...]) -> bool:
+        known = self._known.get(codes)
+        if known is None:
+            known = self._known[codes] = self._judge(tuple([self.said[code] for code in codes]))
+        return known
 
 
 class Combinations:
@@ -101,22 +111,21 @@ class Combinations:
 
     def holds(self, chosen: Sequence[int]) -> bool:
         """True if a combination is valid; of rows for the first axes alone, if a valid one may begin with them."""
-        return all(
-            condition.holds(tuple([condition.says[row] for row in chosen])) for condition in self.conditions
-        )
+        for condition in self.conditions:
+            codes = condition.codes
+            if not condition.holds(tuple([codes[row] for row in chosen])):
+                return False
+        return True
 
     def among(self, grid: np.ndarray) -> np.ndarray:
         """The positions of the valid ones among many combinations, one a line."""
         kept = np.arange(len(grid))
         for condition in self.conditions:
-            known: dict[Hashable, int] = {}
-            codes = np.array([known.setdefault(said, len(known)) for said in condition.says])
-            said, size = list(known), (len(known),) * self.mesh.ndim
-            flat = np.ravel_multi_index(tuple(codes[grid[kept]].T), size)
+            size = (len(condition.said),) * self.mesh.ndim
+            flat = np.ravel_multi_index(tuple(np.array(condition.codes)[grid[kept]].T), size)
             different, back = np.unique(flat, return_inverse=True)
             lines = np.stack(np.unravel_index(different, size), axis=1).tolist()
-            holds = np.array([condition.holds(tuple([said[code] for code in line])) for line in lines], bool)
-            kept = kept[holds[back]]
+            kept = kept[np.array([condition.holds(tuple(line)) for line in lines], bool)[back]]
         return kept
 
 
@@ -128,15 +137,13 @@ def _always_divide(tensors: Sequence[Column], ranks: int) -> bool:
 
 def _always_lies(placed: Placed, needs: Sequence[str], shape: tuple[int, ...] | None) -> bool:
     """True if nothing can be wrong with a tensor, whichever rows are chosen."""
-    reductions, missing = set(), 0
-    for placement, need in zip(placed, needs, strict=True):
-        if placement is None:
-            missing += 1
-        elif is_partial(placement):
-            reductions.add(placement.reduce_op)
-        elif shape is not None and is_shard(placement) and (need != "any" or placement.dim >= len(shape)):
-            return False
-    return len(reductions) < 2 and missing in (0, len(placed))
+    returned = [placement for placement in placed if placement is not None]
+    if mixes_partials(returned) or len(returned) not in (0, len(placed)):
+        return False
+    return shape is None or not any(
+        p is not None and is_shard(p) and (need != "any" or p.dim >= len(shape))
+        for p, need in zip(placed, needs, strict=True)
+    )
 
 
 def _said(placed: Sequence[Placement | None], needs: Sequence[str]) -> list[tuple[Placement | None, str]]:
