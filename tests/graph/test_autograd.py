@@ -420,6 +420,7 @@ REFUSED = {
     "takes a gradient by torch.func": lambda model, x: torch.func.grad(lambda y: (y**3).sum())(x),
     "torch.autograd.grad": lambda model, x: torch.func.vjp(lambda y: y**3, x)[1](x)[0],
     "hook on a grad_fn": lambda model, x: (x.grad_fn.register_prehook(lambda grads: grads), x)[1],
+    "puts a hook on a parameter": lambda model, x: (model.first.weight.register_hook(lambda g: g), x)[1],
     "after a gradient is accumulated": lambda model, x: (
         model.first.weight.register_post_accumulate_grad_hook(lambda p: None),
         x,

@@ -21,7 +21,7 @@ from shardwise.verification._real import _local_arguments
 @pytest.mark.parametrize("seed", range(4))
 def test_any_valid_plan_equals_the_model(mlp, plan_of, mesh, seed):
     model, args, graph, offers = mlp
-    report = verify(model, args, plan=plan_of(graph, mesh, seed, offers), steps=3)
+    report = verify(model, args, plan=plan_of(graph, mesh, seed, offers), steps=3, only_plan=True)
     assert report.ok, str(report)
     assert {check.kind for check in report.checks} == {"loss", "output", "gradient", "parameter"}
     assert len(report.checks) == 3 + 1 + 4 + 4
@@ -31,7 +31,7 @@ def test_any_valid_plan_equals_the_model(mlp, plan_of, mesh, seed):
 
 def test_double_precision_leaves_no_doubt(mlp, plan_of):
     model, args, graph, offers = mlp
-    report = verify(model, args, plan=plan_of(graph, "a=2,b=2", 1, offers), double=True)
+    report = verify(model, args, plan=plan_of(graph, "a=2,b=2", 1, offers), double=True, only_plan=True)
     assert report.ok and report.worst.error < 1e-13
     assert report.collectives == report.priced
 
@@ -41,10 +41,10 @@ def test_a_wrong_row_is_caught_and_its_node_named(mlp, plan_of):
     plan = plan_of(graph, "d=4", 0, offers)
     [relu] = [node.name for node in graph.nodes if node.op == "aten.relu.default"]
     wrong = Choice(plan.mesh, (Row.parse("R -> P(sum)"),))
-    report = verify(model, args, plan=replace(plan, choices={**plan.choices, relu: wrong}))
+    report = verify(model, args, plan=replace(plan, choices={**plan.choices, relu: wrong}), only_plan=True)
     assert not report.ok and not report.same_numbers
     assert report.same_collectives
-    assert report.first.startswith(f"%{relu} = aten.relu.default")
+    assert report.verdict.reason.startswith(f"first wrong call: %{relu} = aten.relu.default")
     assert "NOT verified" in str(report)
 
 
@@ -81,9 +81,12 @@ def test_dropout_is_compared_with_the_same_streams(plan_of):
     torch.manual_seed(0)
     model, args = Dropped(), (torch.randn(32, 8),)
     graph = capture(model, args)
-    reports = [verify(model, args, plan=plan_of(graph, "a=2,b=2", seed), steps=2) for seed in range(3)]
+    reports = [
+        verify(model, args, plan=plan_of(graph, "a=2,b=2", seed), steps=2, only_plan=True)
+        for seed in range(3)
+    ]
     assert all(report.ok for report in reports), str(reports[0])
-    assert reports[0].random == "compared with the same streams"
+    assert reports[0].random == "the model was given the plan's draws"
 
 
 class Drawing(nn.Module):
@@ -110,7 +113,7 @@ def test_whatever_is_drawn_is_what_one_device_would_draw(name, plan_of):
     model, args = Drawing(DRAWN[name]), (torch.randn(32, 8),)
     graph = capture(model, args)
     for seed in range(3):
-        report = verify(model, args, plan=plan_of(graph, "a=2,b=2", seed))
+        report = verify(model, args, plan=plan_of(graph, "a=2,b=2", seed), only_plan=True)
         assert report.ok, str(report)
 
 

@@ -74,7 +74,7 @@ TABLE = (
     ),
     _of("aten.nextafter", "aten.nextafter_", "prims.nextafter", exact=True),
     _of("aten.native_dropout.default", draws="dropout"),
-    _of("aten.bernoulli.default", "aten.bernoulli.p", draws="bernoulli"),
+    _of("aten.bernoulli.default", "aten.bernoulli.p", "aten.bernoulli_.float", draws="bernoulli"),
     _of("aten.rand.default", "aten.rand_like.default", draws="rand"),
     _of("aten.randn.default", "aten.randn_like.default", draws="randn"),
     _of("aten.uniform.default", draws="uniform"),

@@ -59,7 +59,7 @@ class Facts:
     - `uninitialised`: they are memory as it was found
     - `exact`: they differ from the input's in the last digit, which a tolerance would hide
     - `random`: they are drawn from torch's generator; `draws` is what is drawn, if each draw follows from a position
-    - `seeded`: they are drawn from a seed among its arguments, in an order that depends on how it is sharded
+    - `seeded`: they are drawn from a seed among its arguments
     - `dropout`: the argument without which nothing is drawn
 
     Its kernel:

@@ -33,13 +33,18 @@ def verify(
     random: Annotated[
         int, typer.Option(min=0, help="Verify this many random plans instead of the cheapest.")
     ] = 0,
+    only_plan: Annotated[
+        bool,
+        typer.Option("--only-plan", help="Without a second plan that shards as much as it can."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of weights, arguments and dropout.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Run a plan and the unsharded model, and compare.
 
     Outputs, gradients, parameters after optimizer steps, the collectives that
-    were priced and the memory that was predicted. Exit status 0 only if all agree.
+    were priced and the memory that was predicted; and once more for a plan that
+    shards as much as it can. Exit status 0 only if all agree.
 
     Example: shardwise verify examples/models.py:build_mlp --mesh dp=2,tp=2
     """
@@ -85,6 +90,7 @@ def verify(
                     optimizer=optimizer,
                     double=double,
                     backend=backend,
+                    only_plan=only_plan or bool(random),
                     seed=seed,
                     build=builder(build),
                     progress=progress,

@@ -2,7 +2,7 @@
 
 from ._local_call import local_call, require_form
 from ._piece import Piece
-from ._streams import draw, draws_whole
+from ._streams import draw, draws_whole, uniform
 
 __all__ = [
     "Piece",
@@ -10,4 +10,5 @@ __all__ = [
     "draws_whole",
     "local_call",
     "require_form",
+    "uniform",
 ]

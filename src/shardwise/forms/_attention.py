@@ -2,8 +2,8 @@
 
 A rank that holds the queries from position p on lets them attend to the keys up to their own position, which the
 operator, counting from its own first query, would not know. A rank that holds some of the query heads picks the key
-and value heads that serve them. Its dropout draws from a stream of its own, found from the seed and from where its
-queries lie, so that backward draws the same again.
+and value heads that serve them. Its dropout draws for the places of its queries among all of them, so that what is
+dropped does not depend on who computes it, forward or backward.
 """
 
 from typing import Any
@@ -19,8 +19,8 @@ def _changes(call: Call, held: Held) -> dict[str, Any]:
     query = held["query"]
     changes: dict[str, Any] = {}
     if call["dropout"]:
-        images, heads, positions, _ = query.offset
-        changes["seed"] = (call["seed"] + 7919 * images + 104729 * heads + 1299709 * positions) % 2**31
+        where, seed = (*query.offset[:3], *query.shape[:3]), call["seed"]
+        changes["seed"] = torch.cat([seed.view(1), *(seed.new_full((1,), n) for n in where)])
     if call["causal"] and (query.cuts(2) or held["key"].cuts(2)):
         changes |= {"causal": False, "mask": _mask(call, held)}
     if (serving := _serving_heads(call, held)) is not None:

@@ -41,6 +41,11 @@ def draw(call: Call, seed: Tensor, number: int, shape: Sequence[int], runs: Sequ
         return call()
 
 
+def uniform(seed: Tensor, shape: Sequence[int], runs: Sequence[Runs]) -> Tensor:
+    """Draws from 0 to before 1, in double precision, for the piece of a tensor of `shape` that holds `runs`."""
+    return _Stream(seed, 0, tuple(shape), tuple(map(tuple, runs))).uniform()
+
+
 class _Stream:
     """The draws of one operator for one piece."""
 

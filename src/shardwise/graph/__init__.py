@@ -1,8 +1,9 @@
 """Capture of models and functions as one graph, forward alone or with its backward, without their memory."""
 
-from ._attention import attention, attention_backward
+from ._attention import attention, attention_backward, kept
 from ._callable import as_module, call_arguments
 from ._capture import capture
+from ._device import autocast_on_cpu
 from ._fake import without_memory
 from ._flops import cost
 from ._graph import Graph, Input, Live, Node, Output, Ref, TensorInfo
@@ -22,11 +23,13 @@ __all__ = [
     "as_module",
     "attention",
     "attention_backward",
+    "autocast_on_cpu",
     "call_arguments",
     "capture",
     "constants",
     "cost",
     "inputs_of",
+    "kept",
     "opened",
     "run",
     "without_memory",

@@ -3,11 +3,12 @@
 What torch dispatches `scaled_dot_product_attention` to depends on the device, so a graph captured on CPU tensors
 would hold a CPU kernel. The pair here stands for all of them: softmax(q k^T * scale + mask) v, with the logarithm of
 the softmax's denominator as second output, from which the backward recomputes the probabilities. Heads of key and
-value may be shared by groups of query heads. Dropout is a function of a seed, so the pair is deterministic. The
-exact kernel runs anywhere; on CUDA the pair runs what torch itself would for the call, where there is such a kernel.
+value may be shared by groups of query heads. Dropout is a function of a seed and of positions, so the pair is
+deterministic. The exact kernel runs anywhere; on CUDA the pair runs what torch itself would for the call, where there
+is such a kernel.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from ..calls import declare
+from ..forms import uniform
 
 _ARGUMENTS = "Tensor? mask, Tensor? seed, bool causal, float scale, float dropout"
 
@@ -89,9 +91,20 @@ def _weights(scores: Tensor, logsumexp: Tensor) -> Tensor:
 
 def _kept(weights: Tensor, seed: Tensor | None, dropout: float) -> Tensor:
     assert seed is not None, "attention with dropout needs a seed"
-    generator = torch.Generator(weights.device).manual_seed(int(seed))
-    draws = torch.rand(weights.shape, generator=generator, device=weights.device)
-    return (draws >= dropout).to(weights.dtype) / (1.0 - dropout)
+    return kept(weights.shape, seed, dropout).to(weights.dtype) / (1.0 - dropout)
+
+
+def kept(shape: Sequence[int], seed: Tensor, dropout: float) -> Tensor:
+    """Which weights of attention dropout keeps, for images, heads, queries and keys.
+
+    The seed of a piece is followed by where its first query lies (image, head, position) and by how many there are in
+    all: what is kept then is what the whole would keep there.
+    """
+    first, *where = seed.reshape(-1).tolist()
+    offsets, sizes = (where[:3], where[3:]) if where else ((0, 0, 0), shape[:3])
+    runs = [[(start, start + size)] for start, size in zip((*offsets, 0), shape, strict=True)]
+    draws = uniform(torch.tensor(first, device=seed.device), (*sizes, shape[3]), runs)
+    return draws >= dropout
 
 
 def _shared(keys: Tensor, query: Tensor) -> Tensor:

@@ -193,6 +193,8 @@ class _Watch(TorchFunctionMode):
 
 
 def _register_hook(kept: Kept, function: Any, tensor: Tensor, hook: Any) -> Any:
+    if isinstance(tensor, nn.Parameter):
+        raise NotKept("it puts a hook on a parameter each time it is called")
     handle = function(tensor, hook)
     if _tracer() is not None and tensor.requires_grad:
         own = _Hook(hook, handle.remove)

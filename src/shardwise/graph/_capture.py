@@ -28,7 +28,7 @@ from ._fake import fake_arguments, fake_state
 from ._graph import Graph, Live
 from ._masks import simplify_attention
 from ._policy import decompositions
-from ._read import name_inputs, read_inputs, read_nodes, read_outputs, tidy
+from ._read import name_inputs, random_calls, read_inputs, read_nodes, read_outputs, tidy
 from ._recurrent import separate_layers
 from ._refusal import refusal, value_read_at
 from ._results import opened_results
@@ -87,7 +87,9 @@ def capture(
         except Exception as error:
             raise refusal(name, error, value_read_at(called)) from error
     _refuse_frozen_state(name, module, joint)
+    random = random_calls(joint)
     tidy(joint)
+    left = set(joint.graph.nodes)
     trainable = {
         key
         for key, value in (*_state(module), *zip(names, arguments, strict=True))
@@ -101,7 +103,7 @@ def capture(
             read_inputs(joint, names, outputs, ties, trainable),
             read_nodes(joint),
             read_outputs(joint, names, outputs, changed),
-            Live(joint, in_spec, out_spec),
+            Live(joint, in_spec, out_spec, tuple(node.name if node in left else None for node in random)),
         )
     except UsageError as error:
         raise UsageError(f"{name} cannot be captured: it {error}") from error

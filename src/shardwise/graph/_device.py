@@ -17,10 +17,20 @@ from torch.utils.weak import WeakIdKeyDictionary
 def on_any_device() -> Iterator[None]:
     """Within, a program on CPU tensors calls the operators that it would call on any device.
 
-    oneDNN would turn an LSTM into one operator that exists on CPUs alone. Autocast for another device would be
-    ignored: it is taken as autocast for the CPU, to the same dtype.
+    oneDNN would turn an LSTM into one operator that exists on CPUs alone.
     """
     library = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        with _quiet(), _Draws(), autocast_on_cpu():
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(library)
+
+
+@contextmanager
+def autocast_on_cpu() -> Iterator[None]:
+    """Within, autocast for another device, which would be ignored, is autocast for the CPU, to the same dtype."""
     plain_init = torch.autocast.__init__
 
     def init(
@@ -28,14 +38,11 @@ def on_any_device() -> Iterator[None]:
     ) -> None:
         plain_init(self, "cpu", dtype or torch.get_autocast_dtype(device_type), *args, **kwargs)
 
-    torch._C._set_mkldnn_enabled(False)
     torch.autocast.__init__ = init
     try:
-        with _quiet(), _Draws():
-            yield
+        yield
     finally:
         torch.autocast.__init__ = plain_init
-        torch._C._set_mkldnn_enabled(library)
 
 
 class _Draws(TorchFunctionMode):

@@ -132,12 +132,14 @@ class Output:
 class Live:
     """The captured graph as torch has it, and how the user's arguments and results are flattened.
 
-    Constants (tensors that the program holds without having registered them) are attributes of `module`.
+    Constants (tensors that the program holds without having registered them) are attributes of `module`. `draws` are
+    the program's random calls in order, each by the name of its node, or None where the graph has no use for it.
     """
 
     module: torch.fx.GraphModule
     in_spec: Any
     out_spec: Any
+    draws: tuple[str | None, ...] = ()
 
     @cached_property
     def arguments(self) -> tuple[tuple[str, int], ...]:

@@ -90,6 +90,18 @@ def _hashable(value: Any) -> Any:
     return value if isinstance(value, fx.Node) else (type(value), value)
 
 
+def random_calls(module: fx.GraphModule) -> list[fx.Node]:
+    """The calls that draw random numbers, in the order in which the program makes them."""
+    return [node for node in module.graph.nodes if _draws(node)]
+
+
+def _draws(node: fx.Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload) or not facts(node.target).random:
+        return False
+    # To drop everything the program itself draws nothing.
+    return not (facts(node.target).draws == "dropout" and node.args[1] == 1)
+
+
 def name_inputs(module: fx.GraphModule, names: Sequence[str], outputs: Sequence[str]) -> None:
     """Call the placeholders what they stand for, `up_weight` or `gradient_of_loss`, where torch numbers them."""
     for node in module.graph.find_nodes(op="placeholder"):

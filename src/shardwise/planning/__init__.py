@@ -4,6 +4,7 @@ from ._evaluate import Cost
 from ._explain import Considered, Explainer
 from ._items import pattern
 from ._make import GAP, Planner, plan, plan_graph
+from ._most_sharded import most_sharded_plan
 from ._offers import Offers
 from ._pins import Pin
 from ._plan import BaselineCost, Copy, Plan, require_plan
@@ -27,6 +28,7 @@ __all__ = [
     "Schedule",
     "Value",
     "bytes_text",
+    "most_sharded_plan",
     "pattern",
     "plan",
     "plan_graph",

@@ -2,7 +2,7 @@
 
 from ._emit import RankProgram, emit
 from ._live import with_live_graph
-from ._lower import Lowering
+from ._lower import Lowering, wide_dtype, widened
 from ._module import Sharded, piece_of, require_same_layout
 from ._optimizers import MakeOptimizer, chosen_optimizer
 from ._parallelize import parallelize
@@ -31,5 +31,7 @@ __all__ = [
     "simulate",
     "transfer",
     "transfer_parcels",
+    "wide_dtype",
+    "widened",
     "with_live_graph",
 ]

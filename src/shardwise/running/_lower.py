@@ -51,8 +51,8 @@ class Lowering:
 
     def _retargeted(self, leaf: Any) -> Any:
         """An argument, with double precision for every float dtype, and with the device for every device."""
-        if self.wide and isinstance(leaf, torch.dtype) and leaf.is_floating_point:
-            return torch.float64
+        if self.wide and isinstance(leaf, torch.dtype):
+            return wide_dtype(leaf)
         if self.device is not None and isinstance(leaf, torch.device):
             return torch.device(self.device)
         return leaf
@@ -127,6 +127,18 @@ class RankCompute:
 
 def piece(shape: tuple[int, ...], layout: Layout, rank: int) -> Piece:
     return Piece(shape, layout.local_shape(shape, rank), layout.offset(shape, rank))
+
+
+def widened(tensor: Tensor, wide: bool = True) -> Tensor:
+    """The tensor in double precision, if it is of floating-point numbers and `wide`."""
+    return tensor.to(wide_dtype(tensor.dtype)) if wide else tensor
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Double precision for floating-point and complex numbers; others as they are."""
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else dtype
 
 
 def _restrided(tensor: Tensor, stride: tuple[int, ...] | None) -> Tensor:

@@ -79,7 +79,7 @@ class Sharded(nn.Module):
             for entry in self._graph.inputs
             if entry.role in ("parameter", "buffer")
         }
-        self._buffer_names = {entry.target for entry in self._graph.with_role("buffer")}
+        self._state_names = {e.target for e in self._graph.inputs if e.role in ("parameter", "buffer")}
         for target, layout in _mutated(self.plan).items():
             require_same_layout(self.plan, target, layout)
 
@@ -178,7 +178,7 @@ class Sharded(nn.Module):
         return as_dtensor(local, self.plan.schedule.layouts[value], self.device_mesh, shape)
 
     def _write(self, target: str, local: Tensor) -> None:
-        if target in self._buffer_names:
+        if target in self._state_names:
             with torch.no_grad():
                 self.local(target).copy_(local)
 
@@ -270,12 +270,10 @@ def _compiled(module: torch.fx.GraphModule, how: bool | str) -> Callable[..., An
 
 
 def _mutated(plan: Plan) -> dict[str, Layout]:
-    """The layouts of the new values of buffers."""
-    buffers = {entry.target for entry in plan.graph.with_role("buffer")}
+    """The layouts of the new values of parameters and buffers."""
+    held = {entry.target for entry in plan.graph.inputs if entry.role in ("parameter", "buffer")}
     pairs = zip(plan.graph.outputs, plan.outputs, strict=True)
-    return {
-        o.target: layout for o, layout in pairs if o.role == "mutation" and layout and o.target in buffers
-    }
+    return {o.target: layout for o, layout in pairs if o.role == "mutation" and layout and o.target in held}
 
 
 def _shown(value: Any) -> str:

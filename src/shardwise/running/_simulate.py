@@ -19,7 +19,7 @@ from ..graph import Ref, inputs_of
 from ..layout import Layout
 from ..placements import is_replicate
 from ..planning import Compute, Move, Plan, Value, require_plan
-from ._lower import Lowering
+from ._lower import Lowering, widened
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,7 @@ def plan_pieces(plan: Plan, given: Mapping[str, Any], wide: bool = False) -> dic
     require_planned(plan, given)
     pieces = {}
     for entry in plan.graph.inputs:
-        tensor = given[entry.name]
-        if wide and tensor.is_floating_point():
-            tensor = tensor.double()
-        pieces[entry.name] = Pieces.of(tensor, plan.inputs[entry.name])
+        pieces[entry.name] = Pieces.of(widened(given[entry.name], wide), plan.inputs[entry.name])
     return pieces
 
 

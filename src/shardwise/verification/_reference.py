@@ -1,24 +1,36 @@
-"""The unsharded run that a plan is held against: the model itself, or its captured graph on whole tensors.
+"""The unsharded run that a plan is compared with: the model as the user wrote it, run by torch's own autograd.
 
-The model as the user wrote it, run by torch's own autograd, is the reference wherever it can be. Random operators and
-double precision need the graph instead: there every draw can be given the stream that the sharded run has, and no cast
-inside the model takes the precision away again.
+Its random calls get the plan's draws, and in double precision no cast inside it takes the precision away again, so
+nothing but the model itself is ever the reference. The captured graph on whole tensors is run only to find the first
+call that is wrong.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..forms import draw
-from ..graph import Graph, Node, Ref, arguments, as_module, opened
-from ..planning import Compute, Plan
-from ..running import Lowering, MakeOptimizer, Pieces
+from ..graph import (
+    Graph,
+    Node,
+    Ref,
+    TensorInfo,
+    arguments,
+    as_module,
+    autocast_on_cpu,
+    opened,
+    without_memory,
+)
+from ..planning import Plan
+from ..running import Lowering, MakeOptimizer, wide_dtype, widened
+from ._draws import PlansDraws, draws_inside
 
 
 @dataclass
@@ -42,86 +54,137 @@ def run_model(
     kwargs: Mapping[str, Any],
     steps: int,
     optimizer: MakeOptimizer,
+    seed: int = 0,
+    wide: bool = False,
 ) -> Run:
-    """Steps of the model as it is written. Its weights are left as they are."""
+    """Steps of the model as it is written, with the draws of a plan, `wide` in double precision.
+
+    Its weights are left as they are. Raises `UnmatchedDraws` where the model draws otherwise than its graph.
+    """
     module, run = as_module(model), Run()
-    state = _copied_state(module)
-    trained = {e.target: state[e.target] for e in graph.inputs if e.role == "parameter" and e.trainable}
-    for tensor in trained.values():
-        tensor.requires_grad_()
-    stepper = optimizer(list(trained.values())) if trained and steps else None
     names = [output.target for output in graph.outputs if output.role == "user_output"]
     losses = [entry.target for entry in graph.with_role("tangent") if entry.target in names]
-    with _mode(module, graph.training), torch.set_grad_enabled(graph.training):
+    with _as_captured(module, graph), _own_state(module, wide):
+        parameters = dict(module.named_parameters())
+        trained = {e.target: parameters[e.target] for e in graph.with_role("parameter") if e.trainable}
+        stepper = optimizer(list(trained.values())) if trained and steps else None
         for step in range(max(steps, 1)):
-            given, given_kwargs = pytree.tree_map(_leaf, (tuple(args), dict(kwargs)))
-            result = functional_call(module, state, given, given_kwargs)
-            run.outputs = dict(zip(names, pytree.tree_leaves(opened(result)), strict=True))
+            given, given_kwargs = pytree.tree_map(lambda v: _leaf(v, wide), (tuple(args), dict(kwargs)))
+            with PlansDraws(graph, seed + step) as draws, _Wide() if wide else nullcontext():
+                result = module(*given, **given_kwargs)
+                run.outputs = dict(zip(names, pytree.tree_leaves(opened(result)), strict=True))
+                if graph.training:
+                    torch.autograd.backward([run.outputs[name].sum() for name in losses])
+            draws.require_all_made()
             if not graph.training:
                 break
-            torch.autograd.backward([run.outputs[name].sum() for name in losses])
             run.losses.append(sum(float(run.outputs[name].detach().sum()) for name in losses))
             if step == 0:
-                inputs = _named(graph, given, given_kwargs)
-                tensors = {**inputs, **trained}
+                tensors = {**_named(graph, given, given_kwargs), **trained}
                 run.gradients = {name: _gradient(tensors[name]) for name in graph.gradients}
             if stepper is not None:
                 stepper.step()
                 stepper.zero_grad()
-    run.state = {name: tensor.detach() for name, tensor in state.items()}
+        state = (*module.named_parameters(), *module.named_buffers())
+        run.state = {name: tensor.detach() for name, tensor in state}
     return run
 
 
-def run_captured(
-    plan: Plan, given: Mapping[str, Any], steps: int, optimizer: MakeOptimizer, seed: int, wide: bool
-) -> Run:
-    """Steps of the captured graph on whole tensors."""
-    graph, run = plan.graph, Run()
-    inputs = {e.name: _widened(given[e.name].detach(), wide).clone() for e in graph.inputs}
-    trained = {e.target: inputs[e.name] for e in graph.inputs if e.role == "parameter" and e.trainable}
-    named = {e.target: e.name for e in graph.inputs if e.role != "tangent"}
-    losses = {entry.target for entry in graph.with_role("tangent")}
-    buffers = {entry.target for entry in graph.with_role("buffer")}
-    stepper = optimizer(list(trained.values())) if trained and steps else None
-    for step in range(max(steps, 1)):
-        values = run_graph(plan, inputs, seed + step, wide)
-        gradients: dict[str, Tensor | None] = {}
-        for output in graph.outputs:
-            value = output.constant if output.value is None else values[output.value]
-            if output.role == "user_output":
-                run.outputs[output.target] = value
-            elif output.role == "gradient":
-                gradients[output.target] = value
-            elif output.target in buffers:
-                inputs[named[output.target]] = value
-        run.losses.append(sum(float(run.outputs[name].sum()) for name in losses if name in run.outputs))
-        run.gradients = run.gradients or gradients
-        if stepper is not None:
-            for name, tensor in trained.items():
-                tensor.grad = gradients.get(name)
-            stepper.step()
-    run.state = {e.target: inputs[e.name] for e in graph.inputs if e.role in ("parameter", "buffer")}
-    return run
+@contextmanager
+def _own_state(module: nn.Module, wide: bool) -> Iterator[None]:
+    """Within, the module's parameters and buffers are copies of what they were, tied ones still tied."""
+    held = [(child, dict(child.__dict__)) for child in module.modules()]
+    own: dict[int, Tensor] = {}
+
+    def copy(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None:
+            return None
+        if id(tensor) not in own:
+            value = widened(tensor.detach().clone(), wide)
+            is_parameter = isinstance(tensor, nn.Parameter)
+            own[id(tensor)] = nn.Parameter(value, tensor.requires_grad) if is_parameter else value
+        return own[id(tensor)]
+
+    try:
+        for child, _ in held:
+            for kind in ("_parameters", "_buffers"):
+                child.__dict__[kind] = {name: copy(tensor) for name, tensor in child.__dict__[kind].items()}
+        yield
+    finally:
+        for child, attributes in held:
+            child.__dict__.clear()
+            child.__dict__.update(attributes)
+
+
+@contextmanager
+def _as_captured(module: nn.Module, graph: Graph) -> Iterator[None]:
+    """Within, the module runs as it was captured: its mode, gradients, what autocast means, attention that draws."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(_mode(module, graph.training))
+        stack.enter_context(torch.set_grad_enabled(graph.training))
+        if all(parameter.is_cpu for parameter in module.parameters()):
+            stack.enter_context(autocast_on_cpu())
+        if any(draws_inside(graph, node) for node in graph.nodes):
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # a fused kernel draws where nobody sees it
+        yield
+
+
+class _Wide(TorchDispatchMode):
+    """Within, everything is computed in double precision, whatever dtypes the program names."""
+
+    def __torch_dispatch__(
+        self, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        written = any(argument.is_write for argument in op._schema.arguments)
+
+        def wider(leaf: Any) -> Any:
+            if isinstance(leaf, torch.dtype):
+                return wide_dtype(leaf)
+            return widened(leaf) if isinstance(leaf, Tensor) and not written else leaf
+
+        args, kwargs = pytree.tree_map(wider, (args, kwargs or {}))
+        return op(*args, **kwargs)
 
 
 def run_graph(plan: Plan, given: Mapping[str, Any], seed: int, wide: bool) -> dict[Ref, Any]:
-    """The graph on whole tensors, random operators with the plan's streams: every tensor of it."""
+    """The captured graph on whole tensors, random operators with the plan's draws: every tensor of it."""
     graph, lowering = plan.graph, Lowering(plan, wide)
-    entries = {entry.node.name: entry for entry in plan.schedule.entries if isinstance(entry, Compute)}
     values: dict[Ref, Any] = {}
     for entry in graph.inputs:
-        values[Ref(entry.name)] = _widened(given[entry.name].detach(), wide)
+        values[Ref(entry.name)] = widened(given[entry.name].detach(), wide)
     draws = torch.tensor(seed)
     with torch.no_grad():
         for node in graph.nodes:
-            tensors = [values[ref] for ref in node.inputs]
-            if _draws_inside(graph, node):
-                made = _as_planned(lowering, entries[node.name], tensors, draws)
-            else:
-                made = _whole(lowering, node, tensors, draws)
+            made = _whole(lowering, node, [values[ref] for ref in node.inputs], draws)
             for position, value in enumerate(made):
                 values[Ref(node.name, position)] = value
     return values
+
+
+def in_double(plan: Plan) -> Graph:
+    """The graph with the dtypes that its tensors have when it runs in double precision: not all of them widen."""
+    graph, lowering = plan.graph, Lowering(plan, wide=True)
+    values: dict[Ref, Any] = {}
+    with without_memory():
+        for entry in graph.inputs:
+            values[Ref(entry.name)] = torch.empty(entry.tensor.shape, dtype=wide_dtype(entry.tensor.dtype))
+        for node in graph.nodes:
+            made = lowering.call(node).with_tensors([values[ref] for ref in node.inputs])()
+            for position, value in enumerate(made if isinstance(made, tuple | list) else (made,)):
+                values[Ref(node.name, position)] = value
+
+    def info(ref: Ref, given: TensorInfo | None) -> Any:
+        return None if given is None else replace(given, dtype=values[ref].dtype)
+
+    return replace(
+        graph,
+        inputs=tuple(replace(e, tensor=info(Ref(e.name), e.tensor)) for e in graph.inputs),
+        nodes=tuple(
+            replace(n, outputs=tuple(info(Ref(n.name, i), given) for i, given in enumerate(n.outputs)))
+            for n in graph.nodes
+        ),
+    )
 
 
 def _whole(lowering: Lowering, node: Node, tensors: Sequence[Tensor], seed: Tensor) -> tuple[Any, ...]:
@@ -136,42 +199,9 @@ def _whole(lowering: Lowering, node: Node, tensors: Sequence[Tensor], seed: Tens
     return tuple(made) if isinstance(made, tuple | list) else (made,)
 
 
-def _draws_inside(graph: Graph, node: Node) -> bool:
-    """Attention with dropout: its draws follow from how it is sharded."""
-    known = node.facts
-    return known.seeded and (known.dropout is None or graph.call(node)[known.dropout] != 0)
-
-
-def _as_planned(
-    lowering: Lowering, entry: Compute, tensors: Sequence[Tensor], seed: Tensor
-) -> tuple[Any, ...]:
-    """The call on pieces, put together again: the one way to have the streams of the plan."""
-    pieces = [Pieces.of(t, layout) for t, layout in zip(tensors, entry.choice.input_layouts, strict=True)]
-    ranks = range(lowering.plan.mesh.ranks)
-    made = [lowering.on_rank(entry, rank)([p.locals[rank] for p in pieces], seed) for rank in ranks]
-    columns = zip(*made, strict=True)
-    return tuple(
-        None if layout is None else layout.join(list(column))
-        for layout, column in zip(entry.choice.output_layouts, columns, strict=True)
-    )
-
-
-def _copied_state(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of every parameter and buffer, tied ones once."""
-    tensors = {
-        **dict(module.named_parameters(remove_duplicate=True)),
-        **dict(module.named_buffers(remove_duplicate=True)),
-    }
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
-
-
-def _widened(tensor: Tensor, wide: bool) -> Tensor:
-    return tensor.double() if wide and tensor.is_floating_point() else tensor
-
-
-def _leaf(value: Any) -> Any:
+def _leaf(value: Any, wide: bool) -> Any:
     if isinstance(value, Tensor):
-        return value.detach().clone().requires_grad_(value.requires_grad)
+        return widened(value.detach().clone(), wide).requires_grad_(value.requires_grad)
     return value
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from ..display import Block, Heading, Outcome, Shown, Table
 from ..dtensor import Recorded
 from ._compare import Check
+from ._verdict import Verdict
 
 _MOST = 10  # wrong tensors that are named
 
@@ -16,9 +17,10 @@ _MOST = 10  # wrong tensors that are named
 class Report(Shown):
     """The result of `verify`. `ok` only if every tensor, every collective and the peak memory agree.
 
-    `first` names the first node whose result is wrong and says how; `random` how draws were compared. `collectives` are
-    those of one step that ran and `priced` those that the plan priced. Memory is in bytes, on the first rank;
-    it is measured on simulated ranks alone.
+    `verdict` says whether the numbers agree, and if not, why; `random` how random operators were compared. `sharded` of
+    the `calls` are sharded on some axis. `collectives` are those of one step that ran and `priced` those that the plan
+    priced. Memory is in bytes, on the first rank; it is measured on simulated ranks alone. `most_sharded` is the report
+    on the plan that shards as much as it can, where that ran too.
     """
 
     model: str
@@ -28,15 +30,19 @@ class Report(Shown):
     reference: str
     random: str
     checks: tuple[Check, ...]
+    sharded: int
+    calls: int
     collectives: tuple[Recorded, ...]
     priced: tuple[Recorded, ...]
     peak: int | None
     predicted_peak: int
-    first: str | None = None
+    verdict: Verdict
+    most_sharded: "Report | None" = None
 
     @property
     def same_numbers(self) -> bool:
-        return all(check.ok for check in self.checks)
+        """Up to rounding."""
+        return self.verdict.ok
 
     @property
     def same_collectives(self) -> bool:
@@ -49,7 +55,8 @@ class Report(Shown):
 
     @property
     def ok(self) -> bool:
-        return self.same_numbers and self.same_collectives and self.memory_bounded
+        alone = self.same_numbers and self.same_collectives and self.memory_bounded
+        return alone and (self.most_sharded is None or self.most_sharded.ok)
 
     @property
     def worst(self) -> Check | None:
@@ -59,6 +66,8 @@ class Report(Shown):
     def to_json(self) -> dict[str, Any]:
         return {
             "ok": self.ok,
+            "verdict": self.verdict.kind,
+            "reason": self.verdict.reason,
             "model": self.model,
             "mesh": self.mesh,
             "backend": self.backend,
@@ -69,19 +78,30 @@ class Report(Shown):
                 {"kind": c.kind, "name": c.name, "error": c.error, "tolerance": c.tolerance, "ok": c.ok}
                 for c in self.checks
             ],
-            "first_wrong_node": self.first,
+            "calls": {"sharded": self.sharded, "all": self.calls},
             "collectives": {"ran": _counts(self.collectives), "priced": _counts(self.priced)},
             "memory": {"peak": self.peak, "predicted": self.predicted_peak},
+            "most_sharded": None if self.most_sharded is None else self.most_sharded.to_json(),
         }
 
     def blocks(self) -> Iterator[Block]:
         steps = f"{self.steps or 'no'} optimizer step{'' if self.steps == 1 else 's'}"
         yield Heading(1, f"{self.model} on {self.mesh}, {self.backend}, {steps}, against {self.reference}")
         yield f"random operators: {self.random}"
-        yield self._compared()
-        yield from (f"{c.kind} {c.name}: error {c.error:.2e}" for c in self._wrong[:_MOST])
-        if self.first is not None:
-            yield f"first wrong node: {self.first}"
+        yield from self._found()
+        if self.most_sharded is not None:
+            yield Heading(2, "The plan that shards as much as it can")
+            yield from self.most_sharded._found() if not self.most_sharded.ok else self.most_sharded._brief()
+        yield Outcome(self.ok, self._outcome)
+
+    def _found(self) -> Iterator[Block]:
+        if self.verdict.kind == "not compared":
+            yield f"FAIL not compared: {self.verdict.reason}"
+        else:
+            yield self._compared()
+            yield from (f"{c.kind} {c.name}: error {c.error:.2e}" for c in self._wrong[:_MOST])
+            yield from self._why()
+        yield self._amount
         yield from self._communicated()
         yield Table(
             ("", "peak memory", ">bytes", ">bytes predicted"),
@@ -94,7 +114,28 @@ class Report(Shown):
                 )
             ],
         )
-        yield Outcome(self.ok, "verified: sharded equals unsharded" if self.ok else "NOT verified")
+
+    def _brief(self) -> Iterator[Block]:
+        worst = self.worst
+        error = "" if worst is None else f", largest error {worst.error:.2e} ({worst.kind} {worst.name})"
+        yield f"{self._amount}; {len(self.checks)} tensors agree{error}"
+        yield from self._why()
+
+    def _why(self) -> Iterator[Block]:
+        if self.verdict.reason:
+            yield f"{'rounding: ' if self.verdict.kind == 'rounding' else ''}{self.verdict.reason}"
+
+    @property
+    def _amount(self) -> str:
+        return f"{self.sharded} of {self.calls} calls sharded, {len(self.collectives)} collectives"
+
+    @property
+    def _outcome(self) -> str:
+        if not self.ok:
+            return "NOT verified"
+        verdicts = [run.verdict for run in (self, self.most_sharded) if run is not None]
+        rounds = any(verdict.kind == "rounding" for verdict in verdicts)
+        return f"verified: sharded equals unsharded{' up to rounding' if rounds else ''}"
 
     @property
     def _wrong(self) -> list[Check]:
@@ -109,10 +150,13 @@ class Report(Shown):
         return Table(
             ("", "compared", ">tensors", ">largest error", ">tolerance", "tensor"),
             [
-                (_mark(w.ok), kind, str(len(by_kind[kind])), f"{w.error:.2e}", f"{w.tolerance:.0e}", w.name)
+                (self._mark(w), kind, str(len(by_kind[kind])), f"{w.error:.2e}", f"{w.tolerance:.0e}", w.name)
                 for kind, w in worst.items()
             ],
         )
+
+    def _mark(self, check: Check) -> str:
+        return "rounding" if self.verdict.kind == "rounding" and not check.ok else _mark(check.ok)
 
     def _communicated(self) -> Iterator[Block]:
         ran, priced, none = _counts(self.collectives), _counts(self.priced), {"count": 0, "bytes": 0}

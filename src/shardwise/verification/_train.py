@@ -73,12 +73,17 @@ def loss_of(plan: Plan, outputs: Mapping[str, Pieces | None]) -> float:
 
 
 def _write_back(plan: Plan, inputs: dict[str, Pieces], ran: Simulated) -> None:
-    """New values of buffers, for the next step."""
-    buffers = {entry.target: entry.name for entry in plan.graph.with_role("buffer")}
+    """New values of buffers and parameters, for the next step; a parameter stays the tensor that is optimized."""
+    held = {e.target: e for e in plan.graph.inputs if e.role in ("parameter", "buffer")}
     for target, pieces in ran.mutations.items():
-        if target in buffers:
-            require_same_layout(plan, target, pieces.layout)
-            inputs[buffers[target]] = pieces
+        if target not in held:
+            continue
+        require_same_layout(plan, target, pieces.layout)
+        if held[target].role == "buffer":
+            inputs[held[target].name] = pieces
+            continue
+        for local, new in zip(inputs[held[target].name].locals, pieces.locals, strict=True):
+            local.copy_(new)
 
 
 def _copied(pieces: Pieces) -> Pieces:
