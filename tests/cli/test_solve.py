@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from shardwise.cli import app
+from shardwise.cli._solve import write_checked
 from shardwise.errors import UsageError
-from shardwise.solver import Problem, evaluate, read_problem
+from shardwise.solver import Problem, evaluate, read_problem, solve
 
 
 @pytest.fixture
@@ -62,16 +64,15 @@ def test_infeasible_says_what_is_lacking_and_writes_nothing(problem_file, tmp_pa
     assert not out.exists()
 
 
-def test_nothing_is_written_when_the_check_fails(problem_file, tmp_path, monkeypatch):
-    import importlib
-
-    room = importlib.import_module("shardwise.solver")
-    real = room.evaluate
-    monkeypatch.setattr(room, "evaluate", lambda problem, choices: real(problem, [0] * len(choices)))
+def test_nothing_is_written_when_the_check_fails(problem_file, tmp_path):
+    problem = read_problem(problem_file)
+    solution = solve(problem, time_limit=300)
     out = tmp_path / "solution.json"
-    result = _invoke(problem_file, "--out", out)
-    assert result.exit_code != 0 and "nothing was written" in str(result.exception)
+    with pytest.raises(AssertionError, match="nothing was written"):
+        write_checked(problem, replace(solution, cost=solution.cost - 1), out)
     assert not out.exists()
+    write_checked(problem, solution, out)
+    assert json.loads(out.read_text()) == solution.choices
 
 
 @pytest.mark.parametrize(
@@ -107,12 +108,8 @@ def test_the_time_limit_counts_from_the_start_of_the_process():
     assert ran.returncode == 0, ran.stderr
 
 
-def test_a_file_that_is_not_read_in_time_ends_the_command(problem_file, monkeypatch):
-    import importlib
-
-    room = importlib.import_module("shardwise.solver")
-    monkeypatch.setattr(room, "in_time", lambda job, deadline: None)
-    result = _invoke(problem_file)
+def test_a_file_that_is_not_read_in_time_ends_the_command(problem_file):
+    result = _invoke(problem_file, "--time-limit", "1e-9")
     assert result.exit_code == 1
     assert result.stdout == "unknown: the time was up before the file was read.\n"
 

@@ -15,7 +15,7 @@ from shardwise.layout import Layout
 from shardwise.placements import Row
 from shardwise.planning import Compute, Copy, Explainer, Planner, plan_graph
 from shardwise.planning._items import CopyItem
-from shardwise.planning._make import GAP, bytes_of
+from shardwise.planning._make import GAP, bytes_of, cheapest_that_fits
 from shardwise.planning._pins import Pins
 from shardwise.planning._summary import time_text
 
@@ -239,15 +239,15 @@ def test_a_plan_keeps_what_its_baselines_cost(graph, best):
     assert all(alone.cost.seconds <= line.seconds * (1 + GAP) for line in kept.values())
 
 
-def test_a_baseline_that_beats_a_search_cut_short_is_the_plan(graph, monkeypatch):
+def test_a_baseline_that_beats_a_search_cut_short_is_the_plan(graph):
     planner = Planner(graph, sw.Mesh.parse("d=4"), sw.Cluster.of("laptop"))
     tried = planner.baselines(Pins(planner.mesh)).values()
     poor = max(tried, key=lambda made: made.cost.seconds)
-    monkeypatch.setattr(planner, "_within_memory", lambda *_: poor)
-    made = planner.plan({})
-    cheapest = min(made.baselines.values(), key=lambda line: line.seconds)
-    assert made.cost.seconds == cheapest.seconds < poor.cost.seconds
+    cheapest = min(tried, key=lambda made: made.cost.seconds)
+    made = cheapest_that_fits(poor, [None, *tried], cheapest.cost.peak)
+    assert made.cost.seconds == cheapest.cost.seconds < poor.cost.seconds
     assert made.bound == poor.bound
+    assert cheapest_that_fits(poor, tried, memory=0) is poor
 
 
 def test_in_data_parallelism_calls_see_whole_weights(graph):

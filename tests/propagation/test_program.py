@@ -1,13 +1,12 @@
 """Constraints in the middle, barriers, groups, priorities: what each of them does to a small program."""
 
-import sys
-
 import pytest
 import torch
 
 from shardwise import Mesh, Sharding, discover, propagate
 from shardwise.errors import UsageError
 from shardwise.propagation import LEVELS, FactorRule, Program, Template, kind_of
+from shardwise.propagation._run import _Run
 from shardwise.propagation._state import State
 
 MESH = Mesh.parse("a=2,b=2,c=2")
@@ -331,13 +330,18 @@ def test_rules_that_were_discovered_propagate():
     }
 
 
-def test_a_run_that_does_not_end_is_an_error(monkeypatch):
+def test_a_run_that_does_not_end_is_an_error():
     """It cannot happen; if it did, it would not go unnoticed."""
     flip = [State.of(Sharding.parse(text, MESH)) for text in ("[{a, ?}, {?}]", "[{b, ?}, {?}]")]
-    module = sys.modules["shardwise.propagation._run"]
-    monkeypatch.setattr(module, "step", lambda op, states, *_: [None, flip[states[1] == flip[0]]])
+    run = _Run(
+        chain(x="[{a}, {}]"),
+        "user-priority",
+        debug=False,
+        most_sweeps=None,
+        step=lambda op, states, *_: [None, flip[states[1] == flip[0]]],
+    )
     with pytest.raises(RuntimeError, match="did not end"):
-        propagate(chain(x="[{a}, {}]"))
+        run.all_rounds()
 
 
 # -- mistakes

@@ -21,7 +21,7 @@ from shardwise.solver import (
     solve,
 )
 
-room = importlib.import_module("shardwise.solver._solve")
+_Run = importlib.import_module("shardwise.solver._solve")._Run  # the function of that name hides the module
 COMPILED = (_compiled, _dual, _eliminate, _messages, _pricing, _reduce_ops, _walk, _work)
 
 
@@ -46,22 +46,26 @@ def test_a_job_past_the_deadline_is_left_to_itself(never):
 
 @pytest.mark.parametrize(
     ("stage", "reason"),
-    [("prepare", "code was ready"), ("_Run._reduce", "reduced"), ("_Run._work", "no solution")],
+    [("_prepare", "code was ready"), ("_reduce", "reduced"), ("_work", "no solution")],
 )
-def test_a_search_ends_whatever_does_not(monkeypatch, never, layers, stage, reason):
+def test_a_search_ends_whatever_does_not(never, layers, stage, reason):
     prepare()
-    owner, _, name = stage.rpartition(".")
-    monkeypatch.setattr(getattr(room, owner) if owner else room, name, never)
-    solution = solve(layers(60), time_limit=5)
+    stuck = type("Stuck", (_Run,), {stage: never})
+    begun = time.monotonic()
+    solution = stuck(layers(60), begun, begun + 5, None, 0, 2, None).solve()
     assert (solution.status, solution.choices) == ("unknown", None)
     assert reason in solution.reason
 
 
-def test_an_explanation_gets_no_time_of_its_own(monkeypatch):
+def test_an_explanation_gets_no_time_of_its_own():
     deadlines = []
-    monkeypatch.setattr(room._Run, "_attempt", lambda run, problem, deadline: deadlines.append(deadline))
+
+    class Watched(_Run):
+        def _attempt(self, problem, deadline):
+            deadlines.append(deadline)
+
     problem = Problem.build(costs=[[0]], usages=[[9]], intervals=[[0, 1]], usage_limit=5)
-    run = room._Run(problem, 0.0, time.monotonic() + 300, None, 0, 1, None)
+    run = Watched(problem, 0.0, time.monotonic() + 300, None, 0, 1, None)
     with pytest.raises(AttributeError):
         run.solve()  # what is attempted here gives nothing
     assert deadlines == [run.deadline]

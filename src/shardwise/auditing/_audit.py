@@ -6,7 +6,7 @@ DTensor itself computes the wrong number. A row that holds and for which DTensor
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -61,6 +61,10 @@ class CallFindings:
     cleared: list[str] = field(default_factory=list)
 
 
+# What gives the findings of one call.
+Judge = Callable[..., CallFindings]
+
+
 def audit(
     pattern: str = "*",
     *,
@@ -89,7 +93,7 @@ def audit(
     found: list[list[CallFindings]] = [[]] * len(calls)
     with _one_thread(), ThreadPoolExecutor(jobs) as pool:
         _warm_up()
-        waiting = {pool.submit(_isolated, of_op): i for i, of_op in enumerate(calls)}
+        waiting = {pool.submit(isolated, of_op): i for i, of_op in enumerate(calls)}
         for done, future in enumerate(as_completed(waiting)):
             found[waiting[future]] = future.result()
             progress("auditing", done + 1, len(calls))
@@ -117,17 +121,19 @@ def _warm_up() -> None:
         audit_call(Call(op, args))
 
 
-def _isolated(calls: Sequence[Call]) -> list[CallFindings]:
-    """The findings about an overload from a process of its own; if that ends badly, from one for every call."""
-    outcome = run_isolated(partial(_each, calls), _TIMEOUT)
+def isolated(calls: Sequence[Call], judge: Judge | None = None) -> list[CallFindings]:
+    """The findings about an overload from a process of its own; if that ends badly, from one for every call. `judge` is
+    `audit_call`, or something in its place."""
+    judge = judge or audit_call
+    outcome = run_isolated(partial(_each, calls, judge), _TIMEOUT)
     if not isinstance(outcome, Crash):
         return outcome
     if outcome == "timeout":
         return [_verdict(call, "timeout") for call in calls]
     if len(calls) > 1:
-        return [findings for call in calls for findings in _isolated([call])]
+        return [findings for call in calls for findings in isolated([call], judge)]
     # Pieces that do not fit together crash some kernels; those that DTensor claims do fit.
-    claims = run_isolated(partial(_each, calls, claims_only=True), _TIMEOUT)
+    claims = run_isolated(partial(_each, calls, judge, claims_only=True), _TIMEOUT)
     return [_verdict(calls[0], f"crashed ({outcome})")] if isinstance(claims, Crash) else claims
 
 
@@ -135,12 +141,12 @@ def _verdict(call: Call, verdict: str) -> CallFindings:
     return CallFindings(str(call.op), str(call), registration(call.op), verdict)
 
 
-def _each(calls: Sequence[Call], claims_only: bool = False) -> list[CallFindings]:
-    """`audit_call` of each. An error of one call (a dtype that numpy lacks, say) is its verdict."""
+def _each(calls: Sequence[Call], judge: Judge, claims_only: bool = False) -> list[CallFindings]:
+    """The findings of each. An error of one call (a dtype that numpy lacks, say) is its verdict."""
     findings = []
     for call in calls:
         try:
-            findings.append(audit_call(call, claims_only=claims_only))
+            findings.append(judge(call, claims_only=claims_only))
         except Exception as error:
             findings.append(_verdict(call, f"cannot run: {type(error).__name__}: {error}"))
     return findings

@@ -52,7 +52,7 @@ def solve(
     if not time_limit > 0:
         raise UsageError(f"--time-limit is {time_limit}: it must be a positive number of seconds.")
     require_writable(out)
-    from ..solver import Solution, evaluate, in_time, read_problem
+    from ..solver import Solution, in_time, read_problem
     from ..solver import solve as search
 
     deadline = process.begun + time_limit - min(_ENDING, time_limit / 10)
@@ -81,16 +81,24 @@ def solve(
                 progress=tell,
             )
     if problem is not None and solution.choices is not None and out is not None:
-        checked = evaluate(problem, solution.choices)
-        if not checked.feasible or checked.cost != solution.cost:
-            raise AssertionError(f"the solution does not hold, nothing was written: {checked}")
-        write_text(out, json.dumps(solution.choices) + "\n")
+        write_checked(problem, solution, out)
     if as_json:
         print_json(_document(solution, str(file), out))
     else:
         _say(solution, problem, out)
     if solution.choices is None:
         raise typer.Exit(1)
+
+
+def write_checked(problem: "Problem", solution: "Solution", out: Path) -> None:
+    """Write the choices of a solution, unless the problem itself says otherwise about them."""
+    from ..solver import evaluate
+
+    assert solution.choices is not None
+    checked = evaluate(problem, solution.choices)
+    if not checked.feasible or checked.cost != solution.cost:
+        raise AssertionError(f"the solution does not hold, nothing was written: {checked}")
+    write_text(out, json.dumps(solution.choices) + "\n")
 
 
 def _document(solution: "Solution", file: str, out: Path | None) -> dict[str, Any]:

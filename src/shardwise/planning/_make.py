@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -153,10 +153,7 @@ class Planner:
             return best
         tried = self._timed("baselines", lambda: self.baselines(held, gap, time_limit))
         table = {name: _cost_of(made) for name, made in tried.items()}
-        for made in tried.values():
-            if made is not None and made.cost.peak <= self.memory and made.cost.seconds < best.cost.seconds:
-                best = replace(made, bound=best.bound)
-        return replace(best, baselines=table)
+        return replace(cheapest_that_fits(best, tried.values(), self.memory), baselines=table)
 
     def _within_memory(self, items: Items, pins: Pins, alike: bool, gap: float, time_limit: float) -> Plan:
         # Without the limit the problem is easier by far, and often its best plan fits.
@@ -285,6 +282,15 @@ class Planner:
         result = work()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.process_time() - begun
         return result
+
+
+def cheapest_that_fits(best: Plan, others: Iterable[Plan | None], memory: int) -> Plan:
+    """The best plan, or one of the others that fits in memory and costs less: a search may be cut short. What bounds
+    the cost of the best plan bounds that of every plan."""
+    for other in others:
+        if other is not None and other.cost.peak <= memory and other.cost.seconds < best.cost.seconds:
+            best = replace(other, bound=best.bound)
+    return best
 
 
 def _cost_of(made: Plan | None) -> BaselineCost | None:

@@ -6,6 +6,7 @@ same operation in the same situation is worked out once: a model of many equal l
 one of them.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import NoneType
 
@@ -93,7 +94,15 @@ class _Node:
 
 
 class _Run:
-    def __init__(self, program: Program, level: Level, debug: bool, most_sweeps: int | None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        level: Level,
+        debug: bool,
+        most_sweeps: int | None,
+        step: Callable[..., Sequence[State | None]] = step,
+    ) -> None:
+        self._advance = step
         self.program, self.level, self.most_sweeps = program, level, most_sweeps
         self.trace = Trace(program.mesh) if debug else None
         self.sweeps = self.updates = 0
@@ -251,7 +260,7 @@ class _Run:
         if found is None:
             notes = Notes(self.program.mesh) if self.trace is not None else None
             states = tuple(self._states[current[value]] for value in node.values)
-            new = step(node.op, states, ways, self._aggressive, notes)
+            new = self._advance(node.op, states, ways, self._aggressive, notes)
             found = tuple((i, self._number(state)) for i, state in enumerate(new) if state is not None), notes
             self._memo[key] = found
         return found

@@ -117,7 +117,7 @@ class _Run:
         self.slowest_check = 0.0
 
     def solve(self) -> Solution:
-        if in_time(prepare, self.deadline) is None:
+        if in_time(self._prepare, self.deadline) is None:
             return self._unknown(
                 "the time was up before the code was ready, which the first call on a machine compiles for some 20 s"
             )
@@ -136,6 +136,9 @@ class _Run:
         if view.proven and view.choice is None:
             return self._infeasible()
         return self._finish(view)
+
+    def _prepare(self) -> bool:
+        return prepare()
 
     def interrupted(self) -> Solution:
         """What Ctrl-C leaves: the best so far."""
