@@ -49,7 +49,7 @@ def results(plan, report):
         "aten.mm.default", "aten.mm.default()", "", "S(0), R -> S(0)", "any", None, 8, "gathers", False
     )
     unsupported = Unsupported("aten.mm.default", "aten.mm.default(float32[4, 6])", "no strategy", True)
-    study = Study("torch.add", "aten.add.Tensor", None, [], Sweep(), held_against=4)
+    study = Study("torch.add", "aten.add.Tensor", None, [], Sweep(), validated_on=4)
     found = sw.discover(torch.softmax, torch.rand(4, 6, 8), dim=1)
     return {
         "found": found,

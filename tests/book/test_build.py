@@ -77,11 +77,11 @@ def test_a_rule_by_hand_is_run_on_calls_as_they_are_where_the_kernel_does_not_su
     assert entry.evidence["calls"] == entry.evidence["agreeing"] == 1 and entry.evidence["experiments"] > 4
 
 
-def test_sums_are_ruled_where_no_few_clauses_yield_what_passes_an_order():
+def test_an_operator_is_ruled_as_far_as_clauses_explain_its_calls():
     entry = learn("aten.gt_.Scalar", [Call.of(aten.gt_.Scalar, torch.rand(4, 6), 0.5)])
-    assert entry.verdict == "ruled" and entry.evidence["partials"] == ["sum"]
-    assert [str(clause) for clause in entry.rule.clauses] == ["S(d) -> S(d)"]
-    assert "other partials than sums" in entry.reason
+    assert entry.verdict == "ruled" and "more holds than it says" in entry.reason
+    assert "S(d) -> S(d)" in [str(clause) for clause in entry.rule.clauses]
+    assert entry.evidence["unexplained"] > 0
 
 
 def test_operators_that_need_no_gradient_are_reached():

@@ -353,6 +353,7 @@ def test_dropout_between_recurrent_layers(kind, options):
     assert not [node for node in capture(model.eval(), (torch.randn(8, 6),)).nodes if "dropout" in node.op]
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 def test_dropout_between_layers_with_projections():
     torch.manual_seed(0)
     require_same(Recurrent("LSTM", num_layers=3, proj_size=4, dropout=0.3), torch.randn(8, 6))

@@ -76,7 +76,7 @@ def test_a_discovery_that_did_not_end_is_tried_again_another_time(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "is no JSON"), ("[]", "holds none: remove it")])
+@pytest.mark.parametrize(("text", "message"), [("{", "is not valid JSON"), ("[]", "holds none: remove it")])
 def test_a_damaged_cache_is_named(tmp_path, text, message):
     unknown(torch.neg, tmp_path)
     [file] = tmp_path.iterdir()

@@ -68,6 +68,7 @@ def test_arguments_may_be_whole_pieces_or_dtensors(ranks):
     assert ranks[0]["arguments"] == pytest.approx([ranks[0]["arguments"][-1]] * 5, rel=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # which is meant: one process, no group
 def test_a_checkpoint_of_one_mesh_loads_on_another_and_on_none(ranks, folder, jobs):
     loaded = ranks[0]["checkpoint"]
     assert loaded["changed"]

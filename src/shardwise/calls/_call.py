@@ -81,7 +81,7 @@ class Call:
         takes = parameters(operator(op))
         last = max((i for i, name in enumerate(takes.positional) if name in arguments), default=-1)
         by_position = takes.positional[: last + 1]
-        args = tuple(arguments[n] if n in arguments else takes.defaults[n] for n in by_position)
+        args = tuple(arguments[n] if n in arguments else takes.defaults.get(n) for n in by_position)
         kwargs = {name: value for name, value in arguments.items() if name not in by_position}
         return cls(op, args, kwargs, None if made is None else tuple(made))
 

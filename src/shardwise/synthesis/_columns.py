@@ -67,12 +67,14 @@ def applied(call: Call, changes: Sequence[Change]) -> Call | None:
 @dataclass(frozen=True)
 class Domain:
     """What the examples of an overload have in common: whether all their tensors broadcast to each other, always have
-    one shape, and have equal sizes; the fewest dims that each tensor has, if there are several examples; and whether
-    three tensors or more always have the same numbers of dims. Kernels often accept more than operators mean to."""
+    one shape, and have equal sizes; whether any has a dim of size 1; the fewest dims that each tensor has, if there are
+    several examples; and whether three tensors or more always have the same numbers of dims. Kernels often accept more
+    than operators mean to."""
 
     broadcasts: bool = True
     one_shape: bool = False
     square: bool = False
+    singles: bool = False
     fewest: tuple[int, ...] = ()
     one_rank: bool = False
 
@@ -83,15 +85,22 @@ class Domain:
             all(broadcast(call.tensors) for call in examples),
             all(len({t.shape for t in call.tensors}) == 1 for call in examples),
             all(map(_is_square, examples)),
+            any(1 in t.shape for call in examples for t in call.tensors),
             tuple(min(column) for column in zip(*ranks, strict=False)),
             bool(ranks) and len(ranks[0]) > 2 and all(r == ranks[0] for r in ranks),
         )
 
     def is_unusual(self, call: Call) -> bool:
-        """True for a call whose operands broadcast, where those of all examples have one shape, and for one whose sizes
-        are all equal, where those of some example are not: experiments could not vary them apart."""
+        """True for a call whose operands broadcast, where those of all examples have one shape; for one whose sizes are
+        all equal, where those of some example are not: experiments could not vary them apart; and for one whose only
+        tensor has a dim of size 1, where no example has."""
         broadcasts = len({t.shape for t in call.tensors}) > 1
-        return (self.one_shape and broadcasts) or (not self.square and _is_square(call))
+        single = len(call.tensors) == 1 and 1 in call.tensors[0].shape
+        return (
+            (self.one_shape and broadcasts)
+            or (not self.square and _is_square(call))
+            or (not self.singles and single)
+        )
 
     def may_drop_a_dim(self, index: int, tensor: Tensor) -> bool:
         least = self.fewest[index] if index < len(self.fewest) else 0

@@ -38,8 +38,8 @@ Example = tuple[Sequence[Any], Mapping[str, Any]]
 @dataclass(frozen=True)
 class Budget:
     """What a study may cost: calls to build from, to validate on and to refute the rule with, and experiments on either
-    after which no further call is judged (not seconds, so that a study ends alike on every machine). A rule validated
-    on fewer than `least` calls is not issued."""
+    after which no further call is judged (not seconds, so that a study ends alike on every machine). A rule that
+    fewer than `least` calls validated or failed to refute is not issued."""
 
     build: int = BUILD
     hold: int = HOLD
@@ -229,7 +229,7 @@ class _Search:
             if turn < ROUNDS - 1:
                 building += wrong[:LEARNED]
                 held = [o for o in held if o not in building]
-        if study.validated_on >= budget.least:
+        if max(study.validated_on, study.refutations_tried) >= budget.least:
             study.rule = self._sound_part(candidate, [*building, *held], turn)
 
     def _judge(self, count: int) -> list[Observation]:

@@ -32,8 +32,8 @@ def _passing(before: torch.dtype, after: torch.dtype) -> tuple[str, ...]:
         return ALL
     if torch.bool in (before, after):
         return ()
-    if after.is_complex:  # half of an infinity is no complex number
-        return LINEAR if before.is_complex and _eps(after) <= _eps(before) else ("sum",)
+    if after.is_complex:
+        return LINEAR if _eps(after) <= _eps(before) else ("sum",)
     if before.is_complex or before.is_floating_point:
         if not after.is_floating_point:  # what infinities and NaN become is left to the machine
             return ()
