@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -21,6 +22,11 @@ def scaled(x: Tensor, by: Tensor, plus: Tensor | None = None) -> Tensor:
 
 
 scaled.register_fake(lambda x, by, plus=None: torch.empty_like(x))
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    second: int
 
 
 # -- arguments
@@ -159,6 +165,7 @@ def test_a_call_that_does_not_run_says_so_in_one_sentence():
         Call.of(aten.mm.out, X, Y, out=torch.empty(0)),
         Call.of(scaled, X, by=torch.rand(())),
         Call.of(lambda xs, y: xs["a"] + y, {"a": X}, X),
+        Call.of(lambda pair, y: pair.first + y, Pair(X, 2), X),
     ],
     ids=lambda call: call.name,
 )

@@ -39,7 +39,9 @@ def with_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     if not is_tensor(value):
         if isinstance(value, list | tuple):
             changed = [with_leaves(item, change) for item in value]
-            return changed if isinstance(value, list) else tuple(changed)
+            if isinstance(value, list):
+                return changed
+            return value._make(changed) if hasattr(value, "_make") else tuple(changed)
         if isinstance(value, dict):
             return {key: with_leaves(item, change) for key, item in value.items()}
     return change(value)
