@@ -30,6 +30,33 @@ TABLE = (
         reshape=True,
     ),
     _of("aten.as_strided", by_strides=True),
+    # Found by running every operator that torch's samples reach on inputs of equal values and different strides: see
+    # tests/verification/test_strides.py.
+    _of(
+        # Forward and backward go by whether the matrix is stored by rows or by columns.
+        "aten._linalg_det",
+        "aten._linalg_slogdet",
+        # Gradient and input are read as if both were stored alike, weights as if they were contiguous.
+        "aten.native_group_norm",
+        "aten.native_group_norm_backward",
+        "aten.native_layer_norm_backward",
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward",
+        # Indices are read as if they were contiguous.
+        "aten._embedding_bag",
+        "aten._embedding_bag_backward",
+        "aten._embedding_bag_forward_only",
+        "aten._embedding_bag_per_sample_weights_backward",
+        "aten.adaptive_max_pool3d_backward",
+        "aten.fractional_max_pool2d_backward",
+        "aten.fractional_max_pool3d_backward",
+        # Refuse what is not contiguous, or has no contiguous last dim.
+        "aten._linalg_check_errors",
+        "aten._pdist_backward",
+        "aten._pdist_forward",
+        "aten.nll_loss2d_backward",
+        "aten.view_as_complex",
+        stride_dependent=True,
+    ),
     # Beside those with torch's tag.
     _of(
         "aten._to_copy",

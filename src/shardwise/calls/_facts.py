@@ -45,6 +45,8 @@ class Facts:
     - `reshape`: its result has the elements of its input in the same order, with sizes that it is given
     - `any_strides`: the operator that takes the same arguments and does not care how its input is stored
     - `by_strides`: it finds elements by the strides of its input
+    - `stride_dependent`: its kernel relies on the order in which the dims of its inputs are stored; otherwise stored,
+      they give other values, or an error
     - `elementwise`: each element of its result comes from the elements in the same place
     - `cast`: it changes the dtype and nothing else
     - `lookup`: it reads only as much of its first input as it returns
@@ -86,6 +88,7 @@ class Facts:
     reshape: bool = False
     any_strides: str | None = None
     by_strides: bool = False
+    stride_dependent: bool = False
     elementwise: bool = False
     cast: bool = False
     lookup: bool = False

@@ -1,7 +1,8 @@
 """What one rank runs for one call of a plan: the operator on its pieces, or what stands for it there.
 
-Most calls run the operator itself. What differs: a view becomes a reshape, because pieces have strides of their own; a
-row that names a local form runs that; a random operator draws for the positions that the rank holds.
+Most calls run the operator itself. What differs: pieces have strides of their own, so a view becomes a reshape and a
+kernel that relies on strides gets its inputs stored as they were captured; a row that names a local form runs that; a
+random operator draws for the positions that the rank holds.
 """
 
 from collections.abc import Sequence
@@ -57,6 +58,15 @@ class Lowering:
             return torch.device(self.device)
         return leaf
 
+    def stored(self, node: Node, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The inputs of a node stored as its kernel relies on it, if it does: as the whole ones were captured."""
+        infos = [self.plan.graph.tensor(ref) for ref in node.inputs]
+        if node.facts.by_strides:
+            return [_restrided(tensors[0], infos[0].stride), *tensors[1:]]
+        if node.facts.stride_dependent:
+            return [_in_order(tensor, info.stride) for tensor, info in zip(tensors, infos, strict=True)]
+        return list(tensors)
+
     def on_rank(self, compute: Compute, rank: int) -> "RankCompute":
         """What the rank runs for an entry of the schedule."""
         return RankCompute(self, compute, rank)
@@ -111,10 +121,7 @@ class RankCompute:
     def __call__(self, tensors: Sequence[Tensor], seed: Tensor | None = None) -> tuple[Any, ...]:
         """The outputs on this rank, given its pieces of the inputs."""
         node = self.compute.node
-        if node.facts.by_strides:
-            stride = self.lowering.plan.graph.tensor(node.inputs[0]).stride
-            tensors = [_restrided(tensors[0], stride), *tensors[1:]]
-        call = self.lowering.call(node).with_tensors(tensors)
+        call = self.lowering.call(node).with_tensors(self.lowering.stored(node, tensors))
         if self.is_random and not (self.lowering.traced and node.facts.draws is None):
             assert seed is not None
             made = draw(call, seed, self.lowering.numbers[node.name], self._drawn[0], self._runs)
@@ -139,6 +146,15 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     if dtype.is_complex:
         return torch.complex128
     return torch.float64 if dtype.is_floating_point else dtype
+
+
+def _in_order(tensor: Tensor, stride: tuple[int, ...] | None) -> Tensor:
+    """The tensor, dense, with its dims stored in the order in which those strides store them."""
+    if stride is None:
+        return tensor.contiguous()
+    order = sorted(range(tensor.dim()), key=lambda dim: -stride[dim])
+    back = [order.index(dim) for dim in range(tensor.dim())]
+    return tensor.permute(order).contiguous().permute(back)
 
 
 def _restrided(tensor: Tensor, stride: tuple[int, ...] | None) -> Tensor:

@@ -188,7 +188,7 @@ def in_double(plan: Plan) -> Graph:
 
 
 def _whole(lowering: Lowering, node: Node, tensors: Sequence[Tensor], seed: Tensor) -> tuple[Any, ...]:
-    call = lowering.call(node).with_tensors(tensors)
+    call = lowering.call(node).with_tensors(lowering.stored(node, tensors))
     if node.facts.random:
         info = node.outputs[0]
         assert info is not None
