@@ -57,10 +57,10 @@ def test_wrong_files_are_one_sentence(tmp_path):
     with pytest.raises(UsageError, match="cannot be read"):
         list(read_cases(tmp_path / "absent.json"))
     (tmp_path / "bad.json").write_text('{"mesh": 1}\nnot json\n')
-    with pytest.raises(UsageError, match=r"line 2 of .* is not JSON"):
+    with pytest.raises(UsageError, match=r"line 2 of .* is not valid JSON"):
         list(read_cases(tmp_path / "bad.json"))
     (tmp_path / "list.json").write_text("[1]")
-    with pytest.raises(UsageError, match=r"list\.json holds 1, which is no case"):
+    with pytest.raises(UsageError, match=r"list\.json contains 1, which is not a case"):
         list(read_cases(tmp_path / "list.json"))
     with pytest.raises(UsageError, match="the case has no 'args'"):
         program_of({"mesh": "a=2"})

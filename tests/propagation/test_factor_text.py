@@ -26,7 +26,7 @@ WRONG = [
     ("([i])->([i] {i=8}", r"the outputs have a '\(' without its '\)'"),
     ("([i)->([i]) {i=8}", r"the inputs have a '\[' without its '\]'"),
     ("(i)->([i]) {i=8}", r"the inputs do not begin with '\['"),
-    ("([i]) x->([i]) {i=8}", "'x' stands between the inputs and '->'"),
+    ("([i]) x->([i]) {i=8}", "there is 'x' between the inputs and '->'"),
     ("([i] [i])->([i]) {i=8}", "expected ',' before"),
     ("([i],)->([i]) {i=8}", "the inputs end in ','"),
     ("([i, ])->([i]) {i=8}", "a dim of .* is empty"),
@@ -44,9 +44,9 @@ WRONG = [
     ("([i])->([i]) {i=8", "the sizes have a '{' without its '}'"),
     ("([i])->([i]) {i=8} reduction", "is not a group of the form"),
     ("([i])->([i]) {i=8} reduce={i}", "unknown group 'reduce'"),
-    ("([i])->([]) {i=8} reduction={j}", "reduction names the unknown factor 'j'"),
-    ("([i])->([]) {i=8} reduction={i, i}", "reduction names factor i twice"),
-    ("([i])->([]) {i=8} reduction={i} permutation={i}", "both in reduction and in permutation"),
+    ("([i])->([]) {i=8} reduction={j}", "reduction has the unknown factor 'j'"),
+    ("([i])->([]) {i=8} reduction={i, i}", "reduction has factor i twice"),
+    ("([i])->([]) {i=8} reduction={i} permutation={i}", "both reduction and permutation"),
     ("([i])->([]) {i=8} reduction={i:mean}", "unknown reduction 'mean'"),
     ("([i])->([], []) {i=8} reduction={i:sum/sum/sum}", "factor i has 3 reductions but 2 outputs lack it"),
     ("([i])->([i]) {i=8} reduction={i}", "factor i is in reduction but every output carries it"),
@@ -55,7 +55,7 @@ WRONG = [
     ("([i], [])->([i]) {i=8} companion={i:P(sum)/R}", "factor i has 2 companions but 1 inputs lack it"),
     ("([i], [])->([i]) {i=8} companion={i:Q}", "'Q' is not a placement"),
     ("([i])->([i]) {i=8} shards={i:odd}", "unknown shards 'odd'"),
-    ("([i])->([i]) {i=8} rows={k}", "the rows name the unknown factor k"),
+    ("([i])->([i]) {i=8} rows={k}", "the rows have the unknown factor k"),
     ("([i])->([i]) {i=8} rows={S(0) -> S(0) [odd]}", "unknown shards 'odd'"),
 ]
 
@@ -81,7 +81,7 @@ def test_each_wrong_rule_has_an_error_of_its_own():
     [
         ("([i])->([i]) {i=8}", [(8,), (8,)], [(8,)], "the rule has 1 inputs but there are 2 shapes"),
         ("([i])->([i]) {i=8}", [(8,)], [], "the rule has 1 outputs but there are 0 shapes"),
-        ("([i])->([i]) {i=8}", [(8, 2)], [(8,)], "input 0 has 2 dims but the rule gives it 1"),
+        ("([i])->([i]) {i=8}", [(8, 2)], [(8,)], "input 0 has 2 dims but the rule has 1"),
         ("([i])->([i]) {i=8}", [(8,)], [(4,)], "factor i is 8 but dim 0 of output 0 is 4"),
         (
             "([ij])->([i, j]) {i=2, j=4}",

@@ -161,11 +161,11 @@ WRONG_RULES = [
     ("m -> m {m=-1}", "size 'm=-1' is not of the form"),
     ("m -> m {m=2, m=3}", "factor m has two sizes"),
     ("m -> m {m=2", "a '{' without its '}'"),
-    ("m -> m reduction={k}", "reduction names the unknown factor 'k'"),
+    ("m -> m reduction={k}", "reduction has the unknown factor 'k'"),
     ("m -> m reductions={m}", "unknown group 'reductions'"),
     ("m -> m reduction={m} reduction={m}", "group reduction is given twice"),
     ("m -> m reduction={m,}", "an empty entry"),
-    ("m -> m rows={m}", "rows belong to a rule with sizes"),
+    ("m -> m rows={m}", "only a rule with sizes can have rows"),
 ]
 
 
@@ -224,11 +224,11 @@ WRONG_SHAPES = [
     ("... m k -> ... m", [(8,)], None, "input 0 has 1 dims but the rule needs at least 2"),
     ("..., ... -> ...", [(8, 3), (8, 4)], None, "dim -1 of '...' is 3 in input 0 and 4 in input 1"),
     ("... -> ...", [(8, 4)], [(1, 4)], "dim -2 of '...' is 8 in input 0 and 1 in output 0"),
-    ("(a b) -> a b", [(8,)], None, "the size of factor a is not known from dim 0 of input 0"),
+    ("(a b) -> a b", [(8,)], None, "the size of factor a is not determined by dim 0 of input 0"),
     ("(a b) -> a b", [(8,)], [(3, 2)], r"dim 0 of input 0 is 8, which is not \(a b\) = 3 \* 2"),
     ("(a b) -> a b {a=3}", [(8,)], None, r"dim 0 of input 0 is 8, which is not \(a b\) = 3 \* b"),
-    ("m -> m n", [(8,)], None, "the size of factor n is not known"),
-    ("-> ?", [], None, "the size of factor i is not known"),
+    ("m -> m n", [(8,)], None, "the size of factor n is unknown"),
+    ("-> ?", [], None, "the size of factor i is unknown"),
     ("m -> m {m=4}", [(8,)], None, "factor m is 4 in the sizes and 8 in input 0"),
     ("m k -> m reduction={k:mean}", [(8, 4)], None, "factor k has the unknown reduction 'mean'"),
     ("m k -> m reduction={k:max/min}", [(8, 4)], None, "factor k has 2 reductions but 1 outputs lack it"),
@@ -237,7 +237,7 @@ WRONG_SHAPES = [
         "m k -> m k permutation={k} need_replication={k}",
         [(8, 4)],
         None,
-        "both in need_replication and in permutation",
+        "both need_replication and permutation",
     ),
 ]
 

@@ -117,12 +117,12 @@ def test_reductions_that_do_not_go_together_are_not_mixed():
             "([i, j])->([i, j]) {i=8, j=16} need_replication={j}",
             "[{dp}, {tp}]",
             "[{dp}, {}]",
-            "sort needs it whole",
+            "sort needs replication",
         ),
         ("([i, 1])->([i]) {i=8}", "[{dp}, {tp}]", "[{dp}, {}]", "a dim without a factor"),
-        ("([i, j])->([i]) {i=8, j=16}", "[{dp}, {tp}]", "[{dp}, {}]", "what becomes of j is not known"),
-        ("([i, j])->([ij]) {i=8, j=16}", "[{dp}, {tp}]", "[{dp}, {}]", "j would lie in stripes"),
-        ("([i, j])->([ij]) {i=2, j=16}", "[{dp}, {tp}]", "[{dp}, {tp}]", "i is split in full"),
+        ("([i, j])->([i]) {i=8, j=16}", "[{dp}, {tp}]", "[{dp}, {}]", "the reduction of j is unknown"),
+        ("([i, j])->([ij]) {i=8, j=16}", "[{dp}, {tp}]", "[{dp}, {}]", "j would be strided"),
+        ("([i, j])->([ij]) {i=2, j=16}", "[{dp}, {tp}]", "[{dp}, {tp}]", "i is fully sharded"),
         ("([ij])->([i, j]) {i=2, j=16}", "[{dp, tp}]", "[{dp, tp}]", "axes follow factors"),
         ("([ij])->([i, j]) {i=2, j=16}", "[{tp, dp}]", "[{tp, dp}]", "the first half of tp is i"),
         (
@@ -168,7 +168,7 @@ def test_wrong_calls_are_one_sentence():
         infer_output_sharding(MATMUL, shardings("[{}]", "[{}, {}]"))
     with pytest.raises(UsageError, match="are of 2 meshes"):
         infer_output_sharding(MATMUL, [*shardings("[{}, {}]"), Sharding.parse("[{}, {}]", "dp=3")])
-    with pytest.raises(UsageError, match="give the sharding that its output should have"):
+    with pytest.raises(UsageError, match="give the desired sharding of its output"):
         infer_output_sharding(FactorRule.parse("()->([i]) {i=8}"), [])
 
 

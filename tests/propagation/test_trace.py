@@ -41,7 +41,7 @@ def test_a_step_tells_the_op_the_dim_the_factor_and_the_source():
             "refused a along factor i on y: a is replicated or partial there",
         ),
         ("[{a}, {}]", "[{?}, {a}]", "basic", "refused a along factor i on y: a shards factor j there"),
-        ("[{a}, {}]", "[{b}, {}]", "basic", "refused b of y along factor i: others have a there"),
+        ("[{a}, {}]", "[{b}, {}]", "basic", "refused b of y along factor i: other tensors have a there"),
         ("[{a}, {}]", "[{}, {a}]", "aggressive", "refused a along factor j on z: a shards factor i there"),
     ],
 )
@@ -63,7 +63,7 @@ def test_axes_that_would_leave_stripes_are_refused():
     program.input("x", (4, 4), "[{}, {a}]")
     program.op("p q -> (p q)", ["x"], name="y")
     assert lines(program)[-1] == (
-        "refused a along factor q on y: a factor above it in the dim is not split in full"
+        "refused a along factor q on y: a more significant factor of the dim is not fully sharded"
     )
 
 
@@ -97,7 +97,7 @@ def test_a_picture_of_an_operation():
         "  input 1: y        .  .",
         "  output 0: z  [a]  .",
     ]
-    with pytest.raises(UsageError, match="no operation with a rule makes 'x'"):
+    with pytest.raises(UsageError, match="no operation with a rule produces 'x'"):
         outcome.picture("x")
 
 

@@ -8,8 +8,8 @@ cases.
      "results": [{"value": "y", "sharding": null}]}
 
 A sharding is null, its text form, or `{dims, open, priority?, replicated?, partial?}`. A rule is text in
-the rule language or with sizes, or null: nothing passes. `kind` may be left out. The ops `constraint` and
-`barrier` (with `allowed`) need no rule. Where `expected` stands beside a sharding, `mismatches` compares.
+the rule language or with sizes, or null: nothing is propagated. `kind` is optional. The ops `constraint` and
+`barrier` (with `allowed`) need no rule. Where a sharding has an `expected` one, `mismatches` compares them.
 """
 
 import json
@@ -32,10 +32,12 @@ _IDENTITIES: dict[str, OpKind] = {"constraint": "elementwise", "barrier": "barri
 
 
 def read_cases(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The cases of a file: one JSON document, or one a line, either of them gzipped or not."""
+    """The cases of a file: one JSON document, or one per line, optionally gzipped."""
     for case in _documents(path):
         if not isinstance(case, dict):
-            raise UsageError(f"{path} holds {case!r}, which is no case: a case is an object with a 'mesh'")
+            raise UsageError(
+                f"{path} contains {case!r}, which is not a case: a case is an object with a 'mesh'"
+            )
         yield case
 
 
@@ -52,7 +54,7 @@ def _documents(path: str | Path) -> Iterator[Any]:
             if line.strip():
                 yield json.loads(line)
         except json.JSONDecodeError as error:
-            raise UsageError(f"line {number} of {path} is not JSON: {error.msg}") from None
+            raise UsageError(f"line {number} of {path} is not valid JSON: {error.msg}") from None
 
 
 def program_of(case: dict[str, Any]) -> Program:
@@ -83,7 +85,7 @@ def _program(case: dict[str, Any]) -> Program:
         return Sharding.from_json(entry.get("sharding"), program.mesh, len(shape))
 
     def value(entry: dict[str, Any], add: Callable[..., str] = program.value) -> str:
-        # Not a tensor (a token), or one of unknown size: nothing passes through it, as if it had no dims.
+        # Not a tensor (a token), or one of unknown size: nothing is propagated through it, as if it had no dims.
         shape = () if entry["shape"] is None or min(entry["shape"], default=0) < 0 else entry["shape"]
         return add(entry["name"], shape, sharding(entry, shape))
 
@@ -106,7 +108,7 @@ def _program(case: dict[str, Any]) -> Program:
 
 
 def _kind(op: str, kind: OpKind | None, rule: FactorRule | None) -> OpKind | None:
-    """The kind as given, except for operations that the format tells by name."""
+    """The given kind, except for operations that the format identifies by name."""
     if op in _SLICES:
         return "dynamic_slice"
     if op in _IDENTITIES:
@@ -117,7 +119,7 @@ def _kind(op: str, kind: OpKind | None, rule: FactorRule | None) -> OpKind | Non
 
 
 def mismatches(case: dict[str, Any], outcome: Propagation) -> list[str]:
-    """Where the outcome is not what the case expects; priorities are not compared."""
+    """Where the result differs from what the case expects; priorities are not compared."""
     wrong = []
 
     def compare(where: str, entry: dict[str, Any], got: Sharding) -> None:

@@ -60,7 +60,7 @@ def _parse(text: str) -> FactorRule:
     right, rest = _balanced(rest.strip(), "()", "the outputs")
     left, after = _balanced(left.strip(), "()", "the inputs")
     if after.strip():
-        raise UsageError(f"{after.strip()!r} stands between the inputs and '->'")
+        raise UsageError(f"there is {after.strip()!r} between the inputs and '->'")
     custom = bool(re.search(r",\s*custom\s*$", rest))
     if custom:
         rest = rest[: rest.rindex(",")]
@@ -71,7 +71,7 @@ def _parse(text: str) -> FactorRule:
     groups = parse_groups(rest)
     inputs = _tensors(left, "the inputs")
     if "-" in inputs:
-        raise UsageError("an input is '-': only an output that is not returned may be left out")
+        raise UsageError("an input is '-': only outputs that are not returned are written so")
     return build_rule(
         [_tensor(part, sizes) for part in inputs],
         [None if part == "-" else _tensor(part, sizes) for part in _tensors(right, "the outputs")],
@@ -88,8 +88,8 @@ def build_rule(
     groups: Groups,
     custom: bool = False,
 ) -> FactorRule:
-    """A rule from its parts; what the groups do not say is the default."""
-    # A first rule without the groups: it refuses factors that are unknown, unused or twice in a tensor.
+    """A rule from its parts; anything that is in no group has its default."""
+    # A rule without the groups first: it refuses factors that are unknown, unused or twice in a tensor.
     rule = FactorRule(
         tuple(inputs), tuple(outputs), tuple(Factor(name, size) for name, size in sizes.items())
     )
@@ -98,9 +98,7 @@ def build_rule(
     for kind in _KINDS:
         for name in values[kind]:
             if name in kinds:
-                raise UsageError(
-                    f"factor {name} is both in {kinds[name]} and in {kind}: it can be of one kind"
-                )
+                raise UsageError(f"factor {name} is in both {kinds[name]} and {kind}: a factor has one kind")
             kinds[name] = kind
     for key in ("reduction", "unaffected"):
         for name in values[key]:
@@ -125,9 +123,7 @@ def _refine(
         companions = tuple(parse_placement(part) for part in values["companion"][name].split("/"))
     shards = values["shards"].get(name) or default_shards((*rule.inputs, *rule.outputs), name)
     if shards not in SHARDS:
-        raise UsageError(
-            f"factor {name} holds for the unknown shards {shards!r}: use one of {', '.join(SHARDS)}"
-        )
+        raise UsageError(f"factor {name} has the unknown shards {shards!r}: use one of {', '.join(SHARDS)}")
     return replace(
         factor,
         kind=kinds.get(name, "pass_through"),
@@ -158,9 +154,9 @@ def _by_factor(key: str, groups: Groups, rule: FactorRule) -> dict[str, str]:
         name, _, value = (part.strip() for part in entry.partition(":"))
         if name not in rule.by_name:
             known = ", ".join(rule.by_name) or "none"
-            raise UsageError(f"{key} names the unknown factor {name!r}: the factors are {known}")
+            raise UsageError(f"{key} has the unknown factor {name!r}: the factors are {known}")
         if name in values:
-            raise UsageError(f"{key} names factor {name} twice")
+            raise UsageError(f"{key} has factor {name} twice")
         if key in ("companion", "shards", "local") and not value:
             raise UsageError(f"{key} of factor {name} has no value: write it as '{name}:...'")
         values[name] = value
@@ -181,7 +177,7 @@ def _entries(parts: list[str]) -> tuple[str | Row, ...]:
 
 def _shards(text: str) -> Shards:
     if text not in SHARDS:
-        raise UsageError(f"a row holds for the unknown shards {text!r}: use one of {', '.join(SHARDS)}")
+        raise UsageError(f"a row has the unknown shards {text!r}: use one of {', '.join(SHARDS)}")
     return text
 
 
@@ -215,7 +211,7 @@ def parse_groups(text: str) -> Groups:
 
 
 def _tensors(text: str, where: str) -> list[str]:
-    """The bracketed tensors of one side, without their brackets; `-` stands for itself."""
+    """The bracketed tensors of one side, without their brackets, and `-`."""
     parts: list[str] = []
     rest = text.strip()
     while rest:
@@ -264,7 +260,7 @@ def _dim(part: str, body: str, sizes: dict[str, int]) -> tuple[str, ...]:
 
 
 def _balanced(text: str, brackets: str, where: str) -> tuple[str, str]:
-    """What is inside the brackets at the start of `text`, and what follows them."""
+    """The text inside the brackets at the start of `text`, and the text after them."""
     opening, closing = brackets[0], brackets[1]
     if not text.startswith(opening):
         raise UsageError(f"{where} do not begin with '{opening}'")
@@ -309,7 +305,7 @@ def _tensor_text(tensor: TensorFactors | None, plain: bool) -> str:
 
 
 def _group_entries(rule: FactorRule, key: str) -> str | None:
-    """What a group holds, as text; None if all of it is the default."""
+    """The entries of a group as text; None if all are defaults."""
     if key == "rows":
         return None if rule.entries is None else "; ".join(_entry_text(entry) for entry in rule.entries)
     tell: Callable[[Factor], str | None] = {

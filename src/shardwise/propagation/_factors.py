@@ -1,8 +1,8 @@
 """`FactorRule`: an operator call as a set of factors, the indices that it loops over.
 
-A factor says which dims carry it. Sharding it shards all of those dims; an output that lacks it is left
-partial, an input that lacks it is replicated, unless the factor says otherwise. That is one row per factor,
-which is the one idea here: a factor rule and a list of rows say the same thing.
+A factor has the dims that carry it. Sharding the factor shards all of those dims; by default an output that does not
+carry it becomes partial, and an input that does not carry it is replicated. That is one row per factor, which is the
+idea here: a factor rule and a list of rows are equivalent.
 """
 
 import math
@@ -17,8 +17,8 @@ from torch.distributed.tensor.placement_types import Placement
 from ..errors import UsageError
 from ..placements import Row, Shards, is_partial, partial, shard
 
-# What becomes of data when the factor is sharded: it passes through; it is reduced away; the op needs it
-# whole; the op moves it between shards.
+# What sharding a factor means: it passes through; it is reduced; the op needs it replicated; the op moves data
+# between its shards.
 Kind = Literal["pass_through", "reduction", "need_replication", "permutation"]
 
 Shape = Sequence[int]
@@ -30,9 +30,9 @@ TensorFactors = tuple[tuple[str, ...], ...]
 class Factor:
     """One factor of a rule.
 
-    `companions` are the placements of the inputs that lack it, in order (None: all replicated). `leaves`
-    are those of the outputs that lack it (None: not known, so there is no row for this factor alone).
-    Propagation does not pass `blocked` factors. `shards` and `local` are those of its row.
+    `companions` are the placements of the inputs that do not carry it, in order (None: all replicated). `leaves`
+    are those of the outputs that do not carry it (None: unknown, so there is no row for this factor alone).
+    `blocked` factors are not propagated. `shards` and `local` are those of its row.
     """
 
     name: str
@@ -53,9 +53,8 @@ class FactorRule:
     >>> [str(row) for row in rule.rows()]
     ['S(0), R -> S(0)', 'R, S(1) -> S(1)', 'S(1), S(0) -> P(sum)']
 
-    The order of `factors` is their precedence where two claim the same axis. `entries` is the order of
-    `rows()`: names of factors and rows that no factor expresses; None stands for all factors in order. An
-    output that the call does not return is None.
+    The order of `factors` is their precedence in conflicts. `entries` is the order of `rows()`: names of factors, and
+    rows that no factor expresses; None means all factors in order. An output that the call does not return is None.
     """
 
     inputs: tuple[TensorFactors, ...]
@@ -88,7 +87,7 @@ class FactorRule:
             self._require_counts(factor)
         for entry in self.entries or ():
             if isinstance(entry, str) and entry not in names:
-                raise UsageError(f"the rows name the unknown factor {entry}: use one of {', '.join(names)}")
+                raise UsageError(f"the rows have the unknown factor {entry}: use one of {', '.join(names)}")
 
     def _require_counts(self, factor: Factor) -> None:
         for what, given, tensors in (
@@ -109,7 +108,7 @@ class FactorRule:
 
     @classmethod
     def parse(cls, text: str) -> "FactorRule":
-        """The rule that `text` writes with its sizes: `([i, k], [k, j])->([i, j]) {i=8, j=4, k=16} reduction={k}`."""
+        """The rule with this text form, with sizes: `([i, k], [k, j])->([i, j]) {i=8, j=4, k=16} reduction={k}`."""
         from ._factor_text import parse_factor_rule
 
         return parse_factor_rule(text)
@@ -133,13 +132,13 @@ class FactorRule:
         return {factor.name: factor for factor in self.factors}
 
     def rows(self) -> list[Row]:
-        """What the rule claims, row by row. Factors that move data or need it whole claim nothing."""
+        """The rows that the rule claims. Factors that move data or need replication have none."""
         entries = self.entries if self.entries is not None else tuple(f.name for f in self.factors)
         rows = (entry if isinstance(entry, Row) else self.row_of(entry) for entry in entries)
         return [row for row in rows if row is not None]
 
     def row_of(self, name: str) -> Row | None:
-        """The row in which the factor is sharded; None if that alone is not a valid way to run the op."""
+        """The row in which the factor is sharded; None if sharding it alone is not valid."""
         factor = self.by_name[name]
         if factor.kind in ("need_replication", "permutation"):
             return None
@@ -160,7 +159,7 @@ class FactorRule:
         return Row(tuple(inputs), tuple(outputs), factor.shards, factor.local)
 
     def _placement(self, tensor: TensorFactors, name: str) -> Placement | None:
-        """Where the factor shards the tensor; a factor below others of its dim makes a strided shard."""
+        """The placement of the tensor when the factor is sharded; a minor factor of a dim gives a strided shard."""
         for dim, names in enumerate(tensor):
             if name in names:
                 above = self.size_of(names[: names.index(name)])
@@ -168,10 +167,10 @@ class FactorRule:
         return None
 
     def verify(self, inputs: Sequence[Shape], outputs: Sequence[Shape | None]) -> "FactorRule":
-        """The rule itself, if it is one for tensors of these shapes; otherwise an error that says why not.
+        """The rule itself, if it is valid for tensors of these shapes; otherwise a `UsageError` with the reason.
 
         The size of a dim is the product of its factors, except where an op changes sizes along them:
-        factors that move data or need replication, factors of size 1 on a larger dim, which stand for
+        factors that move data or need replication, factors of size 1 on a larger dim, which mean
         "cannot be sharded", and the window that is reduced while it slides over such a dim.
         """
         for side, tensors, shapes in (("input", self.inputs, inputs), ("output", self.outputs, outputs)):
@@ -188,7 +187,7 @@ class FactorRule:
         for place, tensor, shape in placed:
             if len(tensor) != len(shape):
                 raise self._misfit(
-                    inputs, outputs, f"{place} has {len(shape)} dims but the rule gives it {len(tensor)}"
+                    inputs, outputs, f"{place} has {len(shape)} dims but the rule has {len(tensor)}"
                 )
         dims = [
             (place, dim, names, size)
@@ -210,11 +209,11 @@ class FactorRule:
         return self
 
     def size_of(self, names: Sequence[str]) -> int:
-        """The size of a dim made of these factors; 1 for a dim without one."""
+        """The size of a dim composed of these factors; 1 for a dim without factors."""
         return math.prod(self.by_name[name].size for name in names)
 
     def _may_differ(self, dims: list[tuple[tuple[str, ...], int]]) -> set[str]:
-        """Factors whose size need not be that of a dim that carries them."""
+        """Factors whose size may differ from that of a dim that carries them."""
         moving = {f.name for f in self.factors if f.kind in ("need_replication", "permutation")}
         windows = {name for names, _ in dims if moving.intersection(names) for name in names}
         if any(self.size_of(names) == 1 and size > 1 for names, size in dims):
@@ -228,13 +227,13 @@ class FactorRule:
 def default_leaves(
     outputs: Sequence[TensorFactors | None], name: str, reduction: str
 ) -> tuple[Placement, ...]:
-    """One and the same reduction for every output that lacks the factor."""
+    """The same reduction for every output that does not carry the factor."""
     lacking = sum(tensor is not None and not _carries(tensor, name) for tensor in outputs)
     return (partial(reduction),) * lacking
 
 
 def default_shards(tensors: Sequence[TensorFactors | None], name: str) -> Shards:
-    """A factor that shares a dim with others must be split evenly, or pieces would not line up."""
+    """A factor that shares a dim with others must be sharded evenly, or shards would not be aligned."""
     shared = any(name in dim and len(dim) > 1 for tensor in tensors if tensor is not None for dim in tensor)
     return "even" if shared else "any"
 

@@ -1,8 +1,8 @@
-"""Factors from rows: each row that shards something is a factor, unless another factor has its dims already.
+"""Factors from rows: each row that shards a tensor becomes a factor, unless another factor already has its dims.
 
-A dim of size n is seen as the interval from 1 to n; a shard claims it from 1, a strided shard with split
-factor f from f, up to the size that all dims of the row share. Rows that cannot be factors beside the
-others (they claim what is taken, or carry partials only) are kept as they are, so that nothing is lost.
+A dim of size n is represented by the interval from 1 to n; a shard claims it from 1, a strided shard with split
+factor f from f, up to the size that all dims of the row share. Rows that cannot become factors together with the
+others (their dims are taken, or they only carry partials) are kept as rows, so that nothing is lost.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ _LETTERS = "ijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class _Claim:
-    """A row as a factor: per tensor that it shards, the dim and what stands above the factor there."""
+    """A row as a factor: for each tensor that it shards, the dim and the size of the more significant factors there."""
 
     row: Row
     size: int
-    places: tuple[tuple[int, int, int], ...]  # tensor, dim, above
+    places: tuple[tuple[int, int, int], ...]  # tensor, dim, size above the factor
 
 
 def factors_from_rows(
@@ -48,7 +48,7 @@ def factors_from_rows(
 
 
 def factors_of_call(rule: Rule, *args: Any, **kwargs: Any) -> FactorRule:
-    """What a rule made of clauses says of a call, as factors; tensors may be meta tensors."""
+    """The rows of a rule for a call, as factors; tensors may be on the meta device."""
     call = Call(rule.function, args, kwargs)
     return factors_from_rows(rule.rows_of(call), call.shapes, call.outputs)
 
@@ -59,7 +59,9 @@ def _require_fit(row: Row, inputs: Sequence[Shape], outputs: Sequence[Shape | No
             raise UsageError(f"row '{row}' has {len(placements)} {side}s but there are {len(shapes)} shapes")
         for i, (placement, shape) in enumerate(zip(placements, shapes, strict=True)):
             if (placement is None) != (shape is None):
-                raise UsageError(f"row '{row}' and the shapes disagree about {side} {i}: '-' goes with None")
+                raise UsageError(
+                    f"row '{row}' and the shapes disagree about {side} {i}: '-' corresponds to None"
+                )
             if (
                 placement is not None
                 and shape is not None
@@ -99,10 +101,10 @@ def _preference(row: Row, index: int) -> tuple[int, int, int, int, int]:
 def _is_free(
     claim: _Claim, place: tuple[int, int, int], shapes: Sequence[Shape | None], others: list[_Claim]
 ) -> bool:
-    """True if the claim's interval and those of the others can be cut from one and the same dim."""
+    """True if the claim's interval and those of the others are compatible on every dim."""
     tensor, dim, above = place
     shape = shapes[tensor]
-    assert shape is not None  # only tensors that are there are claimed
+    assert shape is not None  # only tensors that exist are claimed
     if shape[dim] % (above * claim.size):
         return False
     for other in others:
@@ -142,7 +144,7 @@ def _assemble(
 
 
 def _fill(parts: list[tuple[int, int, str]], size: int, used: int, fillers: list[Factor]) -> tuple[str, ...]:
-    """The factors of a dim; what no row splits is filled by factors that cannot be sharded."""
+    """The factors of a dim; the parts that no row shards become factors that cannot be sharded."""
     dims = []
     position = 1
     for above, length, name in [*parts, (size, 1, "")]:
@@ -178,7 +180,7 @@ def _factor(name: str, claim: _Claim) -> Factor:
 
 
 def _first_place(claim: _Claim, inputs: int) -> tuple[bool, int, int, int]:
-    """Factors of the outputs come first, in the order of their dims, as in rules that are written."""
+    """Factors of the outputs come first, in the order of their dims, as in written rules."""
     tensor, dim, above = min(claim.places, key=lambda place: (place[0] < inputs, place))
     return tensor < inputs, tensor, dim, above
 

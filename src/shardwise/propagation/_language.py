@@ -1,7 +1,7 @@
 """The rule language: `... m k, ... k n -> ... m n`, an operator's factors without sizes.
 
 Names separated by spaces are factors; `...` are batch dims, aligned from the right as in broadcasting; `1`
-is a dim without a factor; `(a b)` a dim of two factors, a the major one; `?` a fresh factor of its own;
+is a dim without a factor; `(a b)` a dim of two factors, a the major one; `?` a new anonymous factor;
 `()` a tensor without dims. A text is parsed once into a `Template` and then applied to the shapes of calls.
 """
 
@@ -50,7 +50,8 @@ class Template:
         return text
 
     def on(self, inputs: Sequence[Shape], outputs: Sequence[Shape] | None = None) -> FactorRule:
-        """The rule for a call with these shapes. Shapes of outputs are needed only where inputs do not tell them."""
+        """The rule for a call with these shapes. Shapes of outputs are needed only where inputs do not determine
+        them."""
         try:
             return _instantiate(
                 self, [tuple(s) for s in inputs], None if outputs is None else [tuple(s) for s in outputs]
@@ -63,7 +64,7 @@ class Template:
 def rule_for(
     rule: "FactorRule | Template | str", inputs: Sequence[Shape], outputs: Sequence[Shape] | None = None
 ) -> FactorRule:
-    """The factor rule of a call, from a rule in any form: text of either kind, parsed, or with sizes already.
+    """The factor rule of a call, from a rule in any form: text of either kind, a template, or a factor rule.
 
     >>> str(rule_for("i -> i", [(8,)])) == str(rule_for("([i])->([i]) {i=8}", [(8,)]))
     True
@@ -100,7 +101,7 @@ def _parse(text: str) -> Template:
             sizes = parse_sizes(body)
         groups = parse_groups(tail)
         if "rows" in groups:
-            raise UsageError("rows belong to a rule with sizes, not to one for all sizes")
+            raise UsageError("only a rule with sizes can have rows")
         inputs = (
             tuple(_tensor(part, f"input {i}") for i, part in enumerate(left.split(",")))
             if left.strip()
@@ -139,7 +140,7 @@ def _tensor(text: str, place: str) -> TensorFactors:
         token, position = match[1], match.end()
         if token == "(":
             if group is not None:
-                raise UsageError(f"there is a '(' inside a '(' in {place}: a dim is made of plain factors")
+                raise UsageError(f"there is a '(' inside a '(' in {place}: a dim consists of plain factors")
             group = []
         elif token == ")":
             if group is None:
@@ -154,7 +155,7 @@ def _tensor(text: str, place: str) -> TensorFactors:
         elif group is None:
             dims.append(() if token == "1" else (token,))
         elif token in (BATCH, FRESH, "1"):
-            raise UsageError(f"{token!r} is inside '( )' in {place}: a dim is made of named factors")
+            raise UsageError(f"{token!r} is inside '( )' in {place}: a dim consists of named factors")
         else:
             group.append(token)
     if group is not None:
@@ -167,7 +168,7 @@ def _require_once(dims: list[tuple[str, ...]], place: str) -> None:
     names = [name for dim in dims for name in dim if name != FRESH]
     for name in names:
         if names.count(name) > 1 and name == BATCH:
-            raise UsageError(f"'...' is twice in {place}: it stands for all batch dims together")
+            raise UsageError(f"'...' is twice in {place}: it represents all batch dims together")
         if names.count(name) > 1:
             raise UsageError(f"factor {name} is twice in {place}: a tensor may carry a factor once")
 
@@ -180,7 +181,7 @@ def _require_known(template: Template) -> None:
     for key, entries in template.groups:
         for entry in entries:
             if _name_of(entry) not in named:
-                raise UsageError(f"{key} names the unknown factor {_name_of(entry)!r}")
+                raise UsageError(f"{key} has the unknown factor {_name_of(entry)!r}")
 
 
 def _tensor_text(tensor: TensorFactors) -> str:
@@ -221,8 +222,8 @@ def _instantiate(
 def _reductions(
     inputs: Sequence[TensorFactors], outputs: Sequence[TensorFactors], groups: Groups, contractible: set[str]
 ) -> list[str]:
-    """What the text gives, and sum for the other factors that some output lacks. What becomes of a `?` that an
-    output lacks nobody has said.
+    """The reductions in the text, and sum for the other factors that some output does not carry. That of a `?` which
+    an output does not carry is unknown.
     """
     entries = {_name_of(entry): entry for entry in groups.get("reduction", ())}
     other = {
@@ -243,7 +244,7 @@ def _name_of(entry: str) -> str:
 
 
 def _names(template: Template) -> set[str]:
-    """Everything that stands for a factor in a rule."""
+    """Everything in a rule that is a factor."""
     return {name for tensor in (*template.inputs, *template.outputs) for dim in tensor for name in dim}
 
 
@@ -288,7 +289,7 @@ class _Batch:
                 )
 
     def dims(self, shape: tuple[int, ...] | None) -> list[tuple[tuple[str, ...], int]]:
-        """Factors and sizes of a tensor's batch dims, of this shape or, if None, of all there are."""
+        """Factors and sizes of a tensor's batch dims, of this shape or, if None, of all batch dims."""
         sizes = tuple(reversed(self._sizes)) if shape is None else shape
         dims: list[tuple[tuple[str, ...], int]] = []
         for position, size in zip(range(len(sizes) - 1, -1, -1), sizes, strict=True):
@@ -330,7 +331,7 @@ class _Sizes:
             raise UsageError(f"factor {name} is {known} in {given} and {size} in {place}")
 
     def solve(self) -> None:
-        """Dims of several factors, each as soon as at most one of its factors is not known."""
+        """Solves dims of several factors, each as soon as at most one of its factors is unknown."""
         pending = self._open
         while pending:
             ready = [entry for entry in pending if sum(name not in self._known for name in entry[0]) < 2]
@@ -338,7 +339,7 @@ class _Sizes:
                 names, size, place, dim = pending[0]
                 unknown = next(name for name in names if name not in self._known)
                 raise UsageError(
-                    f"the size of factor {unknown} is not known from dim {dim} of {place}, {size} = "
+                    f"the size of factor {unknown} is not determined by dim {dim} of {place}, {size} = "
                     f"{' * '.join(names)}: give it as {{{unknown}=...}} or give the shapes of the outputs"
                 )
             for names, size, place, dim in ready:
@@ -360,7 +361,7 @@ class _Sizes:
     def of(self, name: str) -> int:
         if name not in self._known:
             raise UsageError(
-                f"the size of factor {name} is not known: give it as {{{name}=...}} or give the "
+                f"the size of factor {name} is unknown: give it as {{{name}=...}} or give the "
                 "shapes of the outputs"
             )
         return self._known[name]
@@ -374,7 +375,7 @@ def _expand(
     fresh: Iterator[str],
     sizes: _Sizes,
 ) -> TensorFactors:
-    """The tensor's dims with `...` and `?` replaced by factors; what its shape says of their sizes is noted."""
+    """The tensor's dims with `...` and `?` replaced by factors; the sizes that its shape determines are recorded."""
     dims: list[tuple[str, ...]] = []
     named = len(tensor) - ((BATCH,) in tensor)
     for names in tensor:

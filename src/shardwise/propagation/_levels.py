@@ -1,8 +1,8 @@
-"""The four levels: in which stages operations are passed, and in which rounds priorities are honoured.
+"""The four levels of propagation: their stages by kind of operation, and their rounds by priority.
 
-`basic` and `aggressive` have one stage: everything, both ways. `op-priority` has five, each adding to the
-last, so that operations which only rename dims decide before those that mix them. `user-priority` runs all
-five once per priority; a dim whose turn has not come is closed and empty, and its axes are kept for it.
+`basic` and `aggressive` have one stage: everything, in both directions. `op-priority` has five, each adding to the
+last, so that operations which only rename dims are propagated before those that mix them. `user-priority` runs all
+five once per priority; dims of a later priority are closed and empty, and their axes are reserved for them.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ STAGES = (
 )
 
 
-# Operations that only rename dims, and the directions in which they are passed from the start.
+# Operations that only rename dims, and the directions in which they are propagated from the start.
 _RENAMING = {"elementwise": BOTH, "reshape": BOTH, "transpose": BOTH, "copy": BOTH, "dynamic_slice": FORWARD}
 
 
@@ -37,7 +37,7 @@ def stages(level: Level) -> tuple[str, ...]:
 
 
 def directions(rule: FactorRule, kind: OpKind, reused: bool, stage: str) -> tuple[int, ...]:
-    """For each factor, the directions in which it is passed in a stage. `reused`: an input has other users too."""
+    """For each factor, the directions in which it is propagated in a stage. `reused`: an input has other users."""
     return tuple(
         NONE if factor.blocked else _direction(kind, factor.kind == "pass_through", reused, stage)
         for factor in rule.factors
@@ -63,7 +63,7 @@ def priorities_of(states: Sequence[State]) -> list[int]:
 
 
 def first_round(state: State, mesh: Mesh) -> State:
-    """A sharding as priority 0 sees it: dims of other priorities closed and empty, their axes set aside."""
+    """A sharding in the round of priority 0: dims of other priorities closed and empty, their axes reserved."""
     if state.priorities is None:
         return state
     later = [bool(priority) for priority in state.priorities]
@@ -80,7 +80,7 @@ def first_round(state: State, mesh: Mesh) -> State:
 
 
 def next_round(state: State, original: State, priority: int) -> State:
-    """The sharding with the dims of `priority` put back as they were given."""
+    """The sharding with the dims of `priority` restored."""
     axes, closed = list(state.axes), list(state.closed)
     returned: list[AxisRef] = []
     for dim, dim_priority in enumerate(original.priorities or ()):

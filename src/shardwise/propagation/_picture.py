@@ -1,6 +1,6 @@
-"""An operation drawn: a row for each tensor, a column for each factor, and on each the axes before and after.
+"""An operation as a table: a row for each tensor, a column for each factor, and in each cell its axes.
 
-A dot stands for a factor that the tensor carries but no axis shards; what propagation added is in brackets.
+A dot marks a factor that the tensor carries but no axis shards; axes that propagation added are in brackets.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """`Program`: values with shapes and shardings, and the operations between them, each with its factor rule.
 
-A constraint in the middle and a barrier are operations too: both hand their value on unchanged. The one
-pins the sharding of what it hands on, the other lets shardings through in some directions only.
+Constraints and barriers are operations too: both return their input unchanged. A constraint fixes the sharding of its
+output, a barrier propagates shardings in some directions only.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ..mesh import Mesh
 from ._factors import FactorRule, TensorFactors
 from ._language import Template, rule_for
 
-# When an operation is passed at the levels `op-priority` and `user-priority`; see `_levels`.
+# Determines when an operation is propagated at the levels `op-priority` and `user-priority`; see `_levels`.
 OpKind = Literal[
     "elementwise", "reshape", "transpose", "broadcast", "dynamic_slice", "copy", "barrier", "other"
 ]
@@ -33,7 +33,7 @@ class ProgramValue:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation; its inputs and outputs are names of values. Without a rule nothing passes through it."""
+    """An operation; its inputs and outputs are names of values. Without a rule nothing is propagated through it."""
 
     op: str
     kind: OpKind
@@ -48,7 +48,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Result:
-    """What the program returns: a value, and the sharding in which it is returned."""
+    """A value that the program returns, and its sharding there."""
 
     value: str
     sharding: Sharding
@@ -90,7 +90,7 @@ class Program:
         shape: Sequence[int] | None = None,
         sharding: Sharding | str | None = None,
     ) -> str:
-        """An operation with one output. Its shape is taken from the rule unless given."""
+        """An operation with one output. Its shape follows from the rule unless given."""
         shapes = [self._value(value).shape for value in inputs]
         rule = rule_for(rule, shapes, None if shape is None else [shape])
         if len(rule.outputs) != 1 or rule.outputs[0] is None:
@@ -110,7 +110,7 @@ class Program:
         kind: OpKind | None = None,
         allowed: Direction = "both",
     ) -> tuple[str, ...]:
-        """An operation between values that are there already."""
+        """An operation between existing values."""
         if kind is not None and kind not in OP_KINDS:
             raise UsageError(f"unknown kind of operation {kind!r}: use one of {', '.join(OP_KINDS)}")
         if allowed not in DIRECTIONS:
@@ -118,7 +118,7 @@ class Program:
         for value in outputs:
             if value in self._made:
                 raise UsageError(
-                    f"value {value!r} is made twice: it is an input or another operation's output"
+                    f"value {value!r} is produced twice: it is an input or the output of another operation"
                 )
         given, made = ([self._value(value).shape for value in side] for side in (inputs, outputs))
         if rule is not None:
@@ -131,23 +131,24 @@ class Program:
         return node.outputs
 
     def value(self, name: str, shape: Sequence[int], sharding: Sharding | str | None = None) -> str:
-        """A value that a node will make."""
+        """A value that a later operation produces."""
         return self._add(name, shape, sharding)
 
     def constrain(self, value: str, sharding: Sharding | str, name: str | None = None) -> str:
-        """The same value, with its sharding pinned (where its dims are closed) from here on."""
+        """The same value with a fixed sharding (where its dims are closed) for later uses."""
         shape = self._value(value).shape
         output = self._add(name or f"{value}.constrained", shape, sharding)
         return self.node(identity(shape), [value], [output], op="constraint", kind="elementwise")[0]
 
     def barrier(self, value: str, allowed: Direction = "none", name: str | None = None) -> str:
-        """The same value; shardings pass only in the allowed direction, `forward` being from `value` on."""
+        """The same value; shardings are propagated only in the allowed direction; `forward` is from `value` to its
+        uses."""
         shape = self._value(value).shape
         output = self._add(name or f"{value}.barrier", shape, None)
         return self.node(identity(shape), [value], [output], op="barrier", kind="barrier", allowed=allowed)[0]
 
     def group(self, *values: str) -> None:
-        """These values end up with the same sharding."""
+        """Make these values share a sharding."""
         for value in values:
             if self._value(value).shape != self._value(values[0]).shape:
                 raise UsageError(
@@ -157,7 +158,7 @@ class Program:
         self.groups.append(tuple(values))
 
     def result(self, value: str, sharding: Sharding | str | None = None) -> None:
-        """Return a value, in a sharding of its own."""
+        """Return a value, with a separate sharding."""
         self.results.append(Result(value, self._sharding(sharding, self._value(value).shape)))
 
     def _value(self, name: str) -> ProgramValue:
@@ -169,7 +170,7 @@ class Program:
 
     def _add(self, name: str, shape: Sequence[int], sharding: Sharding | str | None) -> str:
         if name in self.values:
-            raise UsageError(f"there is a value {name!r} already")
+            raise UsageError(f"value {name!r} already exists")
         require(shape, (tuple, list), f"the shape of {name!r}", "a tuple such as (8, 4)")
         self.values[name] = ProgramValue(name, tuple(shape), self._sharding(sharding, shape))
         return name
@@ -188,14 +189,14 @@ class Program:
 
 
 def identity(shape: Sequence[int]) -> FactorRule:
-    """The rule of an op that hands its tensor on."""
+    """The rule of an op that returns its input."""
     return Template.parse("{0} -> {0}".format(" ".join(f"f{dim}" for dim in range(len(shape))) or "()")).on(
         [shape]
     )
 
 
 def kind_of(rule: FactorRule) -> OpKind:
-    """The kind of an operation as far as its factors tell."""
+    """The kind of an operation, as determined by its factors."""
     outputs = {tensor for tensor in rule.outputs if tensor is not None}
     inputs = [tensor for tensor in rule.inputs if tensor]
     moves = any(factor.kind != "pass_through" for factor in rule.factors)
@@ -213,7 +214,7 @@ def kind_of(rule: FactorRule) -> OpKind:
 
 
 def _is_part(tensor: TensorFactors, output: TensorFactors) -> bool:
-    """True if the tensor's dims are dims of the output, in the same order; those without a factor do not count."""
+    """True if the tensor's dims are dims of the output, in the same order; those without a factor are ignored."""
     remaining = iter(output)
     return all(dim in remaining for dim in tensor if dim)
 

@@ -1,9 +1,8 @@
 """`propagate`: steps over all operations until none changes anything.
 
-Shardings only grow, and a mesh has finitely many axes, so this ends; a run that did not would be a fault
-here and raises. Operations next to a change are looked at again before the others, the nearest first. The
-same operation in the same situation is worked out once: a model of many equal layers costs little more than
-one of them.
+Shardings only grow, and a mesh has finitely many axes, so this terminates; a run that did not would be a bug and
+raises. Operations next to a change are visited again before the others, the nearest first. Steps are cached by
+operation and shardings: a model of many equal layers costs little more than one layer.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,8 +21,8 @@ from ._trace import Trace
 
 @dataclass
 class Propagation:
-    """What a program's shardings became. `complete`: the fixed point was reached, which only a limit on sweeps can
-    prevent. `trace` is there if it was asked for.
+    """The propagated shardings of a program. `complete`: the fixed point was reached, which only a limit on sweeps can
+    prevent. `trace` is None unless `debug` was set.
     """
 
     program: Program
@@ -49,10 +48,10 @@ class Propagation:
         return f"<Propagation {self.level}: {len(self.shardings)} values, {self.updates} updates{end}>"
 
     def picture(self, value: str) -> str:
-        """The operation that makes a value, as a table: its tensors, its factors, and the axes on each."""
+        """The operation that produces a value, as a table: its tensors, its factors, and the axes on each."""
         node = next((node for node in self.program.nodes if value in node.outputs), None)
         if node is None or node.rule is None:
-            raise UsageError(f"no operation with a rule makes {value!r}")
+            raise UsageError(f"no operation with a rule produces {value!r}")
         return factor_table(node, self.program, self.shardings)
 
     @property
@@ -64,19 +63,19 @@ class Propagation:
 def propagate(
     program: Program, *, level: Level = "user-priority", debug: bool = False, sweeps: int | None = None
 ) -> Propagation:
-    """Spread the shardings of a program over all of its values, until nothing changes.
+    """Propagate the shardings of a program to all of its values, to a fixed point.
 
-    `level` is `basic`, `aggressive`, `op-priority` or `user-priority`. With `debug` the result carries a
-    trace that prints, step by step, which op moved which axis onto which dim and why, and what was refused.
-    `sweeps` limits how often a stage looks at every operation: Shardy does so once, which is all but always
-    enough (operations next to a change are looked at again within a sweep).
+    `level` is `basic`, `aggressive`, `op-priority` or `user-priority`. With `debug` the result has a trace that
+    prints, step by step, which op propagated which axis to which dim and why, and what was refused. `sweeps` limits
+    how often a stage visits every operation: Shardy does so once, which is almost always enough (operations next to
+    a change are visited again within a sweep).
     """
-    require(program, Program, "program", "a Program, such as shardwise.propagation.Program(mesh) begins")
+    require(program, Program, "program", "a shardwise.propagation.Program")
     if level not in LEVELS:
         raise UsageError(f"unknown level {level!r}: use one of {', '.join(LEVELS)}")
     require(sweeps, (int, NoneType), "sweeps", "a whole number, at least 1")
     if sweeps is not None and sweeps < 1:
-        raise UsageError(f"{sweeps} sweeps were asked for: at least one is needed")
+        raise UsageError(f"sweeps is {sweeps}: it must be at least 1")
     run = _Run(program, level, debug, sweeps)
     run.all_rounds()
     return run.outcome()
@@ -84,7 +83,8 @@ def propagate(
 
 @dataclass(frozen=True)
 class _Node:
-    """A node in numbers: its op, its values (inputs, then outputs), and the directions of its factors by stage."""
+    """A node with indices instead of names: its op, its values (inputs, then outputs), and the directions of its
+    factors by stage."""
 
     op: Op
     number: int
@@ -125,13 +125,13 @@ class _Run:
         self._original = [State.of(sharding) for sharding in shardings]
         self._agree_in_groups()
         self._current = [self._number(state) for state in self._original]
-        # Every change adds a part of an axis to a value or drops its priorities.
+        # Every change adds a sub-axis to a value or drops its priorities.
         self._limit = 4 * (len(shardings) + 1) * (program.mesh.ranks.bit_length() + program.mesh.ndim + 2)
 
     def _node(
         self, op: Op, values: tuple[int, ...], directions: dict[str, tuple[int, ...]], label: str
     ) -> _Node:
-        # Equal rules are compiled to one and the same Op.
+        # Equal rules are compiled to the same Op.
         return _Node(
             op, self._op_numbers.setdefault(id(op), len(self._op_numbers)), values, directions, label
         )
@@ -174,7 +174,7 @@ class _Run:
         return maker, users
 
     def _merged_groups(self, index: dict[str, int]) -> dict[int, tuple[int, ...]]:
-        """Groups that share a value are one."""
+        """Merges groups that share a value."""
         merged: list[set[int]] = []
         for group in self.program.groups:
             members = {index[value] for value in group}
@@ -183,7 +183,7 @@ class _Run:
         return {value: tuple(sorted(group)) for group in merged for value in group}
 
     def _agree_in_groups(self) -> None:
-        """All members of a group begin with what is given to any of them."""
+        """All members of a group start with the combination of their shardings."""
         names = list(self.program.values)
         for group in dict.fromkeys(self._groups.values()):
             agreed = self._original[group[0]]
@@ -191,8 +191,8 @@ class _Run:
                 joined = joined_states(agreed, self._original[value])
                 if joined is None:
                     raise UsageError(
-                        f"the values {', '.join(names[v] for v in group)} are to have one "
-                        "sharding but are given "
+                        f"the values {', '.join(names[v] for v in group)} must share a sharding "
+                        "but have "
                         f"{agreed.sharding(self.program.mesh)} and "
                         f"{self.program.values[names[value]].sharding}"
                     )
@@ -243,7 +243,7 @@ class _Run:
                 node = self._nodes[number]
                 for value in self._step(node, stage):
                     changed = True
-                    # The last one pushed is looked at first: users in program order, then the maker.
+                    # The last one pushed is visited first: users in program order, then the producer.
                     maker = self._maker[value]
                     near = self._users[value][::-1] if maker is None else [maker, *self._users[value][::-1]]
                     for neighbour in near:
@@ -252,7 +252,7 @@ class _Run:
                             pending.append(neighbour)
 
     def _found(self, node: _Node, stage: str) -> tuple[tuple[tuple[int, int], ...], Notes | None]:
-        """What a step of the node would change: positions among its values, and their new states."""
+        """The changes of a step of the node: positions among its values, and their new states."""
         current = self._current
         ways = node.directions[stage]
         key = (node.number, ways, *[current[value] for value in node.values])
@@ -266,7 +266,7 @@ class _Run:
         return found
 
     def _step(self, node: _Node, stage: str) -> list[int]:
-        """Pass one node; the values that changed, in order."""
+        """Propagate through one node; the values that changed, in order."""
         current = self._current
         updates, notes = self._found(node, stage)
         if self.trace is not None and notes is not None:
@@ -283,12 +283,12 @@ class _Run:
         self.updates += len(set(changed))
         if self.updates > self._limit:
             raise RuntimeError(
-                f"propagation did not end after {self.updates} changes: this is a fault in Shardwise"
+                f"propagation did not terminate after {self.updates} changes: this is a bug in Shardwise"
             )
         return changed
 
     def _pass_returns(self, stage: str) -> None:
-        """Values and the shardings in which they are returned, both ways."""
+        """Propagate between values and the shardings in which they are returned, in both directions."""
         for node in self._returns:
             self._step(node, stage)
 

@@ -1,8 +1,8 @@
-"""One operation on local pieces: the axes of its factors, and the shardings that its tensors then have.
+"""One operation on local shards: the axes of its factors, and the shardings of its tensors.
 
-Propagation only finds what tensors could have. To run, an operation needs every factor split in the same
-way on all tensors that carry it, and each axis on one factor. Where inputs disagree, the largest one stays
-as it is and the others are redistributed.
+Propagation only suggests shardings. An operation can run locally if every factor is sharded in the same way on all
+tensors that carry it, and each axis shards one factor. Where inputs disagree, the largest one keeps its sharding and
+the others are redistributed.
 """
 
 import math
@@ -25,7 +25,7 @@ from ._state import Axes, Cell, Op, Projected, State, project, unproject
 
 @dataclass(frozen=True)
 class Reshard:
-    """What one input needs before the operation can run on local pieces."""
+    """The redistribution of one input before the operation can run on local shards."""
 
     before: Sharding
     after: Sharding
@@ -47,7 +47,7 @@ class Reshard:
         dtype: torch.dtype = torch.float32,
         cluster: Cluster | str = DEFAULT_CLUSTER,
     ) -> Chain:
-        """The cheapest chain of collectives that does it, for a tensor of this shape."""
+        """The cheapest chain of collectives for a tensor of this shape."""
         return cheapest_chain(*self.layouts, shape, dtype=dtype, cluster=cluster)
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Reshard:
 
 @dataclass(frozen=True)
 class LocalRun:
-    """How an operation runs on local pieces: the axes of its factors, and the shardings of its tensors."""
+    """How an operation runs on local shards: the axes of its factors, and the shardings of its tensors."""
 
     rule: FactorRule
     axes: dict[str, Axes]
@@ -67,7 +67,7 @@ class LocalRun:
 def infer_output_sharding(
     rule: FactorRule, in_shardings: Sequence[Sharding], wanted: Sequence[Sharding | None] | None = None
 ) -> tuple[Sharding, ...]:
-    """The shardings of the outputs, given those of the inputs and, if any, those that the outputs should have.
+    """The shardings of the outputs, given those of the inputs and, optionally, the desired ones of the outputs.
 
     >>> from shardwise.rules import Template
     >>> rule = Template.parse("m k, k n -> m n").on([(8, 16), (16, 32)])
@@ -81,7 +81,7 @@ def infer_output_sharding(
 def reshard_inputs(
     rule: FactorRule, in_shardings: Sequence[Sharding], wanted: Sequence[Sharding | None] | None = None
 ) -> tuple[Reshard, ...]:
-    """For each input, the change that it needs so that the outputs are as `infer_output_sharding` says."""
+    """For each input, the redistribution it needs so that the outputs have the shardings of `infer_output_sharding`."""
     needed = local_run(rule, in_shardings, wanted).inputs
     return tuple(Reshard(before, after) for before, after in zip(in_shardings, needed, strict=True))
 
@@ -89,8 +89,8 @@ def reshard_inputs(
 def local_run(
     rule: FactorRule, in_shardings: Sequence[Sharding], wanted: Sequence[Sharding | None] | None = None
 ) -> LocalRun:
-    """Decide the axes of each factor. An axis on which an input is partial is used for nothing else: it is
-    carried through if a row of the rule does that, and reduced beforehand if none does.
+    """Decide the axes of each factor. An axis on which an input is partial shards no factor: the partial is carried
+    through if a row of the rule allows it, and reduced beforehand otherwise.
     """
     op = Op.of(rule, elementwise=False)
     states = _states(op, in_shardings, wanted)
@@ -112,7 +112,7 @@ def _states(op: Op, inputs: Sequence[Sharding], wanted: Sequence[Sharding | None
                 f"rule '{op.rule}' has {count} {what}s but {len(shardings)} shardings were given"
             )
     if not inputs and not any(given):
-        raise UsageError(f"rule '{op.rule}' has no inputs: give the sharding that its output should have")
+        raise UsageError(f"rule '{op.rule}' has no inputs: give the desired sharding of its output")
     meshes = {sharding.mesh for sharding in [*inputs, *given] if sharding is not None}
     if len(meshes) > 1:
         raise UsageError(f"the shardings are of {len(meshes)} meshes: {', '.join(map(str, meshes))}")
@@ -125,7 +125,7 @@ def _states(op: Op, inputs: Sequence[Sharding], wanted: Sequence[Sharding | None
 
 
 def _carry(rule: FactorRule, inputs: Sequence[State], partial: list[dict[AxisRef, Placement]]) -> None:
-    """Note, per tensor, the partial axes that some row of the rule carries through."""
+    """Record, per tensor, the partial axes that some row of the rule carries through."""
     for axis in dict.fromkeys(axis for state in inputs for axis, _ in state.partial):
         held = [dict(state.partial).get(axis) for state in inputs]
         if any(other.overlaps(axis) for state in inputs for dim in state.axes for other in dim):
@@ -141,15 +141,15 @@ def _carry(rule: FactorRule, inputs: Sequence[State], partial: list[dict[AxisRef
 
 
 def _keeps(placement: Placement, held: str | None) -> bool:
-    """True if an input that is partial with `held`, or replicated (None), is or freely becomes `placement`."""
+    """True if an input that is partial with `held`, or replicated (None), has `placement` or can get it for free."""
     if held is None:
         return is_replicate(placement) or is_partial(placement)
     return is_partial(placement) and placement.reduce_op == held
 
 
 def _assign(op: Op, tensors: list[Projected], partial: list[dict[AxisRef, Placement]]) -> dict[str, Axes]:
-    """The axes of each factor, decided in the order of the size of the tensor that asks for them; what that leaves
-    partial is noted.
+    """The axes of each factor, decided in the order of the size of the tensor that has them; resulting partials are
+    recorded.
     """
     claims = []
     for number, factor in enumerate(op.rule.factors):
@@ -186,7 +186,7 @@ def _assign(op: Op, tensors: list[Projected], partial: list[dict[AxisRef, Placem
 
 
 def _clear(axes: Axes, used: Sequence[AxisRef]) -> Axes:
-    """The axes up to the first that is used, in part of it if that is free."""
+    """The axes up to the first that is used, including the unused prefix of that one."""
     kept: list[AxisRef] = []
     for axis in axes:
         part: AxisRef | None = axis
@@ -200,7 +200,7 @@ def _clear(axes: Axes, used: Sequence[AxisRef]) -> Axes:
 
 
 def _held(axes: Axes, factor: Factor) -> Axes:
-    """The longest list of axes into which the factor may be split, by the shard sizes for which its row holds."""
+    """The longest prefix of the axes that may shard the factor, given the shard sizes for which its row holds."""
     for count in range(len(axes), 0, -1):
         shards = _shards(axes[:count])
         even = factor.size % shards == 0
@@ -211,7 +211,7 @@ def _held(axes: Axes, factor: Factor) -> Axes:
 
 
 def _drop_strided(op: Op, assigned: dict[int, Axes]) -> None:
-    """A factor below one that is not split in full would leave its dim in stripes: it is not split."""
+    """A factor below one that is not fully sharded would give strided shards: it is not sharded."""
     changed = True
     while changed:
         changed = False
@@ -228,15 +228,15 @@ def _drop_strided(op: Op, assigned: dict[int, Axes]) -> None:
 
 
 def _placements(rule: FactorRule, factor: str) -> list[Placement]:
-    """The placements of all tensors when the factor is split."""
+    """The placements of all tensors when the factor is sharded."""
     row = rule.row_of(factor)
-    assert row is not None  # factors without a row are never split
+    assert row is not None  # factors without a row are never sharded
     return [*row.inputs, *(placement for placement in row.outputs if placement is not None)]
 
 
 def _note(partial: list[dict[AxisRef, Placement]], placements: Sequence[Placement], axes: Axes) -> bool:
-    """Note which tensors become partial on these axes; False, and nothing noted, if one would be so in two ways that
-    do not go together.
+    """Record which tensors become partial on these axes; False, and nothing recorded, if one would have two
+    incompatible reductions.
     """
     added = {index: p for index, p in enumerate(placements) if is_partial(p)}
     if any(mixes_partials([*partial[index].values(), placement]) for index, placement in added.items()):

@@ -1,8 +1,8 @@
 """The sharding of a value while it is propagated, and its projection onto the factors of a rule.
 
-Propagation moves axes along factors, not dims. Projecting a dim hands its axes, from the major one on, to
-its factors, from the major one on, each taking what divides its size (splitting an axis where needed) and
-the last one taking the rest. The way back joins what was split.
+Propagation moves axes along factors, not dims. Projecting a dim assigns its axes, major to minor, to its factors,
+major to minor: each factor gets the axes that divide its size (splitting an axis where needed), the last one the rest.
+The inverse merges split axes again.
 """
 
 import math
@@ -46,7 +46,7 @@ class State(NamedTuple):
 
 
 def joined_states(a: State, b: State) -> State | None:
-    """A state that says what both say; None if they contradict each other."""
+    """The combination of two states; None if they contradict each other."""
     axes: list[Axes] = []
     for first, second, first_closed, second_closed in zip(a.axes, b.axes, a.closed, b.closed, strict=True):
         longer = second if is_prefix(first, second) else first
@@ -79,7 +79,7 @@ def _stronger(
 
 @dataclass(frozen=True)
 class Op:
-    """A rule in the form in which steps use it: factors are numbers, tensors are inputs then outputs."""
+    """A rule in the form that steps use: factors are integers, tensors are inputs, then outputs."""
 
     rule: FactorRule
     names: tuple[str, ...]
@@ -126,25 +126,25 @@ class Cell:
 
 @dataclass
 class Projected:
-    """A tensor's sharding on its factors. `idle` are axes of dims without a factor."""
+    """A tensor's sharding on its factors. `unmapped` are axes of dims without a factor."""
 
     cells: dict[int, Cell]
     barred: Axes
-    idle: Axes
+    unmapped: Axes
 
 
 def project(state: State, tensor: tuple[tuple[int, ...], ...], sizes: tuple[int, ...]) -> Projected:
     cells: dict[int, Cell] = {}
-    idle: list[AxisRef] = []
+    unmapped: list[AxisRef] = []
     for factors, axes, closed in zip(tensor, state.axes, state.closed, strict=True):
         if len(factors) == 1:
             cells[factors[0]] = Cell(axes, closed, minor=True)
         elif factors:
             _project_dim(factors, axes, closed, sizes, cells)
         else:
-            idle.extend(axes)
+            unmapped.extend(axes)
     barred = (*state.replicated, *(axis for axis, _ in state.partial))
-    return Projected(cells, barred, tuple(idle))
+    return Projected(cells, barred, tuple(unmapped))
 
 
 def _project_dim(
@@ -167,8 +167,8 @@ def _project_dim(
         cells[factor] = Cell(tuple(taken), closed, minor=False)
         if left > 1 and pending:
             cells[factor].overflow = tuple(reversed(pending))
-            # What lies below an overflow cannot be sharded: the next factor is empty and closed, those
-            # after it are as if the tensor lacked them.
+            # Factors below an overflow cannot be sharded: the next one is empty and closed, those
+            # after it are treated as if the tensor did not carry them.
             following = factors[factors.index(factor) + 1]
             cells[following] = Cell((), True, minor=following == factors[-1])
             return
@@ -178,7 +178,7 @@ def _project_dim(
 def unproject(
     projected: Projected, tensor: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], old: State
 ) -> State:
-    """The sharding of the dims; axes on a factor below one that is not sharded in full are dropped."""
+    """The sharding of the dims; axes on a factor below one that is not fully sharded are dropped."""
     dims: list[Axes] = []
     closed: list[bool] = []
     for position, factors in enumerate(tensor):

@@ -1,9 +1,9 @@
 """One step: axes move along the factors of one operation, between all of its tensors.
 
-For each factor the tensors that carry it are compared: as long as their axes agree, from the major one on,
-the longest list is what the factor should have. Then conflicts cut it: with axes that shard another factor
-of the same tensor, with replicated axes, with closed dims, with sizes that do not divide. Basic steps drop
-what conflicts anywhere; aggressive ones decide per tensor, the factor with the larger source first.
+For each factor the tensors that carry it are compared: while their axes agree, major to minor, the longest list is
+propagated. Conflicts shorten it: with axes that shard another factor of the same tensor, with replicated axes, with
+closed dims, with sizes that do not divide. Basic steps drop axes that conflict on any tensor; aggressive ones decide
+per tensor, the factor with the larger source first.
 """
 
 import math
@@ -20,7 +20,7 @@ NONE, FORWARD, BACKWARD, BOTH = range(4)
 
 @dataclass(frozen=True)
 class Move:
-    """Axes that a factor brought onto a tensor, and the tensors they came from."""
+    """Axes that were propagated to a tensor along a factor, and the tensors they came from."""
 
     factor: str
     tensor: int
@@ -30,7 +30,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An axis that a factor would have brought onto a tensor, or taken from it (`own`), but for a reason."""
+    """An axis that was not propagated to a tensor, or from it (`own`), along a factor, and the reason."""
 
     factor: str
     tensor: int
@@ -41,7 +41,7 @@ class Refusal:
 
 @dataclass
 class Notes:
-    """What a step did and what it refused; kept only when someone asks."""
+    """The moves and refusals of a step; recorded only for a trace."""
 
     mesh: Mesh
     moves: list[Move] = field(default_factory=list)
@@ -73,7 +73,7 @@ def step(
         new = unproject(tensor, op.tensors[index], op.sizes, state) if update else state
         changed.append(None if new == state else new)
         if notes is not None and update and new.axes == state.axes:
-            reason = "a factor above it in the dim is not split in full"
+            reason = "a more significant factor of the dim is not fully sharded"
             moves = [move for move in notes.moves if move.tensor == index]
             notes.refusals += [Refusal(move.factor, index, move.axes[-1], reason) for move in moves]
     return changed
@@ -82,7 +82,7 @@ def step(
 def _agreed(
     tensors: list[Projected], inputs: int, factor: int, direction: int, op: Op, notes: Notes | None
 ) -> Axes:
-    """The axes on which the tensors agree for a factor. Tensors against the direction only cut, never extend."""
+    """The axes on which the tensors agree for a factor. Tensors against the direction can shorten them, not extend."""
     if direction == NONE:
         return ()
     order = list(enumerate(tensors))
@@ -101,13 +101,15 @@ def _agreed(
             axes, extend = _common(axes, cell.axes, extend)
             if notes is not None and could and not extend and is_strict_prefix(axes, cell.axes):
                 lost = cell.axes[min(len(axes), len(cell.axes) - 1)]
-                reason = f"others have {notes.text(before)} there" if before else "not in this direction"
+                reason = (
+                    f"other tensors have {notes.text(before)} there" if before else "not in this direction"
+                )
                 notes.refusals.append(Refusal(op.names[factor], index, lost, reason, own=True))
     return axes
 
 
 def _common(old: Axes, new: Axes, extend: bool) -> tuple[Axes, bool]:
-    """Where two lists agree, and whether further lists may extend that: not after a conflict."""
+    """The common prefix of two lists, and whether further lists may extend it: not after a conflict."""
     agreed: list[AxisRef] = []
     for position, (a, b) in enumerate(zip(old, new, strict=False)):
         if a == b:
@@ -153,7 +155,7 @@ def _before_all(axis: AxisRef | None, others: Axes) -> AxisRef | None:
 
 def _clear_of_others(axis: AxisRef | None, tensor: Projected, factor: int) -> AxisRef | None:
     """The prefix of an axis that no other factor of the tensor uses."""
-    axis = _before_all(axis, tensor.idle)
+    axis = _before_all(axis, tensor.unmapped)
     for other, cell in tensor.cells.items():
         if other != factor and (cell.axes or cell.overflow):
             axis = _before_all(_before_all(axis, cell.overflow), cell.axes)
@@ -161,7 +163,7 @@ def _clear_of_others(axis: AxisRef | None, tensor: Projected, factor: int) -> Ax
 
 
 def _fits(axis: AxisRef, tensor: Projected, cell: Cell, shards: int, size: int) -> AxisRef | None:
-    """The prefix of an axis that the factor itself can take after `shards` pieces."""
+    """The prefix of an axis that can shard the factor further after `shards` shards."""
     part = _before_all(axis, tensor.barred)
     if part is None or any(own.contains(part) for own in cell.axes):
         return part
@@ -178,7 +180,7 @@ def _fits(axis: AxisRef, tensor: Projected, cell: Cell, shards: int, size: int) 
 
 
 def _basic(op: Op, tensors: list[Projected], wanted: list[Axes], notes: Notes | None) -> list[bool]:
-    """Give each factor what no tensor of the operation objects to."""
+    """Give each factor the axes that conflict with no tensor of the operation."""
     updated = [False] * len(tensors)
     for factor, candidates in enumerate(wanted):
         axes = _unopposed(op, tensors, factor, candidates, notes)
@@ -211,7 +213,7 @@ def _unopposed(op: Op, tensors: list[Projected], factor: int, axes: Axes, notes:
 
 
 def _aggressive(op: Op, tensors: list[Projected], wanted: list[Axes], notes: Notes | None) -> list[bool]:
-    """Give each tensor as much of what its factors want as it can take, outputs first."""
+    """Give each tensor as many of the proposed axes of its factors as possible, outputs first."""
     updated = [False] * len(tensors)
     order = _precedence(op, tensors, wanted)
     sources = (
@@ -241,7 +243,7 @@ def _aggressive(op: Op, tensors: list[Projected], wanted: list[Axes], notes: Not
 
 
 def _takeable(tensor: Projected, cell: Cell, factor: int, axes: Axes, size: int) -> Axes:
-    """What of the axes the factor of this tensor can have; empty if that is not more than it has."""
+    """The axes that the factor of this tensor can have; empty if it has as many already."""
     axes = _cut(axes, lambda axis, shards: _fits(axis, tensor, cell, shards, size))
     if not is_strict_prefix(cell.axes, axes):
         return ()
@@ -249,7 +251,7 @@ def _takeable(tensor: Projected, cell: Cell, factor: int, axes: Axes, size: int)
 
 
 def _limited_by_outputs(op: Op, tensors: list[Projected], factor: int, axes: Axes) -> Axes:
-    """An elementwise op does not take axes from one input to another that its outputs cannot have."""
+    """An elementwise op does not propagate axes between inputs that its outputs cannot have."""
     for output in tensors[op.inputs :]:
         cell = output.cells.get(factor)
         if cell is not None and is_strict_prefix(cell.axes, axes):
@@ -258,7 +260,7 @@ def _limited_by_outputs(op: Op, tensors: list[Projected], factor: int, axes: Axe
 
 
 def _precedence(op: Op, tensors: list[Projected], wanted: list[Axes]) -> list[int]:
-    """Factors that want axes: larger source tensor first, then (elementwise) more shards, then position."""
+    """Factors with proposed axes: larger source tensor first, then (elementwise) more shards, then position."""
     source = {factor: (1, -1) for factor, axes in enumerate(wanted) if axes}
     for index, tensor in enumerate(tensors):
         elements = math.prod(op.sizes[factor] for factor in tensor.cells)
@@ -284,20 +286,20 @@ def _sources(tensors: list[Projected], factor: int, axes: Axes) -> tuple[int, ..
 
 
 def _why(axis: AxisRef, tensor: Projected, factor: int, op: Op, notes: Notes) -> str:
-    """Why an axis cannot shard a factor of a tensor, in words."""
+    """Why an axis cannot shard a factor of a tensor, as text."""
     name = notes.text((axis,))
     if _before_all(axis, tensor.barred) is None:
         return f"{name} is replicated or partial there"
     for other, cell in tensor.cells.items():
         if other != factor and _before_all(axis, (*cell.axes, *cell.overflow)) is None:
             return f"{name} shards factor {op.names[other]} there"
-    if _before_all(axis, tensor.idle) is None:
+    if _before_all(axis, tensor.unmapped) is None:
         return f"{name} shards a dim without a factor there"
     found = tensor.cells.get(factor)
     if found is not None and found.closed:
         return "the dim is closed"
     if found is not None and found.overflow:
-        return f"{notes.text(found.overflow)} lies across the factors of the dim"
+        return f"{notes.text(found.overflow)} does not divide into the factors of the dim"
     if found is not None and found.minor and op.elementwise:
         return "the output cannot have it"
     return f"the size {op.sizes[factor]} of the factor does not allow it"

@@ -1,5 +1,5 @@
-"""What happened during propagation, told in steps: which op moved which axes onto which dim, along which
-factor, from which tensor; what was refused, and why.
+"""A trace of propagation: which op propagated which axes to which dim, along which factor, from which tensor; what was
+refused, and why.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Refused:
-    """An axis that would have moved onto a value (or, `own`, from it) along a factor, and why it did not."""
+    """An axis that was not propagated to a value (or, `own`, from it) along a factor, and the reason."""
 
     value: str
     axis: str
@@ -47,7 +47,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Step:
-    """One look at one operation that moved or refused something."""
+    """One visit of an operation in which an axis was propagated or refused."""
 
     priority: int | None
     stage: str
@@ -58,7 +58,7 @@ class Step:
 
 @dataclass
 class Trace:
-    """The steps of one run, in order. `str` of it is for reading; a refusal is told once."""
+    """The steps of one run, in order. `str` prints them; a repeated refusal is printed once."""
 
     mesh: Mesh
     steps: list[Step] = field(default_factory=list)
