@@ -191,7 +191,7 @@ def _interrupt(path: Path, after: float) -> tuple[str, float, float, str]:
         said = process.communicate()[0].splitlines()
         took = time.monotonic() - begun
         held = evaluate(read_problem(path), json.loads(out.read_text())).feasible if out.exists() else None
-        found = {True: said[0] if said else "", False: "does not hold", None: "none yet"}[held]
+        found = {True: said[0] if said else "", False: "invalid", None: "none yet"}[held]
         return path.name.partition(".")[0], after, took, found
 
 

@@ -2,8 +2,8 @@
 
     python examples/audit_op_library.py
 
-Three operators: one with a rule that is right, one with a rule that computes wrong numbers, one without. The audit asks
-DTensor what it claims about a call of each, and holds that against experiment.
+Three operators: one with a correct rule, one with a rule that computes wrong numbers, one without a rule. The audit
+reads the rows that DTensor claims for a call of each, and tests them by experiment.
 """
 
 import torch

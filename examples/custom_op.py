@@ -1,9 +1,9 @@
-"""Shard a model with an operator of its own.
+"""Shard a model with a custom operator.
 
     python examples/custom_op.py
 
-Nobody has written a sharding rule for `mine::softcap_rows`. It is discovered on the spot, planned with, and the plan is
-run against the unsharded model.
+There is no sharding rule for `mine::softcap_rows`. Its rows are discovered while planning, and a run of the plan is
+compared with the unsharded model.
 """
 
 import torch
@@ -33,7 +33,7 @@ class Model(nn.Module):
         return self.down(softcap_rows(self.up(x), 30.0))
 
 
-# Each row needs its own maximum: rows may be apart, columns may not.
+# Each row needs its maximum: rows may be sharded, columns may not.
 found = sw.discover(torch.ops.mine.softcap_rows.default, torch.randn(4, 6), 30.0)
 print("rows that hold:", *found.rows, sep="\n  ")
 verdict = sw.check(torch.ops.mine.softcap_rows.default, "S(1) -> S(1)", torch.randn(4, 6), 30.0)

@@ -1,7 +1,7 @@
-"""What Shardwise does, in one minute: `make demo`.
+"""A tour of Shardwise in one minute: `make demo`.
 
-It discovers how an operator may be sharded, refutes a claim, plans a small transformer on a 2 x 2 mesh, runs that plan
-on simulated ranks against the unsharded model, and draws it as a page.
+It discovers how an operator may be sharded, refutes a claim, plans a small transformer on a 2 x 2 mesh, compares a run
+of the plan on simulated ranks with the unsharded model, and writes the plan as an HTML page.
 """
 
 import sys
@@ -59,7 +59,7 @@ class Transformer(nn.Module):
 
 
 def build() -> tuple[nn.Module, tuple[Tensor, Tensor], dict[str, Any]]:
-    """The model and a batch, as `shardwise plan examples/demo.py:build` asks for them."""
+    """The model and a batch, for `shardwise plan examples/demo.py:build`."""
     torch.manual_seed(0)
     tokens = torch.randint(0, 512, (8, 64))
     return Transformer(), (tokens, tokens.roll(-1, 1)), {}
@@ -68,7 +68,7 @@ def build() -> tuple[nn.Module, tuple[Tensor, Tensor], dict[str, Any]]:
 def main(folder: Path) -> None:
     console.rule("1. How may torch.mm be sharded?")
     found = sw.discover(torch.mm, torch.rand(4, 6), torch.rand(6, 8))
-    table = Table("row", "holds for shards", "experiments survived")
+    table = Table("row", "holds for shards", "experiments passed")
     for row, evidence in found.evidence.items():
         table.add_row(str(row), row.shards, str(evidence.total()))
     console.print(table)

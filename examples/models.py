@@ -2,8 +2,8 @@
 
     shardwise capture examples/models.py:build_llama
 
-`llama_8b()` and `llama_70b()` have the real dimensions and no memory behind their weights. Dropout is off, so that
-two runs can be compared.
+`llama_8b()` and `llama_70b()` have the real dimensions, with weights that need no memory. Dropout is off, so that two
+runs can be compared.
 """
 
 from typing import Any
@@ -105,7 +105,7 @@ def build_vit() -> Built:
 
 
 def build_mixtral() -> Built:
-    """Hugging Face Mixtral: a router and four experts a layer."""
+    """Hugging Face Mixtral: a router and four experts per layer."""
     from transformers import MixtralConfig, MixtralForCausalLM
 
     config = MixtralConfig(
@@ -145,7 +145,7 @@ def build_recommender() -> Built:
 
 
 def build_custom_op() -> Built:
-    """A model around an operator of its own, registered with `torch.library`."""
+    """A model with a custom operator, registered with `torch.library`."""
     return Squashed(), (torch.randn(8, 12), torch.randn(8, 12)), {}
 
 
@@ -270,7 +270,7 @@ class Recommender(nn.Module):
 
 @torch.library.custom_op("zoo::squash", mutates_args=())
 def squash(x: Tensor, limit: float) -> Tensor:
-    """x, squeezed into -limit .. limit, dim 1 divided by its greatest length."""
+    """x squashed into -limit .. limit, with dim 1 divided by its largest norm."""
     return limit * x / (1 + x.norm(dim=1, keepdim=True))
 
 

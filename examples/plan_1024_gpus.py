@@ -1,10 +1,10 @@
 """A plan for 1,024 GPUs, from a laptop: no GPU, no weights in memory, no cluster.
 
-    python examples/plan_1024_gpus.py                  # Llama 3 70B on 128 x 8 H100s, some minutes
+    python examples/plan_1024_gpus.py                  # Llama 3 70B on 128 x 8 H100s, a few minutes
     python examples/plan_1024_gpus.py --layers 2
 
-The weights are on the meta device, so the model takes no memory; the plan is worked out from shapes alone and drawn as
-a page to look at.
+The weights are on the meta device, so the model needs no memory; the plan is computed from shapes alone and written as
+an HTML page.
 """
 
 import argparse
@@ -27,7 +27,7 @@ print(f"{parameters / 1e9:.1f} billion parameters, none of them in memory")
 plan = sw.plan(model, args, kwargs, mesh="dp=128,tp=8", cluster="h100", time_limit=300)
 print(plan.summary(most=5))
 
-# Where the weights of one layer are kept, and what is done to them on the way.
+# The layouts of the weights of one layer, and their redistributions.
 for name in ("self_attn.q_proj", "mlp.down_proj"):
     weight = f"model.layers.0.{name}.weight"
     print("\n".join(plan.explain(weight).splitlines()[:4]))

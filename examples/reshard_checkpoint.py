@@ -1,9 +1,9 @@
-"""Save a checkpoint on one mesh and go on from it on another:
+"""Save a checkpoint on one mesh and load it on another:
 
     torchrun --nproc-per-node 4 examples/reshard_checkpoint.py
 
-Parameters are DTensors, so PyTorch's distributed checkpoints know where every piece belongs. The second model starts
-without weights and has none but those of the checkpoint.
+Parameters are DTensors, so PyTorch's distributed checkpoints can reshard them. The second model starts without weights
+and gets all of them from the checkpoint.
 """
 
 import tempfile

@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 4 examples/train_hugging_face.py
 
-With GPUs there, change the backend to nccl and name the cluster you have; nothing else.
+On GPUs, change only the backend to nccl and the cluster to yours.
 """
 
 import torch

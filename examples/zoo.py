@@ -1,4 +1,4 @@
-"""Tiny architectures, one for each kind of layer that sharding has to get right.
+"""Tiny architectures, one for each kind of layer.
 
     shardwise verify examples/zoo.py:attention --mesh dp=2,tp=2 --random 3
 
@@ -22,7 +22,7 @@ def _model(build: Callable[[], Built]) -> Callable[[], Built]:
 
 
 class Squared(nn.Module):
-    """A model trained to the mean of its squared outputs, each weighted by its place."""
+    """A model trained on the mean of its squared outputs, weighted by position."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ def test_the_table_lists_every_node(shardwise):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        ("models.py", "names no function"),
+        ("models.py", "is not the name of a function"),
         ("absent.py:build", "there is no file absent.py"),
         (f"{MODELS}:build_nothing", "has no function build_nothing"),
         (f"{MODELS}:_no_dropout_kinds", "has no function"),

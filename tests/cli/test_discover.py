@@ -66,7 +66,7 @@ def test_a_sweep_tries_the_values_that_are_given():
     [
         (["discover", "torch.sofmax", "--shape", "4"], "did you mean 'softmax'?"),
         (["discover", "torch.mm", "--shape", "4,x"], "is not a shape"),
-        (["discover", "torch.mm", "--shape", "4,6:flaot"], "names no dtype"),
+        (["discover", "torch.mm", "--shape", "4,6:flaot"], "has an unknown dtype"),
         (["discover", "torch.softmax", "--shape", "4,6", "--kw", "dim"], "has no '='"),
         (["discover", "torch.mm", "--shape", "4,6", "--shape", "4,6"], "raises on the whole input"),
         (["check", "torch.abs", "P(sum)", "--shape", "4,6"], "has no '->'"),
@@ -151,7 +151,7 @@ def test_the_installed_command_finds_modules_of_the_current_folder(folder):
         ("my_ops.py:NUMBER", "my_ops.py has no function NUMBER"),
         ("other.py:centre", "there is no file other.py: give the path of the file that has centre"),
         ("nowhere:centre", "cannot import 'nowhere' for 'nowhere:centre'"),
-        ("my_ops.py:", "'my_ops.py:' names no function: write it as ops.py:my_operator"),
+        ("my_ops.py:", "'my_ops.py:' is not the name of a function: write it as ops.py:my_operator"),
     ],
 )
 def test_a_function_that_is_not_there_is_one_sentence(folder, shardwise, op, sentence):

@@ -58,7 +58,7 @@ def test_what_differs_from_the_expected_is_told(shardwise, tmp_path):
     ("arguments", "message"),
     [
         ([EXAMPLE, "--level", "eager"], "unknown level 'eager'"),
-        ([EXAMPLE, "--case", "absent"], "holds no program with id 'absent'"),
+        ([EXAMPLE, "--case", "absent"], "contains no program with id 'absent'"),
         (["absent.json"], "absent.json cannot be read"),
     ],
 )

@@ -111,7 +111,7 @@ def test_the_time_limit_counts_from_the_start_of_the_process():
 def test_a_file_that_is_not_read_in_time_ends_the_command(problem_file):
     result = _invoke(problem_file, "--time-limit", "1e-9")
     assert result.exit_code == 1
-    assert result.stdout == "unknown: the time was up before the file was read.\n"
+    assert result.stdout == "unknown: the time limit was reached before the file was read.\n"
 
 
 def test_the_process_ends_with_its_output_written(problem_file):

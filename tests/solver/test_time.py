@@ -46,7 +46,7 @@ def test_a_job_past_the_deadline_is_left_to_itself(never):
 
 @pytest.mark.parametrize(
     ("stage", "reason"),
-    [("_prepare", "code was ready"), ("_reduce", "reduced"), ("_work", "no solution")],
+    [("_prepare", "code was compiled"), ("_reduce", "reduced"), ("_work", "no solution")],
 )
 def test_a_search_ends_whatever_does_not(never, layers, stage, reason):
     prepare()

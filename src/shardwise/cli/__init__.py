@@ -1,4 +1,4 @@
-"""The command `shardwise`. Each module here holds the commands of one room."""
+"""The command `shardwise`. Each module has the commands of one room."""
 
 from importlib import import_module
 
@@ -11,4 +11,4 @@ _COMMANDS = (
     *("_calibrate", "_show"),
 )
 for _module in _COMMANDS:
-    import_module(f".{_module}", __name__)  # its commands join `app`
+    import_module(f".{_module}", __name__)  # registers its commands with `app`

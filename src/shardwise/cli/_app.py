@@ -17,13 +17,17 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="
 # The shared option of every command.
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
-# What a user wants to know, and the commands that answer it, in the order in which the help lists them.
+# Users' questions, and the commands that answer them, in the order in which the help lists them.
 _QUESTIONS: dict[str, tuple[str, ...]] = {
     "How may this operator be sharded?": ("discover", "check", "book"),
-    "Are DTensor's own rules right?": ("audit",),
-    "How should this model be sharded, and does that work?": ("plan", "report", "verify"),
-    "Where does a sharding lead, and what does it look like?": ("show", "propagate"),
-    "What lies underneath?": ("capture", "solve", "calibrate"),
+    "Are DTensor's own rules correct?": ("audit",),
+    "How should this model be sharded, and does the plan compute the same result?": (
+        "plan",
+        "report",
+        "verify",
+    ),
+    "How is a tensor laid out, and how do shardings propagate?": ("show", "propagate"),
+    "What graph, which optimum, how fast a device?": ("capture", "solve", "calibrate"),
 }
 
 
@@ -41,7 +45,7 @@ def print_json(document: Any) -> None:
 
 @dataclass
 class Process:
-    """When the process began, on the clock of `time.monotonic`, and whether it must end at once."""
+    """When the process began, on the clock of `time.monotonic`, and whether it must exit immediately."""
 
     begun: float
     at_once: bool = False
@@ -52,7 +56,7 @@ def main() -> None:
     process = Process(_process_start())
     status = run(sys.argv[1:], process)
     if process.at_once:
-        # Python would take every object apart first, which takes seconds where there are millions of them.
+        # Python would first deallocate every object, which takes seconds if there are millions.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -73,14 +77,14 @@ def run(arguments: list[str], process: Process | None = None) -> int:
 
 
 def timed(context: typer.Context) -> Process:
-    """For a command with a time limit, which counts from the start of its process to the end of it."""
+    """For a command with a time limit, which covers its whole process."""
     process = context.obj or Process(time.monotonic())
     process.at_once = True
     return process
 
 
 def _process_start() -> float:
-    """When this process began, where the system tells; else now."""
+    """When this process began, where the system provides it; else now."""
     try:
         with open("/proc/self/stat") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
@@ -91,7 +95,7 @@ def _process_start() -> float:
 
 
 def _ask() -> None:
-    """Lists every command under the question that it answers, in the order of the questions."""
+    """Group every command under the question that it answers, in the order of the questions."""
     names = [(name, question) for question, asked in _QUESTIONS.items() for name in asked]
     question, order = dict(names), {name: i for i, (name, _) in enumerate(names)}
 
@@ -106,7 +110,7 @@ def _ask() -> None:
 
 
 def _with_bare_options(arguments: list[str]) -> list[str]:
-    """`--sweep` may stand alone or take a value; alone it gets an empty one."""
+    """`--sweep` takes an optional value; without one it gets an empty value."""
     following = [*arguments, "-"][1:]
     return [
         "--sweep=" if word == "--sweep" and ("=" not in after or after.startswith("-")) else word

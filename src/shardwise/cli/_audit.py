@@ -1,4 +1,4 @@
-"""`shardwise audit`: DTensor's own rules held against experiment."""
+"""`shardwise audit`: DTensor's own rules tested by experiment."""
 
 import shlex
 import sys
@@ -29,7 +29,7 @@ def audit_command(
 ) -> None:
     """Compare DTensor's rules with experiment: wrong, missing and unsupported.
 
-    A wrong rule comes with a script that has been run and in which DTensor computes the wrong number.
+    A wrong rule comes with a script, which has been run, in which DTensor computes a wrong number.
 
     Example: shardwise audit --op linalg.vector_norm
     """
@@ -49,7 +49,7 @@ def audit_command(
 
 
 def _as_given() -> str:
-    """The command with all that was typed."""
+    """The command line."""
     return shlex.join(["shardwise", *sys.argv[1:]])
 
 
@@ -57,7 +57,7 @@ def _print(found: Any) -> None:
     console = Console()
     console.print(str(found))
     if found.wrong:
-        table = _table("wrong", "row", "registered as", "printed by its script")
+        table = _table("wrong", "row", "registered as", "output of its script")
         for w in found.wrong:
             table.add_row(w.op, w.row + (f"\n{w.when}" if w.when else ""), w.kind, w.output.strip())
         console.print(table)
@@ -69,7 +69,7 @@ def _print(found: Any) -> None:
             table.add_row(m.op, m.text, f"{m.bytes / 1e6:.3g}", m.instead)
         console.print(table)
         if len(found.missing) > 20:
-            console.print(f"and {len(found.missing) - 20} more: --json, --html or --markdown have all")
+            console.print(f"and {len(found.missing) - 20} more: use --json, --html or --markdown for all")
     if found.unsupported:
         table = _table("unsupported", "why")
         for u in found.unsupported:

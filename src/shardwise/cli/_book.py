@@ -1,4 +1,4 @@
-"""`shardwise book`: the rule book of ATen, built and shown."""
+"""`shardwise book`: build the rule book of ATen and look operators up."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,25 +23,24 @@ app.add_typer(book_app, name="book")
 
 @book_app.command("build")
 def build_command(
-    out: Annotated[Path, typer.Option("--out", help="The folder to write the book into.")] = Path("book"),
+    out: Annotated[Path, typer.Option("--out", help="The directory to write the book to.")] = Path("book"),
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes at a time.")] = 2,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a build that was interrupted.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted build.")] = False,
     models: Annotated[
         Path | None,
         typer.Option(
-            "--models", help="A file of functions build_*() -> (model, args, kwargs) to capture, too."
+            "--models",
+            help="A file of functions build_*() -> (model, args, kwargs), whose models are captured too.",
         ),
     ] = None,
     op: Annotated[
-        str, typer.Option("--op", help="Only what these OpInfos or models reach, with *: linalg_*.")
+        str, typer.Option("--op", help="Only operators that these OpInfos or models call, with *: linalg_*.")
     ] = "*",
     json: Json = False,
 ) -> None:
-    """Study every operator that torch's OpInfo database reaches, forward and backward, and write a book.
+    """Study every operator that torch's OpInfo database calls, forward and backward, and write a book.
 
-    Without --models the models of examples/models.py are captured, too, where there is that file.
+    By default --models is examples/models.py, if that file exists.
 
     Example: shardwise book build --op linalg_cross --out book
     """
@@ -68,7 +67,7 @@ def show_command(
     op: Annotated[str, typer.Argument(help="softmax, torch.softmax, aten.mm or aten.mm.default.")],
     json: Json = False,
 ) -> None:
-    """Print what the book says about an operator: its rule, with the evidence.
+    """Print the book's entry of an operator: its rule, with evidence.
 
     Example: shardwise book show softmax
     """

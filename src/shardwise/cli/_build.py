@@ -1,4 +1,4 @@
-"""`FILE.py:build` on the command line: the function that makes the model and the arguments to capture it with."""
+"""`FILE.py:build` on the command line: the function that returns the model and the arguments to capture it with."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ ClusterName = Annotated[
 
 
 def built(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """What the function gives: a model, its positional arguments and its keyword arguments."""
+    """The result of the function: a model, its positional arguments and its keyword arguments."""
     result = builder(text)()
     match result:
         case (model, tuple() | list() as args, dict() as kwargs) if callable(model):
@@ -35,7 +35,7 @@ def built(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     if isinstance(result, tuple):
         kind = f"({', '.join(type(part).__name__ for part in result)})"
     raise UsageError(
-        f"{text} gives {kind}: it must return (model, args, kwargs), a callable, a tuple and a dict"
+        f"{text} returns {kind}: it must return (model, args, kwargs), a callable, a tuple and a dict"
     )
 
 

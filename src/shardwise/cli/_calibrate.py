@@ -1,4 +1,4 @@
-"""`shardwise calibrate`: what the device at hand reaches, as a cluster that plans can be priced with."""
+"""`shardwise calibrate`: measure the current device, as a cluster that plans can be priced with."""
 
 import json
 from dataclasses import asdict
@@ -17,16 +17,16 @@ def calibrate(
     device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
     samples: Annotated[
         Path | None,
-        typer.Option(help="Measure nothing: fit samples that were measured on another machine."),
+        typer.Option(help="Fit these samples, measured on another machine, instead of measuring."),
     ] = None,
     links: Annotated[
         str | None,
-        typer.Option(help="The preset whose links to take. By default the one for this device."),
+        typer.Option(help="The preset that provides the links. By default the one for this device."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the cluster here, as JSON.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the kernels of this device, and write the cluster that plans are priced with.
+    """Measure the kernels of this device, and write a cluster to price plans with.
 
     Example: shardwise calibrate --device cpu --out here.json
     """
@@ -46,4 +46,4 @@ def calibrate(
         return
     typer.echo(str(made))
     if out is not None:
-        typer.echo(f"\nwritten to {out}: give it as --cluster {out}")
+        typer.echo(f"\nwritten to {out}: use it with --cluster {out}")

@@ -1,4 +1,4 @@
-"""An operator and a call of it, as the options of a command describe them."""
+"""An operator and a call of it, from the options of a command."""
 
 import ast
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Keywords = Annotated[
 
 
 def operator_of(text: str) -> Callable[..., Any]:
-    """The operator that is named, torch's or the user's."""
+    """The operator with this name, torch's or the user's."""
     from ..calls import resolve_op
 
     return function_of(text, "ops.py:my_operator") if is_users(text) else resolve_op(text)
@@ -33,7 +33,7 @@ def operator_of(text: str) -> Callable[..., Any]:
 def called(
     op: str, shapes: list[str] | None, args: list[str] | None, kw: list[str] | None
 ) -> tuple[Any, list[Any], dict[str, Any]]:
-    """The call that the options describe; an OpInfo sample where they give no shapes."""
+    """The call that the options describe; an OpInfo sample if there are no shapes."""
     import torch
 
     from ..calls import best_sample
@@ -56,7 +56,7 @@ def _keyword(text: str) -> tuple[str, Any]:
 
 
 def value_of(text: str) -> Any:
-    """A number, a list, a name of torch's such as `torch.float64`; anything else is text."""
+    """A number, a list, an attribute of torch such as `torch.float64`; anything else is text."""
     import torch
 
     if text.startswith("torch.") and hasattr(torch, text[6:]):
@@ -83,7 +83,9 @@ def _tensor(text: str) -> Any:
         raise UsageError(f"--shape {text!r} is not a shape: write it as 4,6,8 or 4,6:int64") from None
     dtype = getattr(torch, name or "float32", None)
     if not isinstance(dtype, torch.dtype):
-        raise UsageError(f"--shape {text!r} names no dtype of torch: use one such as float32, int64 or bool")
+        raise UsageError(
+            f"--shape {text!r} has an unknown dtype: use one of torch's, such as float32, int64 or bool"
+        )
     if any(size < 0 for size in shape):
         raise UsageError(f"--shape {text!r} has a negative size")
     if dtype.is_floating_point or dtype.is_complex:

@@ -1,4 +1,4 @@
-"""`shardwise capture`: a model as one graph."""
+"""`shardwise capture`: capture a model as one graph."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,17 +14,15 @@ from ._progress import Bars
 @app.command()
 def capture(
     build: Build,
-    inference: Annotated[
-        bool, typer.Option("--inference", help="Forward alone, the model in eval mode.")
-    ] = False,
+    inference: Annotated[bool, typer.Option("--inference", help="Forward only, in eval mode.")] = False,
     loss: Annotated[
         str | None, typer.Option(help="The output that backward starts from; see the summary for names.")
     ] = None,
-    table: Annotated[bool, typer.Option("--table", help="Print every node, too.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Also print every node.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the graph here, as JSON.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Capture a model, forward and backward, as one graph. Its weights take no memory.
+    """Capture a model, forward and backward, as one graph. Its weights need no memory.
 
     Example: shardwise capture examples/models.py:build_mlp --out mlp.json
     """
@@ -32,7 +30,7 @@ def capture(
     from ..graph import capture as run
 
     with Bars(quiet=as_json) as progress:
-        progress("making the model")
+        progress("building the model")
         model, args, kwargs = built(build)
         progress("capturing")
         graph = run(model, args, kwargs, training=not inference, loss=loss)

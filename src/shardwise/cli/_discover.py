@@ -16,7 +16,7 @@ from ._sweep import Sweeps, sweep_op
 
 Partials = Annotated[bool, typer.Option("--product", help="Consider P(product) too.")]
 Narrow = Annotated[
-    bool, typer.Option("--narrowing", help="Accept sums of pieces rounded to a narrower dtype.")
+    bool, typer.Option("--narrowing", help="Accept partials through a cast to a narrower dtype.")
 ]
 
 
@@ -36,7 +36,7 @@ def discover_command(
     emit_tests: Annotated[
         Path | None, typer.Option(help="With --sweep: write tests of the strategy here.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write what was found here, as one HTML file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the result here, as one HTML file.")] = None,
     json: Json = False,
 ) -> None:
     """Find the rows that hold for a call, or with --sweep the rule of the operator, by experiment.
@@ -49,14 +49,14 @@ def discover_command(
     if sweep is not None:
         if kw and not shape and not arg:
             raise UsageError(
-                "--kw is part of an example call: give its shapes, too, or --sweep dim=0,1 alone"
+                "--kw is part of an example call: also give --shape, or use --sweep dim=0,1 alone"
             )
         examples = [called(op, shape, arg, kw)[1:]] if shape or arg else []
         sweep_op(op, examples, sweep, yaml, emit_strategy, emit_tests, html, json)
         return
     if yaml or emit_strategy or emit_tests:
         raise UsageError(
-            "--yaml, --emit-strategy and --emit-tests need --sweep: a rule comes from many calls"
+            "--yaml, --emit-strategy and --emit-tests need --sweep, which finds a rule from many calls"
         )
     from ..experiments import ExperimentPolicy, discover_isolated
     from ..report import prose_page
@@ -78,13 +78,13 @@ def discover_command(
     if not found.rows:
         console.print(f"{found.verdict}" + (f": {found.reason}" if found.reason else ""))
         return
-    table = Table("row", "shards", "local form", "experiments survived")
+    table = Table("row", "shards", "local form", "experiments passed")
     for row, evidence in found.evidence.items():
         table.add_row(str(row), row.shards, row.local or "", str(evidence.total()))
     console.print(table)
     console.print(
-        f"{len(found.rows)} rows beside the all-replicated one; "
-        f"{found.combinations} claims tried in {found.experiments} experiments, {found.seconds:.2f} CPU seconds"
+        f"{len(found.rows)} rows, not counting the fully replicated one; "
+        f"{found.combinations} claims tested in {found.experiments} experiments, {found.seconds:.2f} CPU seconds"
     )
 
 
@@ -98,7 +98,7 @@ def check_command(
     narrowing: Narrow = False,
     json: Json = False,
 ) -> None:
-    """Try to refute one row. Exit status 1 if that succeeds.
+    """Test one row by experiment. Exit status 1 if it is refuted.
 
     Example: shardwise check torch.abs "P(sum) -> P(sum)" --shape 4,6
     """
@@ -115,7 +115,7 @@ def check_command(
         progress("running experiments")
         result = run_isolated(answer)
     if isinstance(result, Crash):
-        raise UsageError(f"{op} ended the process with {result}: this row cannot be checked on this machine")
+        raise UsageError(f"{op} crashed the process with {result}: this row cannot be tested on this machine")
     shown = result.pop("shown")
     if json:
         print_json(result)

@@ -1,5 +1,5 @@
-"""`FILE.py:name` and `module:name` on the command line: a function of the user's, from a file or from a module that can
-be imported, those of the current folder included."""
+"""`FILE.py:name` and `module:name` on the command line: a user's function, from a file or from an importable module,
+including those in the current directory."""
 
 import importlib.util
 import sys
@@ -13,15 +13,15 @@ from ..errors import UsageError
 
 
 def is_users(text: str) -> bool:
-    """True for text that names a function of the user's, and not an operator of torch's: `namespace::name` is one."""
+    """True if the text is the name of a user's function and not of an operator, such as `namespace::name`."""
     return ":" in text and "::" not in text
 
 
 def function_of(text: str, example: str) -> Callable[..., Any]:
-    """The function that is named; `example` is how one could be written."""
+    """The function with this name; `example` shows the expected form in messages."""
     where, colon, name = text.rpartition(":")
     if not colon or not where or not name.isidentifier():
-        raise UsageError(f"{text!r} names no function: write it as {example}")
+        raise UsageError(f"{text!r} is not the name of a function: write it as {example}")
     module = _from_file(Path(where), name) if where.endswith(".py") else _from_name(where, text)
     function = getattr(module, name, None)
     if not callable(function):
@@ -32,14 +32,14 @@ def function_of(text: str, example: str) -> Callable[..., Any]:
 def _from_file(path: Path, wanted: str) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"there is no file {path}: give the path of the file that has {wanted}")
-    name = f"_shardwise_{path.stem}"  # so that no installed module of the same name is hidden
+    name = f"_shardwise_{path.stem}"  # does not hide an installed module of the same name
     loaded = sys.modules.get(name)
     if loaded is not None and loaded.__file__ == str(path):
         return loaded
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Classes look their module up by name; the file may import its neighbours.
+    # Classes look up their module by name; the file may import modules next to it.
     sys.modules[name] = module
     _look_in(path.parent)
     spec.loader.exec_module(module)
@@ -51,7 +51,7 @@ def _from_name(name: str, text: str) -> ModuleType:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        # Of the module itself or a package that it is in; what it imports in vain is its own affair.
+        # Only if the module itself or its package is missing; a failing import inside it is the user's error.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise UsageError(
@@ -60,6 +60,6 @@ def _from_name(name: str, text: str) -> ModuleType:
 
 
 def _look_in(folder: Path) -> None:
-    """Let modules of a folder be imported, as Python does for the folder of a script."""
+    """Make modules in a directory importable, as Python does for the directory of a script."""
     if str(folder.resolve()) not in sys.path:
         sys.path.insert(0, str(folder.resolve()))

@@ -32,21 +32,19 @@ def plan(
     ] = None,
     cluster: ClusterName = None,
     memory: Annotated[
-        str | None, typer.Option(help="What a device may hold: 80GB. By default all that it has.")
+        str | None, typer.Option(help="Memory limit per device: 80GB. By default all of its memory.")
     ] = None,
-    inference: Annotated[bool, typer.Option("--inference", help="Forward alone.")] = False,
+    inference: Annotated[bool, typer.Option("--inference", help="Forward only.")] = False,
     optimizer: Annotated[str, typer.Option(help="none, sgd, momentum or adam; adam+master.")] = "adam",
     pin: Annotated[
-        list[str] | None, typer.Option(help="A layout that must hold: 'x=S(0), R'. May be repeated.")
+        list[str] | None, typer.Option(help="A required layout: 'x=S(0), R'. May be repeated.")
     ] = None,
-    explain: Annotated[
-        str | None, typer.Option(help="A module, node or parameter whose choice to explain.")
-    ] = None,
+    explain: Annotated[str | None, typer.Option(help="A module, node or parameter to explain.")] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds of search.")] = 60.0,
     out: Annotated[Path | None, typer.Option(help="Write the plan here, as JSON.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Find the cheapest plan of a model on a mesh, and say why.
+    """Find the cheapest plan of a model on a mesh, and explain it.
 
     Example: shardwise plan examples/models.py:build_llama --mesh dp=2,tp=2
     """
@@ -76,7 +74,7 @@ def plan(
                 ranked.append((str(each), str(error)))
     made = [(text, found) for text, found in ranked if isinstance(found, Plan)]
     if not made:
-        raise UsageError(f"no mesh of {devices} devices will do; on {ranked[0][0]}: {ranked[0][1]}")
+        raise UsageError(f"no mesh of {devices} devices has a plan; on {ranked[0][0]}: {ranked[0][1]}")
     made.sort(key=lambda pair: pair[1].cost.seconds)
     best = made[0][1]
     if out is not None:
@@ -102,7 +100,7 @@ def _graph(build: str, inference: bool, quiet: bool) -> "Graph":
     if build.endswith(".json"):
         return Graph.load(Path(build))
     with Bars(quiet=quiet) as progress:
-        progress("making the model")
+        progress("building the model")
         model, args, kwargs = built(build)
         progress("capturing")
         return capture(model, args, kwargs, training=not inference)
@@ -119,7 +117,7 @@ def _pins(pins: list[str]) -> list[tuple[str, str]]:
 
 
 def _meshes(devices: int | None) -> list[str]:
-    """All meshes of one axis or two whose sizes divide the number of devices."""
+    """All meshes with one or two axes and this number of devices."""
     if devices is None or devices < 1:
         raise UsageError(f"--devices is {devices}: it must be at least 1")
     inner = [size for size in range(2, devices + 1) if devices % size == 0 and size < devices]

@@ -1,7 +1,7 @@
-"""What is being done, on the terminal: a line for each stage, with the time that is left where that is known.
+"""Progress on the terminal: a line for each stage, with the remaining time where it is known.
 
-A stage whose steps are counted has a bar; one that ends at a time limit a bar towards it; any other a spinner with the
-time it has taken. All of it is on stderr and vanishes at the end; without a terminal, or under `--json`, there is none.
+A stage with counted steps has a bar; one with a time limit a bar towards it; any other a spinner with the elapsed time.
+Progress is written to stderr and removed at the end; there is none without a terminal or with `--json`.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from rich.text import Text
 
 
 class Bars:
-    """A `shardwise.progress.Progress` that draws. `title` stands before the name of each stage."""
+    """A `shardwise.progress.Progress` that draws bars. `title` is printed before the name of each stage."""
 
     def __init__(self, *, quiet: bool = False, title: str = "", console: Console | None = None) -> None:
         console = console or Console(stderr=True)
@@ -49,7 +49,7 @@ class Bars:
         note: str = "",
     ) -> None:
         timed = limit is not None
-        again = done < self._done  # a stage that has several parts, each counted by itself
+        again = done < self._done  # a stage with several parts, each counted separately
         if self._now is None or self._stages.get(stage) != self._now or again:
             self._begin(stage, limit if timed else total, timed)
         assert self._now is not None
@@ -61,14 +61,14 @@ class Bars:
     def _begin(self, stage: str, total: float | None, timed: bool) -> None:
         if self._now is not None:
             self.lines.update(self._now, total=1, completed=1, timed=False)
-        if stage in self._stages:  # once more: its old line is no news
+        if stage in self._stages:  # repeated: its old line is removed
             self.lines.remove_task(self._stages[stage])
         shown = f"{self.title}: {stage}" if self.title else stage
         self._now = self._stages[stage] = self.lines.add_task(shown, total=total, timed=timed, note="")
 
 
 class _Lines(Progress):
-    """Bars towards a time limit move by the clock, whether or not anything is told."""
+    """Bars towards a time limit advance with the clock, even without reported progress."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         for task in self.tasks:
@@ -78,7 +78,7 @@ class _Lines(Progress):
 
 
 class _Time(ProgressColumn):
-    """The time left where it is known, else the time taken so far."""
+    """The remaining time where it is known, else the elapsed time."""
 
     def render(self, task: Task) -> Text:
         if task.finished_time is not None or task.total is None:

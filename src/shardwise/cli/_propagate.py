@@ -1,4 +1,4 @@
-"""`shardwise propagate`: shardings of a program's values, spread to a fixed point."""
+"""`shardwise propagate`: propagate shardings through a program to a fixed point."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 @app.command()
 def propagate(
-    file: Annotated[Path, typer.Argument(help="Programs in JSON, one or one a line; may be gzipped.")],
+    file: Annotated[Path, typer.Argument(help="One program as JSON, or one per line; may be gzipped.")],
     level: Annotated[
         str | None,
-        typer.Option(help="basic, aggressive, op-priority or user-priority; else what the file says."),
+        typer.Option(help="basic, aggressive, op-priority or user-priority; by default that of the file."),
     ] = None,
     case: Annotated[str | None, typer.Option(help="Only the program with this id.")] = None,
     sweeps: Annotated[
         int | None,
-        typer.Option(help="At most so many sweeps a stage; Shardy makes one. Else to the fixed point."),
+        typer.Option(help="Limit of sweeps per stage; Shardy makes one. By default to the fixed point."),
     ] = None,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Tell each step: what moved where, and why.")
+        bool, typer.Option("--trace", help="Print each step: which axis was propagated where, and why.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Spread shardings through a program, along the factors of its operations, until nothing changes.
+    """Propagate shardings through a program, along the factors of its operations, to a fixed point.
 
     Example: shardwise propagate examples/propagate/mlp.json --trace
     """
@@ -47,7 +47,7 @@ def propagate(
         if not as_json:
             typer.echo(_text(document, outcome, wrong))
     if not documents:
-        raise UsageError(f"{file} holds no program" + (f" with id {case!r}" if case else ""))
+        raise UsageError(f"{file} contains no program" + (f" with id {case!r}" if case else ""))
     if as_json:
         print_json(documents)
 

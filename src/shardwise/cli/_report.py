@@ -1,4 +1,4 @@
-"""`shardwise report`: a plan as a page to look at."""
+"""`shardwise report`: a plan as an HTML page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,15 +13,13 @@ from ._progress import Bars
 @app.command()
 def report(
     path: Annotated[
-        Path, typer.Argument(metavar="PLAN.json", help="A plan, as `shardwise plan --out` writes.")
+        Path, typer.Argument(metavar="PLAN.json", help="A plan, written by `shardwise plan --out`.")
     ],
-    out: Annotated[Path | None, typer.Option(help="The page; by default beside the plan, as .html.")] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out what else each call could have done.")
-    ] = False,
+    out: Annotated[Path | None, typer.Option(help="The page; by default the plan's path with .html.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Without the alternatives of each call.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Draw a plan as one HTML file that needs no network.
+    """Write a plan as one self-contained HTML file.
 
     Example: shardwise plan examples/models.py:build_mlp --mesh dp=2 --out p.json
 

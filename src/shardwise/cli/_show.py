@@ -1,4 +1,4 @@
-"""`shardwise show`: a layout drawn."""
+"""`shardwise show`: draw a layout."""
 
 from typing import Annotated
 
@@ -17,7 +17,7 @@ def show(
     dims: Annotated[str | None, typer.Option(help="The two dims to draw: 0,2.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw which ranks hold which piece of a tensor.
+    """Draw which ranks hold which shard of a tensor.
 
     Example: shardwise show "S(0), S(1)" --mesh dp=2,tp=4 --shape 8,8
     """
@@ -31,7 +31,7 @@ def show(
     sizes = _numbers("--shape", shape)
     drawn = None if dims is None else _numbers("--dims", dims)
     if drawn is not None and len(drawn) != 2:
-        raise UsageError(f"--dims {dims!r} names {len(drawn)} dims: give two, such as 0,2")
+        raise UsageError(f"--dims {dims!r} has {len(drawn)} dims: give two, such as 0,2")
     if as_json:
         held = pieces(placed, sizes)
         print_json({"layout": str(placed), "mesh": str(on), "shape": list(sizes), "ranks": held})

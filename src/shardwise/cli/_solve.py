@@ -1,4 +1,4 @@
-"""`shardwise solve`: a problem file in, one choice per node out."""
+"""`shardwise solve`: the cheapest choice per node for a problem file."""
 
 import json
 import time
@@ -27,22 +27,20 @@ def solve(
             help="The problem: FILE.json or FILE.json.gz, as in the ASPLOS / EuroSys 2025 contest."
         ),
     ],
-    time_limit: Annotated[
-        float, typer.Option(help="Seconds from the start of the command to its end.")
-    ] = 60.0,
+    time_limit: Annotated[float, typer.Option(help="Seconds of the whole command.")] = 60.0,
     out: Annotated[
         Path | None, typer.Option(help="Write the solution here: a JSON list, one integer per node.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Different seeds search differently.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
     max_iterations: Annotated[
-        int | None, typer.Option(help="Rounds of search; with it the result depends on the seed alone.")
+        int | None, typer.Option(help="Limit of search rounds; the result then depends only on the seed.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Threads of search; all cores, at most 8, by default.")
+        int | None, typer.Option(help="Search threads; by default all cores, at most 8.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Choose the cheapest strategy per node under a memory limit. Ctrl-C ends with the best so far.
+    """Choose the cheapest strategy per node under a memory limit. Ctrl-C returns the best solution so far.
 
     The solution is checked by an independent evaluator before it is written.
 
@@ -65,7 +63,7 @@ def solve(
         note = "" if line.cost is None else f"best {line.cost:,}{known}"
         progress("searching", limit=left(), note=note)
 
-    late = "the time was up before the file was read"
+    late = "the time limit was reached before the file was read"
     solution = Solution("unknown", None, None, None, None, time_limit, reason=late)
     with Bars(quiet=as_json) as progress:
         progress("reading", limit=left())

@@ -1,4 +1,4 @@
-"""`shardwise discover --sweep`: the rule of an operator from many calls, its report, and the code that is emitted."""
+"""`shardwise discover --sweep`: the rule of an operator from many calls, its report, and emitted code."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -21,8 +21,8 @@ Sweeps = Annotated[
     list[str] | None,
     typer.Option(
         "--sweep",
-        help="Vary ranks, shapes and arguments and find the rule. --sweep dim=0,1,-1 tries these values of dim "
-        "and those of the examples, no others.",
+        help="Vary numbers of dims, shapes and arguments and find the rule. --sweep dim=0,1,-1 tries only these "
+        "values of dim and those of the examples.",
     ),
 ]
 
@@ -37,7 +37,7 @@ def sweep_op(
     html: Path | None,
     json: bool,
 ) -> None:
-    """Sweep, synthesize, report and emit, in a child process that may crash."""
+    """Sweep, synthesize, report and emit, in a child process, since kernels may crash."""
     import torch
 
     from ..emission import report, yaml_report
@@ -76,7 +76,7 @@ def sweep_op(
         texts = run_isolated(answer, progress=bars)
     if isinstance(texts, Crash):
         raise UsageError(
-            f"{op} ended the process with {texts} during the sweep: give other examples with --shape"
+            f"{op} crashed the process with {texts} during the sweep: give other examples with --shape"
         )
     paths = {"yaml": yaml, "strategy": strategy, "tests": tests}
     for key, path in paths.items():
@@ -113,7 +113,7 @@ def _show_report(console: Console, document: dict[str, Any]) -> None:
     for clause, reason in _clauses(document):
         table.add_row(clause, reason)
     console.print(table)
-    console.print(_held(document))
+    console.print(_evidence(document))
 
 
 def _clauses(document: dict[str, Any]) -> list[tuple[str, str]]:
@@ -127,11 +127,11 @@ def _clauses(document: dict[str, Any]) -> list[tuple[str, str]]:
     return [(clause, _reason(clause, reasons)) for clause in document["clauses"]]
 
 
-def _held(document: dict[str, Any]) -> str:
+def _evidence(document: dict[str, Any]) -> str:
     evidence = document["evidence"]
     return (
-        f"Built from {evidence['calls_built_from']} calls, held against {evidence['calls_held_out']} others and "
-        f"{evidence['calls_made_to_refute']} made to refute it; "
+        f"Derived from {evidence['calls_built_from']} calls, validated on {evidence['calls_held_out']} held-out calls "
+        f"and on {evidence['calls_made_to_refute']} designed to refute it; "
         f"{evidence['experiments']} experiments, {evidence['cpu_seconds']} CPU seconds."
     )
 

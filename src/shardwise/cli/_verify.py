@@ -1,4 +1,4 @@
-"""`shardwise verify`: a plan, run, equals the unsharded model."""
+"""`shardwise verify`: compare a run of a plan with the unsharded model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,35 +16,31 @@ def verify(
     build: Build,
     mesh: Annotated[str | None, typer.Option(help="Named axes: dp=2,tp=2.")] = None,
     plan: Annotated[
-        Path | None, typer.Option(help="A plan from `shardwise plan --out`; else one is made.")
+        Path | None, typer.Option(help="A plan from `shardwise plan --out`; by default the model is planned.")
     ] = None,
     cluster: ClusterName = None,
-    inference: Annotated[
-        bool, typer.Option("--inference", help="Forward alone, the model in eval mode.")
-    ] = False,
+    inference: Annotated[bool, typer.Option("--inference", help="Forward only, in eval mode.")] = False,
     backend: Annotated[
-        str, typer.Option(help="simulate: all ranks in this process; gloo: a process each.")
+        str, typer.Option(help="simulate: all ranks in this process; gloo: one process per rank.")
     ] = "simulate",
     steps: Annotated[int, typer.Option(min=0, help="Optimizer steps.")] = 1,
     optimizer: Annotated[str, typer.Option(help="sgd or adamw.")] = "sgd",
-    double: Annotated[
-        bool, typer.Option("--double", help="In double precision, on simulated ranks.")
-    ] = False,
+    double: Annotated[bool, typer.Option("--double", help="In float64, on simulated ranks.")] = False,
     random: Annotated[
         int, typer.Option(min=0, help="Verify this many random plans instead of the cheapest.")
     ] = 0,
     only_plan: Annotated[
         bool,
-        typer.Option("--only-plan", help="Without a second plan that shards as much as it can."),
+        typer.Option("--only-plan", help="Without a second plan that shards as much as possible."),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of weights, arguments and dropout.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of weights, arguments and dropout.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Run a plan and the unsharded model, and compare.
 
-    Outputs, gradients, parameters after optimizer steps, the collectives that
-    were priced and the memory that was predicted; and once more for a plan that
-    shards as much as it can. Exit status 0 only if all agree.
+    Compares outputs, gradients, parameters after optimizer steps, collectives
+    with priced ones and peak memory with the predicted one; then the same for a
+    plan that shards as much as possible. Exit status 0 only if all agree.
 
     Example: shardwise verify examples/models.py:build_mlp --mesh dp=2,tp=2
     """
@@ -56,20 +52,20 @@ def verify(
     from ..verification import verify as run
 
     if plan is not None and random:
-        raise UsageError("--random makes plans of its own: leave out --plan, or --random")
+        raise UsageError("--random and --plan exclude each other: give one of them")
     if plan is None and mesh is None:
         raise UsageError(
-            "give either --mesh, such as dp=2,tp=2, or --plan, a file that `shardwise plan` wrote"
+            "give either --mesh, such as dp=2,tp=2, or --plan, a file written by `shardwise plan --out`"
         )
     torch.manual_seed(seed)
     with Bars(quiet=as_json) as progress:
-        progress("making the model")
+        progress("building the model")
         model, args, kwargs = built(build)
         if plan is not None:
             plans = [Plan.load(plan)]
             if mesh is not None and plans[0].mesh != Mesh.parse(mesh):
                 raise UsageError(
-                    f"the plan is for mesh {plans[0].mesh}, not for {mesh}: leave out --mesh, or plan again"
+                    f"the plan is for mesh {plans[0].mesh}, not for {mesh}: omit --mesh, or plan again"
                 )
         else:
             progress("capturing")

@@ -1,4 +1,4 @@
-"""What results and pages show: a few kinds of blocks, as text for a terminal, as Markdown, and as HTML."""
+"""Displaying results and pages: a few kinds of blocks, as text for a terminal, as Markdown, and as HTML."""
 
 from ._blocks import Bar, Bars, Block, Heading, Outcome, Script, Table, below
 from ._html import as_fragment, as_html, style

@@ -1,4 +1,4 @@
-"""The kinds of blocks. A plain text is a paragraph; `code` stands between backticks, in any text but a script's."""
+"""The kinds of blocks. A plain text is a paragraph; `code` is written between backticks, in any text except scripts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Heading:
-    """Level 1 is the title of all."""
+    """Level 1 is the title of the page."""
 
     level: int
     text: str
@@ -14,7 +14,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Table:
-    """A heading that begins with `>` is that of a column of numbers. Where all are empty, none is shown."""
+    """A heading that begins with `>` is that of a numeric column. If all headings are empty, they are not shown."""
 
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -30,7 +30,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Script:
-    """Code that can be run, folded away where that is possible, and what it printed."""
+    """Code that can be run, folded where possible, and its output."""
 
     title: str
     code: str
@@ -39,7 +39,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Bar:
-    """A part of a whole: its amount in words, and the share that is drawn."""
+    """A part of a whole: its amount as text, and the fraction that is drawn."""
 
     name: str
     amount: str
@@ -53,7 +53,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The one sentence that matters most, and whether it is good news."""
+    """The conclusion, in one sentence, and whether it is positive."""
 
     good: bool
     text: str
@@ -63,6 +63,6 @@ Block = str | Heading | Table | Script | Bars | Outcome
 
 
 def below(blocks: Iterable[Block], levels: int = 1) -> Iterator[Block]:
-    """The same with headings that many levels lower, to stand inside something else."""
+    """The same with headings `levels` lower, for use inside another page."""
     for block in blocks:
         yield Heading(block.level + levels, block.text) if isinstance(block, Heading) else block

@@ -1,7 +1,7 @@
 """Blocks as HTML: the body of a page, or a fragment of its own for a notebook. Every word is escaped.
 
-The pages of `report` have the same elements and the same style. What a notebook shows takes its colours from what is
-around it, light or dark; the palette of a page is the page's own.
+The pages of `report` have the same elements and the same style. A notebook's output inherits the colours of the
+notebook, light or dark; a page has its own palette.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from ._blocks import Bars, Block, Heading, Outcome, Script, Table, below
 
-_INSIDE = 2  # levels by which headings in a notebook stand below those of a page
+_INSIDE = 2  # levels by which headings in a notebook are lower than those of a page
 
 
 def style() -> str:
@@ -24,7 +24,7 @@ def as_html(blocks: Iterable[Block]) -> str:
 
 
 def as_fragment(blocks: Iterable[Block]) -> str:
-    """The blocks with their style, to stand in a notebook: what `_repr_html_` returns."""
+    """The blocks with their style, for a notebook: the result of `_repr_html_`."""
     return f'<div class="shardwise">\n<style>\n{style()}</style>\n{as_html(below(blocks, _INSIDE))}\n</div>'
 
 

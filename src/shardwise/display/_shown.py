@@ -1,4 +1,4 @@
-"""`Shown`: what a result needs to show itself."""
+"""`Shown`: the base class of results that can be displayed."""
 
 from collections.abc import Iterable
 
@@ -8,10 +8,10 @@ from ._text import as_text
 
 
 class Shown:
-    """A result that prints as text and stands in a notebook as HTML, both made of the same blocks."""
+    """A result that is printed as text and displayed in a notebook as HTML, both from the same blocks."""
 
     def blocks(self) -> Iterable[Block]:
-        """What there is to show, beginning with a heading of level 1."""
+        """The content to display, beginning with a heading of level 1."""
         raise NotImplementedError
 
     def __str__(self) -> str:

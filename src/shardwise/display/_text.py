@@ -1,4 +1,4 @@
-"""Blocks as text for a terminal: columns in line, nothing wider than the terminal that it is meant for."""
+"""Blocks as text for a terminal: aligned columns, no line wider than the terminal."""
 
 from collections.abc import Iterable, Iterator
 from textwrap import indent, wrap
@@ -11,7 +11,7 @@ _NARROWEST = 16  # of a column whose text is wrapped
 
 
 def as_text(blocks: Iterable[Block], width: int = 80) -> str:
-    """The blocks below each other, tables and sections set apart by empty lines."""
+    """The blocks one after another, tables and sections separated by empty lines."""
     lines: list[str] = []
     before: Block | None = None
     for block in blocks:
@@ -49,7 +49,7 @@ def _lines(block: Block, width: int) -> Iterable[str]:
 
 
 def _in_line(table: Table, width: int) -> Iterator[str]:
-    """A table line by line; what is too wide is wrapped within the widest column of words."""
+    """A table line by line; long lines are wrapped within the widest text column."""
     rows = [tuple(map(_plain, row)) for row in table.rows]
     headed = [table.names, *rows] if any(table.names) else rows
     widths = [max(map(len, column), default=0) for column in zip(*headed, strict=True)]

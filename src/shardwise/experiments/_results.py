@@ -178,7 +178,7 @@ class Found(Shown):
         yield f"{self.combinations} claims tested in {self.experiments} experiments."
         yield Heading(2, "Rows that hold")
         yield Table(
-            ("row", "shards", "local form", ">experiments survived"),
+            ("row", "shards", "local form", ">experiments passed"),
             [(f"`{r}`", r.shards, r.local or "", str(e.total())) for r, e in self.evidence.items()],
         )
 

@@ -1,4 +1,4 @@
-"""Reports that people look at: a plan as one HTML file that needs no other, a layout as a grid on the terminal."""
+"""Reports: a plan as one self-contained HTML file, a layout as a grid on the terminal."""
 
 from ._audit import audit_markdown, audit_page
 from ._document import document

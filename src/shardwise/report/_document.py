@@ -1,7 +1,7 @@
-"""What the page of a plan shows, as one JSON document: every number on the page comes from here.
+"""The content of the page of a plan as one JSON document: every number on the page comes from here.
 
-Whatever repeats (layouts, shapes, rows, choices that were considered) is listed once and referred to by its number, so
-that a plan of nine thousand calls stays a few megabytes and the page can build what is unfolded, when it is unfolded.
+Repeated items (layouts, shapes, rows, considered choices) are listed once and referred to by index, so that a plan of
+nine thousand calls stays a few megabytes and the page can build its tree lazily.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _SHOWN = 6  # choices of a call
 
 
 class _Listed:
-    """Things by their number, each listed once."""
+    """A list of distinct items, looked up by index."""
 
     def __init__(self) -> None:
         self.numbers: dict[Hashable, int] = {}
@@ -37,7 +37,7 @@ class _Listed:
 
 
 def document(plan: Plan, *, runners_up: bool = True, progress: Progress = silent) -> dict[str, Any]:
-    """The document of a plan. With `runners_up`, what else each call could have done is worked out again."""
+    """The document of a plan. With `runners_up`, the alternatives of each call are priced again."""
     return _Document(plan, runners_up, progress).made()
 
 
@@ -49,11 +49,11 @@ class _Document:
         self.notes: list[str] = []
         self.explainer: Explainer | None = None
         if runners_up:
-            progress("pricing what else could have been done")
+            progress("pricing alternatives")
             try:
                 self.explainer = Explainer(plan)
             except UsageError as error:
-                self.notes.append(f"Runners-up are left out: {error}.")
+                self.notes.append(f"Without runners-up: {error}.")
         self._alike: dict[Hashable, int] = {}
 
     def made(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class _Document:
                 yield {"name": name, "seconds": cost.seconds, "peak": cost.peak, "parts": parts}
 
     def _held(self) -> dict[str, Any]:
-        """Bytes over time: the largest of each stretch, with the entry at which it is reached."""
+        """Bytes over time: the maximum of each interval, with the entry at which it is reached."""
         held, seconds = self.plan.cost.held, self.plan.cost.entries
         begun, now = [], 0.0
         for each in seconds:
@@ -188,8 +188,8 @@ class _Document:
         }
 
     def _place_moves(self, entries: Sequence[dict[str, Any]]) -> None:
-        """A move stands where it is needed: with the call before which it is made, or, for what the graph gives back,
-        with its maker."""
+        """A redistribution is listed where it is needed: with the call that uses it, or, for an output of the graph,
+        with its producer."""
         waiting: list[int] = []
         last: dict[Value, int] = {}
         for number, entry in enumerate(self.plan.schedule.entries):
@@ -212,7 +212,7 @@ class _Document:
                 entries[number]["module"] = place
 
     def _considered(self, node: Node, entry: Compute) -> int | None:
-        """What the call could have done: worked out for the first of those that look alike."""
+        """The alternatives of the call, computed once for equal calls."""
         if self.explainer is None:
             return None
         layouts = tuple(str(self.plan.schedule.layouts[value]) for value in (*entry.inputs, *entry.made))
@@ -225,7 +225,7 @@ class _Document:
 
 
 def _nearby(source: str) -> str:
-    """A place in a file, from where the user stands or from where packages are."""
+    """A place in a file, relative to the current directory or to site-packages."""
     return source.removeprefix(f"{Path.cwd()}/").rpartition("site-packages/")[2]
 
 
@@ -252,7 +252,7 @@ def _finite(seconds: float) -> float | None:
 
 
 def _rule(op: str) -> dict[str, Any] | None:
-    """What the book says about an operator, with its evidence."""
+    """The book's rule of an operator, with its evidence."""
     if is_by_hand(op):
         return {"hand": True}
     entry = book().entry(op)

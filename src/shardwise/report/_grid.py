@@ -1,6 +1,6 @@
-"""A layout on the terminal: two dims of a tensor as a coloured grid of pieces, each with the ranks that hold it.
+"""A layout on the terminal: two dims of a tensor as a coloured grid of shards, each with the ranks that hold it.
 
-Pieces are those of the real shape, so uneven and empty ones show. Headings have the colour of the mesh axes that cut.
+Shards have their real sizes, so uneven and empty ones are visible. Headings have the colour of the sharding mesh axes.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from ..placements import is_partial, is_shard
 
 AXIS_COLOURS = ("blue", "dark_orange", "cyan", "magenta", "green", "yellow")
 _SHADES = ("grey23", "grey35")
-_MOST = 6  # pieces drawn along a side
+_MOST = 6  # shards drawn along a side
 
 
 def pieces(layout: Layout, shape: Sequence[int]) -> list[dict[str, Any]]:
-    """What each rank holds: for each dim ranges (start, stop), none where it holds nothing."""
+    """The part of each rank: for each dim ranges (start, stop), none where it is empty."""
     return [
         {
             "rank": rank,
@@ -34,7 +34,7 @@ def pieces(layout: Layout, shape: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def picture_of(layout: Layout, shape: Sequence[int], dims: tuple[int, int] | None = None) -> Group:
-    """The grid with a line for every axis; of several dims those that are cut, else the last two."""
+    """The grid with a line for every axis; by default of the sharded dims, else of the last two."""
     down, across = _drawn(layout, shape, dims)
     held: dict[tuple[tuple[Run, ...], tuple[Run, ...]], list[int]] = {}
     for rank in range(layout.mesh.ranks):
@@ -119,16 +119,17 @@ def _said(layout: Layout, shape: Sequence[int]) -> list[Text]:
     for axis, (name, placement) in enumerate(zip(layout.mesh.names, layout.placements, strict=True)):
         line = Text(name, f"bold {AXIS_COLOURS[axis % len(AXIS_COLOURS)]}")
         if is_shard(placement):
-            line.append(f" cuts dim {placement.dim} into {layout.mesh.shape[axis]}", "default")
+            line.append(f" shards dim {placement.dim} into {layout.mesh.shape[axis]}", "default")
         elif is_partial(placement):
             line.append(
-                f" is partial: its ranks' values reduce by {placement.reduce_op} to the tensor", "default"
+                f" is partial: reducing its ranks' values by {placement.reduce_op} gives the tensor",
+                "default",
             )
         else:
-            line.append(": every rank along it holds the same", "default")
+            line.append(": replicated", "default")
         lines.append(line)
     local = layout.local_shape(shape)
     word = "" if layout.divides(shape) else "at most "
     whole, own = (" x ".join(map(str, s)) or "one number" for s in (shape, local))
-    lines.append(Text(f"of {whole}, a rank holds {word}{own}; cells list the ranks"))
+    lines.append(Text(f"a rank holds {word}{own} of {whole}; cells list the ranks"))
     return lines

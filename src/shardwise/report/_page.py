@@ -1,4 +1,4 @@
-"""The page of a plan: a template, its style and its scripts, read from files, around the document of the plan."""
+"""The page of a plan: the document of the plan in an HTML template with its style and scripts."""
 
 import json
 from html import escape
@@ -14,9 +14,9 @@ _SCRIPTS = ("make.js", "tensor.js", "charts.js", "detail.js", "tree.js", "start.
 
 
 def plan_page(plan: Plan, *, runners_up: bool = True, progress: Progress = silent) -> str:
-    """A plan as one HTML file that needs no other and no network.
+    """A plan as one self-contained HTML file.
 
-    With `runners_up` (seconds for a large model) the page also shows what else each call could have done.
+    With `runners_up` (seconds for a large model) the page also shows the alternatives of each call.
     """
     # Inside a script element only `</script` and `<!--` could end it: no `<` is left.
     made = document(plan, runners_up=runners_up, progress=progress)

@@ -8,7 +8,7 @@ from ._page import page_style
 
 
 def prose_page(blocks: Iterable[Block]) -> str:
-    """The blocks as a page: first its title, then what is said at its head, then a card for each heading."""
+    """The blocks as a page: first its title, then its introduction, then a card for each heading."""
     title, *rest = blocks
     assert isinstance(title, Heading)
     head, cards = list[Block]([title]), list[list[Block]]()

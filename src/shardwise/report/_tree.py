@@ -1,8 +1,8 @@
-"""The model as a tree of modules, and layers that look alike folded into one line.
+"""The model as a tree of modules, with equal layers folded into one line.
 
-A module lists what it holds in the order of the schedule: parameters, calls with the redistributions before them,
-and other modules where their first call stands. Neighbours with numbers for names that do the same on tensors of the
-same shapes and layouts become a group.
+A module lists its contents in the order of the schedule: parameters, calls with the redistributions before them,
+and submodules at the position of their first call. Consecutive numbered modules with equal calls, shapes and layouts
+become a group.
 """
 
 from collections.abc import Hashable, Sequence
@@ -31,7 +31,7 @@ def tree(
     inputs: Sequence[dict[str, Any]],
     entries: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
-    """Nested `{name, path, seconds, moving, calls, inputs, items}`; an item is the number of an entry or a module.
+    """Nested `{name, path, seconds, moving, calls, inputs, items}`; an item is the index of an entry, or a module.
 
     A group has `alike`, the number of modules in it.
     """
@@ -56,7 +56,7 @@ class _Shaper:
         self.kinds: dict[Hashable, int] = {}
 
     def shape(self, module: _Module) -> tuple[dict[str, Any], int]:
-        """A module's part of the tree, and a number that is the same for modules that look alike."""
+        """A module's part of the tree, and an integer that is the same for equal modules."""
         shaped: list[Any] = []
         kind: list[Hashable] = [self._input_kind(number) for number in module.inputs]
         totals = {"seconds": 0.0, "moving": 0.0, "calls": 0}
@@ -99,7 +99,7 @@ class _Shaper:
 
 
 def _grouped(items: Sequence[Any], kinds: Sequence[int]) -> list[Any]:
-    """Runs of numbered modules of one kind as groups."""
+    """Groups consecutive numbered modules of one kind."""
     grouped: list[Any] = []
     first = 0
     while first < len(items):

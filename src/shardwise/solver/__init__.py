@@ -1,6 +1,6 @@
-"""The optimisation problem in its plain form, its reductions, and the search for the cheapest solution.
+"""The optimisation problem as plain arrays, its reductions, and the search for the cheapest solution.
 
-Importing the room is quick; what is compiled comes with the first call.
+Importing the room is fast; compiled code is loaded by the first call.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
-"""Compiled code: kept on disk after the first use on a machine, and run without Python's lock, so that the thread
-that watches the clock is never held up. Arrays are filled and copied by plain loops, since slice assignment takes
-seconds to compile.
+"""Compiled code: cached on disk after the first use on a machine, and run without the GIL, so that the thread that
+keeps the time limit is never blocked. Arrays are filled and copied by plain loops, since slice assignment takes seconds
+to compile.
 """
 
 from numba import njit

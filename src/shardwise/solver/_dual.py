@@ -1,8 +1,8 @@
-"""The dual: memory as a price per time point, raised by a deflected subgradient, bounded by message passing.
+"""The dual problem: a price of memory per time point, updated by a deflected subgradient, bounded by message passing.
 
-For any prices the cheapest priced solution, less what the capacities earn, costs no more than any solution that
-fits; and for any messages the passes bound the cheapest priced solution from below. So every iteration gives
-a valid bound, and one pass each way between two changes of price is enough.
+For any prices, the cost of the cheapest priced solution, minus price times capacity, is a lower bound on the cost of
+every feasible solution; and for any messages, the passes bound the cheapest priced solution from below. So every
+iteration gives a valid bound, and one pass in each direction between two price updates is enough.
 """
 
 import numpy as np
@@ -12,16 +12,16 @@ from ._kernel import Kernel
 from ._messages import message_offsets, slacks, sweep
 from ._pricing import load_of, price_nodes
 
-_STALLED = 3e-5  # relative rise of the bound in a round of ascent that counts as none
+_STALLED = 3e-5  # relative rise of the bound in a round of ascent below which it has stalled
 _STEPS = 50  # iterations of a round
 BOUND, FACTOR, FAILURES = 0, 1, 2  # slots of the state
 
 
 @compiled
 def ascend(a, offset, messages, prices, direction, best_messages, best_prices, state, target, steps, x, stop):
-    """Polyak steps towards `target`; back to the best prices with a smaller factor when they fail in a row.
+    """Polyak steps towards `target`; after several failures it returns to the best prices with a smaller step factor.
 
-    `x` receives the solutions that the passes read off; `direction` averages how far they overflow.
+    `x` receives the solutions decoded by the passes; `direction` is the moving average of their overflow.
     """
     points = len(prices)
     theta = np.empty(len(a.cost))
@@ -83,9 +83,9 @@ class Dual:
         if self.rounds == 0:
             self._step(0.0, 1, stop)
         before = self.state[BOUND]
-        if not np.isfinite(before):  # stopped before the first step was done
+        if not np.isfinite(before):  # stopped before the end of the first step
             return float(before), self.best_prices.copy()
-        # Far from `cost` a target that stays ahead of the bound makes better steps.
+        # Far from `cost`, a target slightly above the bound gives better steps.
         target = min(cost, before + 0.1 * abs(before) + 1.0)
         if self.stalled:
             self.restarts += 1
@@ -105,7 +105,7 @@ class Dual:
         )  # fmt: skip
 
     def slacks(self) -> tuple[float, np.ndarray]:
-        """The bound at the best prices and how much, at least, each choice raises it."""
+        """The bound at the best prices, and a lower bound on how much each choice raises it."""
         theta, slack = np.empty(len(self.a.cost)), np.empty(len(self.a.cost))
         price_nodes(self.a, self.best_prices, theta)
         x = np.zeros(len(self.a.k), np.int64)

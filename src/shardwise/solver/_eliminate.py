@@ -1,10 +1,10 @@
 """The core move: exact elimination of most nodes given the others, with a random cutset.
 
-Nodes are eliminated one by one, cheapest table first (bucket elimination: the table over the neighbours that
-are left holds the best cost of what is gone). A node is eliminated only while its table stays under a limit;
-when none can be, a neighbour of a blocked node is fixed at its current choice, picked by degree and a weight
-that is drawn anew at every call, so that hubs are free sometimes. The result is the optimum over all free
-nodes given the fixed ones; without fixed nodes it is the optimum.
+Nodes are eliminated one by one, smallest table first (bucket elimination: the table over the remaining neighbours
+has the best cost of the eliminated nodes). A node is eliminated only while its table stays under a limit; when none can
+be, a neighbour of a blocked node is fixed at its current choice, selected by degree and by a weight that is random at
+every call, so that hubs are sometimes free. The result is the optimum over all free nodes given the fixed ones; without
+fixed nodes it is the optimum.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ OUTSIDE, LIVE, GONE = 0, 1, 2
 
 NODE = np.dtype(
     [
-        ("state", np.int64),  # outside (or fixed), live or gone
+        ("state", np.int64),  # outside (or fixed), live or eliminated
         ("weight", np.float64),
         ("log_k", np.int64),
         ("log_size", np.int64),  # of the table over its live neighbours
@@ -32,7 +32,7 @@ NODE = np.dtype(
         ("bucket_next", np.int64),
         ("bucket_prev", np.int64),
         ("rank", np.int64),  # when it was eliminated
-        ("place", np.int64),  # in the scope of the step at hand
+        ("place", np.int64),  # in the scope of the current step
         ("message", np.int64),  # offset of its message
         ("child", np.int64),  # first message that it receives
         ("sibling", np.int64),
@@ -85,7 +85,7 @@ def uniform(random):
 
 @compiled
 def _linked(hash, slots, u, v):
-    """Whether the pair was in the set, of which the first `slots` slots are used. It is now."""
+    """Add the pair to the set in the first `slots` slots; true if it was in the set already."""
     if u > v:
         u, v = v, u
     key = (u << 32) + v + 1
@@ -101,7 +101,7 @@ def _linked(hash, slots, u, v):
 
 @compiled
 def _file(s, v, limit):
-    """Put `v` into the bucket of its table size; what is above the limit goes into the last one."""
+    """Put `v` into the bucket of its table size; sizes above the limit go into the last one."""
     b = min(s.node[v].log_size >> 4, _BUCKETS - 1)
     if s.node[v].log_size > limit or s.node[v].degree > _MOST_SCOPE:
         b = _BUCKETS
@@ -132,7 +132,7 @@ def _unfile(s, v):
 
 @compiled
 def _leave(s, v, limit):
-    """`v` is no longer live: its neighbours lose it."""
+    """Remove `v` from the live nodes and from its neighbours' lists."""
     p = s.node[v].head
     while p >= 0:
         t = s.link[p].node
@@ -244,7 +244,7 @@ def plan(a, s, region, limit):
 
 @compiled
 def work_without_cutset(a, s, limit):
-    """Table entries that eliminating every node would look at; infinite where a node would have to be fixed."""
+    """The number of table entries that eliminating every node would read; infinite if a node had to be fixed."""
     eliminated, fixed = plan(a, s, np.arange(len(a.k)), limit)
     if fixed:
         return np.inf
@@ -276,7 +276,7 @@ def _tidy_scope(s, i):
 
 @compiled
 def solve_region(a, theta, tables, s, x, region, limit, pool):
-    """Set `x` on `region` to the best choices given the rest. Returns how many were fixed and the pool.
+    """Set `x` on `region` to the best choices given the rest. Returns the number of fixed nodes and the pool.
 
     `theta` are the node costs; `tables` the edge tables; `pool` holds the messages and may grow.
     """

@@ -1,7 +1,7 @@
-"""What a choice per node costs and how much memory it needs, in exact integers.
+"""The cost and memory of one choice per node, in exact integers.
 
-Deliberately written apart from everything the search uses (plain Python integers, no reductions, no compiled
-code), so that a solution can be judged by something that does not share the search's faults.
+Deliberately shares no code with the search (plain Python integers, no reductions, no compiled code), so that a
+solution is checked independently of the search's bugs.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ._problem import FORBIDDEN, Problem
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`forbidden` names the first node or edge whose cost forbids the choice; memory peaks at `peak_time`."""
+    """`forbidden` is the first node or edge whose cost forbids the choice; memory peaks at `peak_time`."""
 
     cost: int
     peak: int

@@ -1,7 +1,7 @@
-"""What workers tell each other: best solution, bound, prices; one slot per worker, merged in a fixed order.
+"""Communication between workers: best solution, bound, prices; one slot per worker, merged in a fixed order.
 
-With a number of rounds instead of a time limit everyone waits for everyone between rounds, so that what a
-worker sees depends on the seed alone and never on which thread was faster.
+With a number of rounds instead of a time limit all workers wait for each other between rounds, so that what a worker
+sees depends only on the seed and not on thread timing.
 """
 
 import threading
@@ -13,13 +13,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class View:
-    """Kernel choice and its cost (infinite without one), bound and prices. Costs leave out the constant."""
+    """Kernel choice and its cost (infinite without one), bound and prices. Costs exclude the constant."""
 
     choice: np.ndarray | None = None
     cost: float = np.inf
     bound: float = -np.inf
     prices: np.ndarray | None = None
-    priced: float = -np.inf  # the bound that the prices gave
+    priced: float = -np.inf  # the bound at these prices
     proven: bool = False  # nothing better than `cost` exists
 
     def better(self, other: "View") -> "View":
@@ -67,7 +67,7 @@ class Exchange:
         return merged
 
     def meet(self) -> View:
-        """The view between two rounds, the same for every worker that works in step."""
+        """The view between two rounds, the same for all synchronised workers."""
         if self._barrier is None:
             merged = self.view()
         else:
@@ -79,7 +79,7 @@ class Exchange:
         return merged
 
     def leave(self) -> None:
-        """A worker ended: nobody waits for it any more."""
+        """A worker ended: the others no longer wait for it."""
         if self._barrier is not None:
             self._barrier.abort()
         self.changed.set()
@@ -93,6 +93,6 @@ class Exchange:
         return bool(self.stop[0])
 
     def wait(self, seconds: float) -> None:
-        """Until something changed or the time is up."""
+        """Wait until something changes or the time is up."""
         self.changed.wait(seconds)
         self.changed.clear()

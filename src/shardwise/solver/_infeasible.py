@@ -1,7 +1,7 @@
-"""What an infeasible problem lacks: the smallest memory limit that is feasible, and where it binds.
+"""The shortfall of an infeasible problem: the smallest feasible memory limit, and where it is binding.
 
-Without costs only forbidden pairs and memory matter, so the smallest limit is found by bisection: a limit
-either has a solution, whose peak is a smaller feasible limit, or is proven to have none.
+Without costs only forbidden pairs and memory matter, so the smallest limit is found by bisection: a limit either has
+a solution, whose peak is a smaller feasible limit, or is proven to have none.
 """
 
 import time
@@ -18,9 +18,9 @@ _UNLIMITED = 2**63 - 1
 
 
 def shortfall(problem: Problem, deadline: float, solve: Callable[[Problem, float], Solution]) -> Shortfall:
-    """How much memory an infeasible problem lacks, as exactly as the time until `deadline` allows.
+    """How much memory an infeasible problem lacks, as precisely as the time until `deadline` allows.
 
-    `solve` is given a problem and a deadline.
+    `solve` takes a problem and a deadline.
     """
     free = replace(
         problem,
@@ -36,7 +36,7 @@ def shortfall(problem: Problem, deadline: float, solve: Callable[[Problem, float
         return Shortfall(low, None, None)
     best = first.choices
     high = evaluate(free, best).peak
-    middle = low  # often tight, so it is tried first
+    middle = low  # often tight, so it is tested first
     while low < high and time.monotonic() < deadline:
         attempt = solve(replace(free, usage_limit=middle), deadline)
         if attempt.status == "infeasible":
@@ -51,7 +51,7 @@ def shortfall(problem: Problem, deadline: float, solve: Callable[[Problem, float
 
 
 def smallest_load(problem: Problem) -> tuple[int, int | None]:
-    """The largest load over time if every node took its smallest usage, and when."""
+    """The largest load over time if every node has its smallest usage, and its time."""
     smallest = [
         int(np.argmin(problem.usages[problem.choice_start[n] : problem.choice_start[n + 1]]))
         for n in range(problem.nodes)

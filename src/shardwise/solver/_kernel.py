@@ -1,4 +1,4 @@
-"""The reduced problem as the search sees it: compact arrays of costs, neighbours, memory, capacities."""
+"""The reduced problem in the form that the search uses: compact arrays of costs, neighbours, memory, capacities."""
 
 from typing import NamedTuple
 
@@ -7,14 +7,14 @@ import numpy as np
 from ._work import Work, items_of
 
 BIG = 1e15
-"""Stands for a forbidden pair in the search: far above any sum of costs, yet sums of it stay exact enough."""
+"""The cost of a forbidden pair in the search: far above any sum of costs, but small enough for exact sums."""
 
 
 class Arrays(NamedTuple):
-    """What compiled code reads.
+    """The input of compiled code.
 
-    Half-edge `2e + side` stands for edge `e` seen from `ends[e, side]`, with a table in which that node's
-    choices lie side by side. Tables that repeat are stored once. Forbidden pairs cost `BIG`.
+    Half-edge `2e + side` is edge `e` from the side of `ends[e, side]`, with a table in which that node's choices are
+    contiguous. Equal tables are stored once. Forbidden pairs cost `BIG`.
     """
 
     k: np.ndarray  # choices per node
@@ -35,7 +35,7 @@ class Arrays(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """Arrays, the nodes of the problem they stand for, the times of the points and the constant cost."""
+    """Arrays, the corresponding nodes of the problem, the times of the points and the constant cost."""
 
     arrays: Arrays
     node: np.ndarray

@@ -1,4 +1,4 @@
-"""Sequential tree-reweighted message passing (TRW-S): a bound for the priced problem, and a start.
+"""Sequential tree-reweighted message passing (TRW-S): a bound on the priced problem, and a first solution.
 
 A pass visits the nodes in order and sends messages over each edge to later nodes, then back. The bound never
 falls from one pair of passes to the next while the node costs stay the same, and is valid for any messages.
@@ -91,10 +91,10 @@ def sweep(a, theta, tables, messages, offset, x, forward):
 
 @compiled
 def slacks(a, theta, tables, messages, offset, slack):
-    """How much the bound rises, at least, when a node is held at a choice. Valid after a backward pass.
+    """A lower bound on how much the bound rises when a node is fixed at a choice. Valid after a backward pass.
 
-    The pass splits the priced cost into the bound and terms that are never negative, on nodes and edges (the
-    share `gamma` of a node's surplus goes to each edge to an earlier node); a choice must pay its own terms.
+    The pass splits the priced cost into the bound and nonnegative terms on nodes and edges (the fraction `gamma` of a
+    node's surplus goes to each edge to an earlier node); a choice raises the bound by its own terms.
     """
     n = len(a.k)
     most = 1
@@ -145,7 +145,7 @@ def slacks(a, theta, tables, messages, offset, slack):
                     lowest = min(lowest, value)
                 slack[a.start[t] + z] += lowest
                 least = min(least, lowest)
-            # `least` moves into the bound (it is what the pass added for this edge), on both ends.
+            # `least` is part of the bound (the pass added it for this edge), on both ends.
             for z in range(a.k[t]):
                 slack[a.start[t] + z] -= least
             for c in range(kv):

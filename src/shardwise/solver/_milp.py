@@ -1,4 +1,4 @@
-"""The kernel as a mixed-integer program, for HiGHS: proves small kernels.
+"""The kernel as a mixed-integer program for HiGHS, which proves optimality of small kernels.
 
 One binary variable per choice, one continuous variable per allowed pair of an edge (the local polytope, whose
 relaxation is the bound that message passing approaches), one row per time point, scaled to a capacity of one.
@@ -17,7 +17,7 @@ from ._pricing import load_of
 
 @dataclass(frozen=True)
 class Proof:
-    """`choice` is the best found (None if none), `bound` a lower bound; costs leave out the constant."""
+    """`choice` is the best one found (or None), `bound` a lower bound; costs exclude the constant."""
 
     status: str  # optimal, infeasible, stopped
     choice: np.ndarray | None
@@ -25,7 +25,7 @@ class Proof:
 
 
 def size_of(kernel: Kernel) -> int:
-    """Variables of the program."""
+    """The number of variables of the program."""
     k = kernel.arrays.k
     ends = kernel.arrays.ends
     return int(k.sum() + (k[ends[:, 0]] * k[ends[:, 1]]).sum())
@@ -37,7 +37,7 @@ def prove(
     stopped: Callable[[], bool],
     most_nodes: int | None,
 ) -> Proof:
-    """Solve to optimality unless time, nodes of the search tree or `stopped` end it."""
+    """Solve to optimality, unless ended by the time limit, the node limit or `stopped`."""
     if kernel.nodes == 0:
         return Proof("optimal", np.zeros(0, np.int64), 0.0)
     program = _Program(kernel, seconds, stopped, most_nodes)
@@ -57,7 +57,7 @@ def prove(
             return Proof(status, None, bound)
         fresh = program.worst_points(over, rows)
         if not len(fresh):
-            # The overflow is within the tolerance of the program: its optimum is a bound but no solution.
+            # The overflow is within the tolerance of the program: its optimum is a bound but not a solution.
             return Proof("stopped", None, bound)
         rows = np.union1d(rows, fresh)
 
@@ -108,7 +108,7 @@ class _Program:
         return np.arange(len(self.kernel.points)) if len(self.kernel.points) <= 64 else np.zeros(0, np.int64)
 
     def worst_points(self, over: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Points to add: the peaks of overflow, at most 32, not known yet."""
+        """Points to add: the peaks of overflow, at most 32, without those already added."""
         over = over.copy()
         over[known] = 0
         found: list[int] = []

@@ -1,8 +1,8 @@
 """The few time points at which memory can bind.
 
 Load changes only where an interval starts or ends, and a point whose live set lies inside another's (with no
-smaller capacity) is implied by it. Points at which even the largest choices fit are dropped too. What remains
-is numbered from 0, and intervals become ranges of these numbers.
+smaller capacity) is implied by it. Points at which even the largest choices fit are dropped too. The remaining points
+are numbered from 0, and intervals become ranges of these numbers.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Getting the compiled code ready: from disk, or on the first call on a machine by compiling for some 20 s."""
+"""Loading the compiled code from disk, or compiling it (about 20 s) on the first call on a machine."""
 
 from functools import cache
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from ._problem import Problem
 
-_ROUNDS = 12  # after which one worker has used all of the code
+_ROUNDS = 12  # after which one worker has called all compiled functions
 
 
 @cache
 def prepare() -> bool:
-    """Compile all that a search uses, or load it; done once in a process. Always true."""
+    """Compile or load all code of the search; done once per process. Returns True."""
     from ._exchange import View
     from ._reduce import reduce
     from ._worker import Worker
@@ -27,7 +27,7 @@ def prepare() -> bool:
 
 
 def _small() -> Problem:
-    """A problem that no reduction solves and that uses every step of the search."""
+    """A problem that the reductions do not solve and that needs every step of the search."""
     k, n, steps = 3, 20, (1, 2, 5)
     edges = [[i, i + step] for step in steps for i in range(n - step)]
     return Problem.build(

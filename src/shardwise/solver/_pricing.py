@@ -1,4 +1,4 @@
-"""What a choice per node of the kernel costs, what memory it loads, and node costs with memory priced."""
+"""The cost and memory load of one choice per node of the kernel, and node costs including priced memory."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def load_of(a, x, load):
 
 @compiled
 def overflow(a, load):
-    """The sum over points of what exceeds the capacity."""
+    """The excess over the capacity, summed over points."""
     total = 0
     for t in range(len(load)):
         total += max(0, load[t] - a.capacity[t])
@@ -40,7 +40,7 @@ def overflow(a, load):
 
 @compiled
 def price_nodes(a, prices, theta):
-    """Node costs with memory priced."""
+    """Node costs including priced memory."""
     sums = np.empty(len(prices) + 1)
     sums[0] = 0.0
     for t in range(len(prices)):

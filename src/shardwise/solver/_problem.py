@@ -1,9 +1,8 @@
-"""The problem in its plain form: a choice per node, costs on nodes and edges, limited memory at every time.
+"""The optimisation problem: a choice per node, costs on nodes and edges, limited memory at every time.
 
-The form is that of the ASPLOS / EuroSys 2025 contest on intra-operator parallelism. Everything is kept in
-flat integer arrays (the choices of node `n` are the slice `choice_start[n] : choice_start[n + 1]`), because
-problems have up to 100,000 edges and millions of table entries. What is malformed is refused here, with the
-place of the fault; everything above may rely on it.
+The format is that of the ASPLOS / EuroSys 2025 contest on intra-operator parallelism. Everything is stored in flat
+integer arrays (the choices of node `n` are the slice `choice_start[n] : choice_start[n + 1]`), because problems have up
+to 100,000 edges and millions of table entries. Malformed problems are refused here, with the place of the error.
 """
 
 import math
@@ -19,7 +18,7 @@ from ..errors import UsageError
 from ..files import path_of, read_document
 
 FORBIDDEN = 10**18
-"""Costs of this size and more forbid the choice or the pair of choices."""
+"""Costs of at least this size forbid the choice or the pair of choices."""
 
 _LARGEST_USAGE = 2**62
 
@@ -29,7 +28,7 @@ class Problem:
     """Nodes with choices, edges with tables, half-open live intervals and a memory limit.
 
     `tables[table_start[e] : table_start[e + 1]]` is row-major over (choice of `edges[e, 0]`, choice of
-    `edges[e, 1]`). Made by `Problem.build`, `Problem.from_json` or `read_problem`, which validate.
+    `edges[e, 1]`). Use `Problem.build`, `Problem.from_json` or `read_problem`, which validate.
     """
 
     name: str
@@ -66,7 +65,7 @@ class Problem:
 
         `costs[n][i]` and `usages[n][i]` belong to choice `i` of node `n`; `tables[e]` is row-major over the
         choices of the two nodes of `edges[e]`. Numbers are integers (an infinite cost forbids). Without
-        `usage_limit` memory is not limited, and `usages` and `intervals` may be left out.
+        `usage_limit` memory is not limited, and `usages` and `intervals` are optional.
         """
         count = len(costs)
         choice_start, flat_costs = _flatten(costs, "nodes.costs", forbid=True)
@@ -82,14 +81,14 @@ class Problem:
             node = int(np.argmax(np.diff(usage_start) != np.diff(choice_start)))
             raise UsageError(
                 f"nodes.usages[{node}] has {len(usages[node]) if usages else 0} entries but "
-                f"nodes.costs[{node}] has {len(costs[node])}: each choice needs one of both."
+                f"nodes.costs[{node}] has {len(costs[node])}: each choice needs a cost and a usage."
             )
         if np.any(flat_usages < 0) or np.any(flat_usages > _LARGEST_USAGE):
             bad = int(np.argmax((flat_usages < 0) | (flat_usages > _LARGEST_USAGE)))
             node = int(np.searchsorted(choice_start, bad, "right")) - 1
             raise UsageError(
                 f"nodes.usages[{node}][{bad - int(choice_start[node])}] is {flat_usages[bad]}: "
-                "a usage lies between 0 and 2^62."
+                "a usage must be between 0 and 2^62."
             )
         return cls(
             name=name,
@@ -201,11 +200,11 @@ def _integer(value: Any, start: np.ndarray, position: int, what: str, forbid: bo
         value = value.item()
     fault = None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        fault = "a number is expected"
+        fault = "expected a number"
     elif isinstance(value, float) and math.isinf(value) and value > 0 and forbid:
         value = FORBIDDEN
     elif isinstance(value, float) and not value.is_integer():
-        fault = "NaN and infinity are refused" if not math.isfinite(value) else "scale it to an integer"
+        fault = "it must be finite" if not math.isfinite(value) else "scale it to an integer"
     if fault is not None:
         raise UsageError(f"{_place(start, position, what)} is {value!r}: {fault}.")
     return max(min(int(value), 2**63 - 1), -(2**63))
@@ -230,9 +229,7 @@ def _edges(edges: Sequence[Sequence[int]], count: int) -> np.ndarray:
     outside = (array < 0) | (array >= count)
     if np.any(outside):
         edge, side = (int(i) for i in np.argwhere(outside)[0])
-        raise UsageError(
-            f"edges.nodes[{edge}] names node {array[edge, side]}: the nodes are 0 to {count - 1}."
-        )
+        raise UsageError(f"edges.nodes[{edge}] has node {array[edge, side]}: the nodes are 0 to {count - 1}.")
     return array
 
 
@@ -257,6 +254,6 @@ def _tables(
         a, b = ends[e]
         raise UsageError(
             f"edges.costs[{e}] has {start[e + 1] - start[e]} entries: nodes {a} and {b} have "
-            f"{choices[a]} and {choices[b]} choices, so the table has {expected[e]}."
+            f"{choices[a]} and {choices[b]} choices, so the table must have {expected[e]}."
         )
     return {"table_start": start, "tables": flat}

@@ -1,7 +1,7 @@
-"""Reductions that keep the optimum: from the problem to a kernel, and from a solution of the kernel back.
+"""Reductions that preserve the optimum: from the problem to a kernel, and from a solution of the kernel back.
 
-Every step is exact whatever the memory prices will be, so they are applied once, to a fixpoint, before the
-search (`docs/solver.md` says why each is exact). The steps themselves are compiled, in `_reduce_ops`.
+Every step is exact for any memory prices, so they are applied once, to a fixed point, before the search
+(`docs/solver.md` explains why each is exact). The steps themselves are compiled, in `_reduce_ops`.
 """
 
 from collections.abc import Callable
@@ -29,10 +29,10 @@ _COUNTED = {
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """A kernel with the same optimum as the problem, and the way back.
+    """A kernel with the same optimum as the problem, and the mapping back.
 
-    `kernel` is None when the forbidden pairs or the memory leave no choice; `stuck` then names a node where
-    this showed, or `overflow` the time at which the smallest usages exceed the limit.
+    `kernel` is None if the forbidden pairs or the memory limit leave no choice; `stuck` is then a node without a
+    choice, or `overflow` the time at which the smallest usages exceed the limit.
     """
 
     problem: Problem
@@ -64,7 +64,7 @@ class Reduction:
         return flags
 
     def restrict(self, choice: np.ndarray) -> np.ndarray | None:
-        """The kernel's choice for a choice per node of the problem; None if it holds a removed choice."""
+        """The kernel's choice for a choice per node of the problem; None if it has a removed choice."""
         assert self.kernel is not None
         picked = np.empty(len(self.kernel.node), np.int64)
         for i, node in enumerate(self.kernel.node):
@@ -79,11 +79,11 @@ class Reduction:
 STAGES = {
     "forbidden and single choices": 0,
     "separable edges": work.STEP_SEPARATE,
-    "merging what is determined": work.STEP_MERGE,
+    "merging determined nodes": work.STEP_MERGE,
     "elimination of low degree": work.STEP_ELIMINATE,
     "dominated choices": work.STEP_DOMINATE,
 }
-"""The steps in the order in which `watch` sees their effect; each stage keeps those before it."""
+"""The steps in the order in which `watch` observes them; each stage includes the previous ones."""
 
 _ALL_STEPS = sum(STAGES.values())
 
@@ -95,11 +95,11 @@ def reduce(
     allowed: np.ndarray | None = None,
     watch: Callable[[str, Kernel], None] | None = None,
 ) -> Reduction:
-    """Reduce to a fixpoint.
+    """Reduce to a fixed point.
 
     Nodes of degree two are eliminated while the new table has at most `most_eliminated` entries (or is no
-    larger than what it replaces). `allowed` holds a flag per choice of the problem. With `watch` the steps
-    are added one after the other and it sees the kernel after each, parallel edges merged to begin with.
+    larger than the tables it replaces). `allowed` has a flag per choice of the problem. With `watch` the steps are
+    added one after the other and `watch` is called with the kernel after each; parallel edges are merged first.
     """
     w, tables = _work(problem)
     if allowed is not None:
@@ -135,7 +135,7 @@ class _State:
         return self.problem.usage_limit - np.cumsum(self.w.base)[: len(self.points)]
 
     def bind(self) -> int | None:
-        """Renumber to the points that can bind. The time of a point that must overflow, if any."""
+        """Renumber the points that can bind. Returns the time of a point that must overflow, if any."""
         capacity = self.capacity()
         if len(capacity) and capacity.min() < 0:
             return int(self.points[np.argmin(capacity)])
@@ -153,7 +153,7 @@ class _State:
         return None
 
     def reduce(self, steps: int, most_eliminated: int) -> Reduction | None:
-        """Apply `steps` to a fixpoint, time points included. The end if nothing is left to choose from."""
+        """Apply `steps` to a fixed point, time points included. Returns the result if no choice is left."""
         while True:
             overflow = self.bind()
             if overflow is not None:
@@ -167,7 +167,7 @@ class _State:
                 return None
 
     def dropped_points(self) -> bool:
-        """Whether fewer points can bind than before the last step."""
+        """True if fewer points can bind than before the last step."""
         capacity = self.capacity()
         if len(capacity) and capacity.min() < 0:
             return True

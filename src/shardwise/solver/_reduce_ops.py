@@ -35,9 +35,9 @@ from ._work import (
     strides,
 )
 
-# Tables that a merge or an elimination may add beyond those it replaces, in entries.
+# Table entries that a merge or an elimination may add to those it replaces.
 MOST_GROWTH = 1 << 20
-# Work beyond which the test of dominance of one node is left out, in table entries.
+# Table entries beyond which the dominance test of a node is skipped.
 MOST_DOMINANCE = 400_000_000
 
 
@@ -135,7 +135,7 @@ def separate(w, tables, e):
 
 @compiled
 def is_function(w, tables, h, f):
-    """Whether the choice of `h`'s node determines the other's, and if so `f`, the map."""
+    """True if the choice of `h`'s node determines the other's, with the map in `f`."""
     u, v = w.half[h].end, w.half[h ^ 1].end
     own, others = strides(w, h)
     o = w.edge[h >> 1].offset
@@ -347,7 +347,7 @@ def uses_no_more(w, usages, u, y, x):
 
 @compiled
 def excess(tables, o, own, others, k, y, x):
-    """The most that choice `y` costs above choice `x` on one edge, over the other node's choices."""
+    """The largest excess of choice `y` over choice `x` on one edge, over the other node's choices."""
     most = -np.inf
     for z in range(k):
         ex = tables[o + x * own + z * others]
@@ -362,7 +362,7 @@ def excess(tables, o, own, others, k, y, x):
 
 @compiled
 def best_partners(w, tables, u, x):
-    """For each edge of the node, the other node's choice that goes best with `x`."""
+    """For each edge of the node, the other node's cheapest choice given `x`."""
     degree = 0
     h = w.node[u].head
     while h >= 0:
@@ -382,8 +382,8 @@ def best_partners(w, tables, u, x):
 
 @compiled
 def least_excess(w, tables, u, best, y, x):
-    """What choice `y` costs above `x` where `x` is at its best: the most it costs above is no less. Tells most pairs
-    apart at once."""
+    """The excess of choice `y` over `x` at the best partners of `x`: a lower bound on the largest excess, which rules
+    out most pairs quickly."""
     s = w.node[u].start
     total = w.cost[s + y] - w.cost[s + x]
     h, i = w.node[u].head, 0
@@ -398,7 +398,7 @@ def least_excess(w, tables, u, best, y, x):
 
 @compiled
 def dominate(w, tables, usages, u):
-    """Remove choices that another can replace at no more cost and memory, whatever else is chosen."""
+    """Remove choices that another can replace at no more cost and memory, for all choices of the other nodes."""
     k = w.node[u].k
     s = w.node[u].start
     width = 0
@@ -437,7 +437,7 @@ def dominate(w, tables, usages, u):
 def reduce_to_fixpoint(w, tables, usages, log, steps, most_eliminated):
     """Apply the steps (a sum of `STEP_...`) until none applies.
 
-    Forbidden pairs and single choices are always seen to. Returns the pools and the node without choices, or -1.
+    Forbidden pairs and single choices are always processed. Returns the pools and the node without choices, or -1.
     """
     most = 1
     for u in range(len(w.node)):

@@ -1,14 +1,14 @@
-"""What a search returns: the solution, the log of its improvements and, without one, what is lacking."""
+"""The result of a search: the solution, the log of improvements and, for infeasible problems, the shortfall."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """Below the limit `at_least` nothing fits; `enough` is one that is known to do, None if none is.
+    """No limit below `at_least` is feasible; `enough` is a limit that is known to be feasible, or None.
 
-    They are equal when the smallest feasible limit is known. `interval` is the half-open time interval
-    where it binds. If `forbidden`, no limit helps: the forbidden choices and pairs alone leave no solution.
+    They are equal when the smallest feasible limit is known. `interval` is the half-open time interval where it is
+    binding. If `forbidden`, no limit is feasible: the forbidden choices and pairs alone exclude all solutions.
     """
 
     at_least: int | None
@@ -18,11 +18,11 @@ class Shortfall:
 
     def __str__(self) -> str:
         if self.forbidden:
-            return "the forbidden choices and pairs leave no solution, whatever the memory limit"
+            return "the forbidden choices and pairs exclude every solution, for any memory limit"
         where = "" if self.interval is None else f", binding in [{self.interval[0]}, {self.interval[1]})"
         if self.at_least == self.enough:
             return f"the smallest feasible limit is {self.enough}{where}"
-        known = "" if self.enough is None else f" and {self.enough} is enough"
+        known = "" if self.enough is None else f" and at most {self.enough}"
         return f"the smallest feasible limit is at least {self.at_least}{known}{where}"
 
 
@@ -42,12 +42,12 @@ class Improvement:
 
 @dataclass(frozen=True)
 class Solution:
-    """What was found.
+    """The result of a search.
 
-    `status` is `optimal` (proven), `feasible`, `infeasible` (proven) or `unknown` (time ran out before either
-    a solution or a proof). `choices` holds one integer per node; it, `cost` and `peak` are None without a
-    solution. `bound` is a lower bound on the cost of every solution, `shortfall` says what an infeasible
-    problem lacks, `reason` why nothing is known.
+    `status` is `optimal` (proven), `feasible`, `infeasible` (proven) or `unknown` (the time limit was reached before
+    either a solution or a proof). `choices` has one integer per node; it, `cost` and `peak` are None without a
+    solution. `bound` is a lower bound on the cost of every solution, `shortfall` the missing memory of an infeasible
+    problem, `reason` why the status is unknown.
     """
 
     status: str
@@ -67,7 +67,7 @@ class Solution:
 
     def __str__(self) -> str:
         if self.choices is None:
-            return f"{self.status}: {self.shortfall or 'no solution was found in the time given'}"
+            return f"{self.status}: {self.shortfall or 'no solution was found within the time limit'}"
         bound = "none" if self.bound is None else f"{self.bound:,} (gap {self.gap:.3%})"
         return f"{self.status}: cost {self.cost:,}, bound {bound}, peak memory {self.peak:,}"
 

@@ -1,6 +1,6 @@
 """`solve`: reduce, search with several workers until the time is up or the optimum is proven, check, return.
 
-What is compiled or needs HiGHS is imported on the first call, so that importing the package stays quick.
+Compiled code and HiGHS are imported by the first call, so that importing the package is fast.
 """
 
 import math
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ._reduce import Reduction
 
 _ENDING = 0.5  # seconds of the limit, at most, in which workers end and the solution is checked
-_FEW_NODES = 40  # of a kernel, up to which one worker is enough
+_FEW_NODES = 40  # of a kernel, up to which one worker suffices
 
 
 def solve(
@@ -42,15 +42,14 @@ def solve(
 ) -> Solution:
     """The cheapest choice per node under the memory limit.
 
-    Returns when the optimum is proven, or a solution is known to lie within the share `gap` of it, or `time_limit`
-    seconds have passed since the call, whatever they went into (the first call on a machine compiles for some
-    20 s); Ctrl-C ends it early with the best so far. `workers` defaults to the
-    cores at hand, at most 8. With `max_iterations`, rounds of search are counted instead and the result depends
-    on `seed` alone (two workers unless told otherwise); the time limit still holds. `progress` is called with
-    every improvement.
+    Returns when the optimum is proven, a solution is proven to be within the relative `gap` of it, or `time_limit`
+    seconds have passed since the call (the first call on a machine compiles for about 20 s); Ctrl-C ends it early with
+    the best solution so far. `workers` defaults to the available cores, at most 8. With `max_iterations` the search is
+    limited by rounds and the result depends only on `seed` (two workers by default); the time limit still applies.
+    `progress` is called with every improvement.
     """
     begun = time.monotonic()
-    require(problem, Problem, "problem", "a Problem, such as shardwise.solver.read_problem reads")
+    require(problem, Problem, "problem", "a Problem, for example from shardwise.solver.read_problem")
     _check(time_limit, gap, max_iterations, workers)
     run = _Run(
         problem,
@@ -76,7 +75,7 @@ def _check(time_limit: float, gap: float, max_iterations: int | None, workers: i
     if not time_limit > 0:
         raise UsageError(f"time_limit is {time_limit!r}: it must be a positive number of seconds.")
     if not gap >= 0:
-        raise UsageError(f"gap is {gap!r}: it must be 0 or a share of the cost, such as 0.01.")
+        raise UsageError(f"gap is {gap!r}: it must be 0 or a fraction of the cost, such as 0.01.")
     if max_iterations is not None and max_iterations < 1:
         raise UsageError(f"max_iterations is {max_iterations!r}: it must be at least 1.")
     if workers is not None and workers < 1:
@@ -88,13 +87,13 @@ def _workers(workers: int | None, max_iterations: int | None) -> int:
         return workers
     if max_iterations is not None:
         return 2
-    # What this process may use, where the system tells; a Mac does not.
+    # The cores this process may use, where the system provides them; macOS does not.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(8, cores)
 
 
 class _Run:
-    """One call: the clock, the log and the way from the kernel's costs to the problem's."""
+    """One call: the clock, the log and the conversion of the kernel's costs to the problem's."""
 
     def __init__(
         self,
@@ -119,11 +118,12 @@ class _Run:
     def solve(self) -> Solution:
         if in_time(self._prepare, self.deadline) is None:
             return self._unknown(
-                "the time was up before the code was ready, which the first call on a machine compiles for some 20 s"
+                "the time limit was reached before the code was compiled, which the first call on a machine does in "
+                "about 20 s"
             )
         self.reduction = in_time(self._reduce, self.deadline)
         if self.reduction is None:
-            return self._unknown("the time was up before the problem was reduced")
+            return self._unknown("the time limit was reached before the problem was reduced")
         kernel = self.reduction.kernel
         if kernel is None:
             return self._infeasible()
@@ -141,7 +141,7 @@ class _Run:
         return prepare()
 
     def interrupted(self) -> Solution:
-        """What Ctrl-C leaves: the best so far."""
+        """The result after Ctrl-C: the best solution so far."""
         return self._finish(View() if self.exchange is None else self.exchange.view())
 
     def _reduce(self) -> "Reduction":
@@ -150,7 +150,7 @@ class _Run:
         return reduce(self.problem)
 
     def _search(self, workers: int) -> None:
-        """Let the workers search until they end or the time is up; what they find is logged meanwhile."""
+        """Let the workers search until they end or the time is up, and log their improvements."""
         assert self.exchange is not None
         threads = Threads([partial(self._work, number, workers) for number in range(workers)])
         try:
@@ -182,7 +182,8 @@ class _Run:
             exchange.leave()
 
     def _left(self) -> float:
-        """Seconds of search: the last check takes as long as the slowest so far, and so does the caller's own."""
+        """Remaining seconds of search: reserves the time of the slowest check so far, once here and once for the
+        caller."""
         return self.deadline - time.monotonic() - 2 * self.slowest_check
 
     def _closed(self, view: View) -> bool:
@@ -200,7 +201,7 @@ class _Run:
         return round(cost + self._constant())
 
     def _bound(self, bound: float) -> int | None:
-        """The bound as an integer: costs are integers, and rounding errors stay below the tolerance."""
+        """The bound as an integer: costs are integers, and rounding errors are below the tolerance."""
         if not np.isfinite(bound):
             return None
         value = bound + self._constant()
@@ -230,10 +231,10 @@ class _Run:
 
     def _finish(self, view: View) -> Solution:
         if view.choice is None:
-            return self._unknown("no solution was found in the time given", view.bound)
+            return self._unknown("no solution was found within the time limit", view.bound)
         choices, checked = self._checked(view.choice)
         if not checked.feasible:
-            raise AssertionError(f"the search returned a solution that does not hold: {checked}")
+            raise AssertionError(f"the search returned an invalid solution: {checked}")
         bound = self._bound(view.bound)
         if view.proven or (bound is not None and bound >= checked.cost):
             bound = checked.cost
@@ -244,7 +245,7 @@ class _Run:
         return Solution(status, choices, checked.cost, bound, checked.peak, seconds, tuple(self.log))
 
     def _checked(self, choice: np.ndarray) -> tuple[list[int], Evaluation]:
-        """A solution of the kernel as one of the problem, judged by the evaluator."""
+        """A solution of the kernel as one of the problem, checked by the evaluator."""
         assert self.reduction is not None
         begun = time.monotonic()
         choices = self.reduction.expand(choice).tolist()

@@ -12,7 +12,7 @@ Made = TypeVar("Made")
 
 
 class Threads:
-    """Jobs that run in one thread each. What one of them raises, `join` raises."""
+    """Jobs that run in one thread each. An exception in a job is raised by `join`."""
 
     def __init__(self, jobs: Sequence[Callable[[], None]]) -> None:
         self._failures: list[BaseException] = []
@@ -28,7 +28,7 @@ class Threads:
 
     @property
     def running(self) -> bool:
-        """Whether any has still to end, and none has failed."""
+        """True if a job is still running, and none has failed."""
         return not self._failures and any(thread.is_alive() for thread in self._threads)
 
     def join(self, deadline: float) -> None:
@@ -40,7 +40,7 @@ class Threads:
 
 
 def in_time(job: Callable[[], Made], deadline: float) -> Made | None:
-    """What a job returns; None if the deadline (of `time.monotonic`) comes first, and the job is left to itself."""
+    """The result of a job; None if the deadline (of `time.monotonic`) comes first, and the job continues unattended."""
     made: list[Made] = []
     Threads([lambda: made.append(job())]).join(deadline)
     return made[0] if made else None

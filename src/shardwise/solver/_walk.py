@@ -1,7 +1,7 @@
 """The walk among solutions of a kernel.
 
-A step proposes with the core move under scaled, noisy prices, splits what changed into connected components and
-accepts each one that pays, provided no time point gets worse than its capacity (or than it was).
+A step proposes changes by the core move under scaled, noisy prices, splits the changed nodes into connected components
+and accepts each component that lowers the cost, provided no time point exceeds its capacity (or its previous load).
 """
 
 import math
@@ -15,7 +15,7 @@ from ._pricing import cost_of, load_of, price_nodes
 
 @compiled
 def _change_of_load(a, nodes, x, y, change):
-    """Add the change of load from `x` to `y` on `nodes` to `change`; returns the range it touches."""
+    """Add the change of load from `x` to `y` on `nodes` to `change`; returns the affected range."""
     first, last = len(change), 0
     for v in nodes:
         for i in range(a.item_first[v], a.item_first[v + 1]):
@@ -31,7 +31,7 @@ def _change_of_load(a, nodes, x, y, change):
 
 @compiled
 def _accept(a, nodes, x, y, load, prices, change, overflowing):
-    """Move `nodes` from `x` to `y` if that pays and overflows nothing. Returns the change of cost or nan."""
+    """Move `nodes` from `x` to `y` if that lowers the cost and overflows nothing. Returns the change of cost or nan."""
     gain = 0.0
     for v in nodes:
         gain += a.cost[a.start[v] + y[v]] - a.cost[a.start[v] + x[v]]
@@ -102,7 +102,7 @@ def _components(a, s, x, y, region, members, starts):
 
 @compiled
 def _ball(a, s, size, region):
-    """A connected set of about `size` nodes around a random one, in `region`. Returns how many."""
+    """A connected set of about `size` nodes around a random one, in `region`. Returns their number."""
     n = len(a.k)
     v = min(np.int64(uniform(s.random) * n), n - 1)
     region[0] = v

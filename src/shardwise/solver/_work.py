@@ -1,4 +1,4 @@
-"""The working problem of the reductions, in flat arrays, and how choices, edges and items are taken out of it.
+"""The working problem of the reductions, in flat arrays, and removal of choices, edges and items.
 
 Choices are removed by compacting in place, edges are doubly linked half-edges (`2e` at the first node, `2e + 1` at
 the second), memory is a linked list of items per node (a range of time points and one usage per choice). Three
@@ -11,7 +11,7 @@ import numpy as np
 
 from ._compiled import compiled, copy
 
-# Of a fixed type, since numba compiles a function anew for every literal that it is called with.
+# Of a fixed type, since numba compiles a function again for every literal argument.
 QUEUE_EDGE, QUEUE_NODE, QUEUE_DOMINANCE = np.int64(0), np.int64(1), np.int64(2)
 NONE = np.int64(-1)
 
@@ -48,7 +48,7 @@ class Work(NamedTuple):
     half: np.ndarray  # half-edges
     edge: np.ndarray
     item: np.ndarray
-    base: np.ndarray  # differences over time of the memory that is no longer a choice
+    base: np.ndarray  # differences over time of the constant memory
     records: np.ndarray  # undo records: node, first, second (or -1), offset into the log
     counts: np.ndarray
     queued: np.ndarray  # [queue, node or edge]
@@ -78,7 +78,7 @@ def pop(w, which):
 
 @compiled
 def touch(w, u):
-    """The choices of `u` changed: look again at its edges, at itself and at its neighbours."""
+    """The choices of `u` changed: queue it, its edges and its neighbours again."""
     push(w, QUEUE_NODE, u)
     push(w, QUEUE_DOMINANCE, u)
     h = w.node[u].head
@@ -160,7 +160,7 @@ def room_for(pool, used, need):
 
 @compiled
 def remove_choices(w, tables, usages, u, keep):
-    """Keep the choices of `u` where `keep`, in every array that is indexed by them."""
+    """Keep the choices of `u` with `keep`, in every array that is indexed by them."""
     k = w.node[u].k
     left = 0
     for x in range(k):
@@ -207,7 +207,7 @@ def remove_choices(w, tables, usages, u, keep):
 
 @compiled
 def settle_items(w, usages, u):
-    """Move what every choice of `u` uses alike into the base load; drop items left without a difference."""
+    """Move the memory that all choices of `u` use into the base load; drop items that are zero then."""
     before = -1
     i = w.node[u].item
     while i >= 0:
@@ -235,7 +235,7 @@ def settle_items(w, usages, u):
 
 @compiled
 def record(w, log, node, first, second):
-    """Begin an undo record: the choices that are left at `first` and `second`, to be followed by values."""
+    """Begin an undo record: the remaining choices of `first` and `second`, to be followed by values."""
     ka = w.node[first].k if first >= 0 else 1
     kb = w.node[second].k if second >= 0 else 1
     used = w.counts[LOG_USED]
@@ -335,7 +335,7 @@ def settle_all(w, usages):
 
 @compiled
 def largest_usages(w, usages, most):
-    """The largest usage of each item that is still in use; zero for the others."""
+    """The largest usage of each live item; zero for the others."""
     for u in range(len(w.node)):
         if w.node[u].alive:
             i = w.node[u].item

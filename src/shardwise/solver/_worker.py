@@ -1,9 +1,9 @@
 """One worker of the search: rounds of dual ascent, of walking among solutions, and of proof.
 
-The first worker ascends the dual until it stalls, removes the choices that cannot lead to anything better
-than the best known cost, and hands what is left to the exact program if it is small enough; between such
-attempts it walks. The others walk from the start, with the prices that the first one publishes. A round is
-counted in steps and never in seconds, so that a run can be repeated.
+The first worker ascends the dual until it stalls, removes the choices that cannot be part of a solution better than the
+best known cost, and solves the rest as a mixed-integer program if it is small enough; between such attempts it walks.
+The others walk from the start, with the prices that the first one publishes. A round is limited by steps and not by
+seconds, so that a run can be reproduced.
 """
 
 import random
@@ -22,10 +22,10 @@ from ._pricing import cost_of, load_of, overflow, price_nodes
 from ._reduce import Reduction, reduce
 from ._walk import walk
 
-_MOST_PROVEN = 250_000  # variables of the largest program that is tried
-_SMALL = 5_000  # variables of a program that is tried at once
-_FIRST_WORK = 400_000_000  # table entries that the first passes may look at
-_MOST_EXACT = 300_000_000  # table entries that an exact elimination of all nodes may look at
+_MOST_PROVEN = 250_000  # variables of the largest program that is attempted
+_SMALL = 5_000  # variables of a program that is attempted immediately
+_FIRST_WORK = 400_000_000  # table entries that the first passes may read
+_MOST_EXACT = 300_000_000  # table entries that an exact elimination of all nodes may read
 _LARGEST_EXACT = 4_000_000  # of one of its tables
 _EXACT_STEPS = 12  # of the ascent by exact eliminations, in one round
 _MOST_RESTARTS = 40  # of the ascent after it stalled
@@ -33,7 +33,7 @@ _PATIENCE = 8  # cycles of the walk without a new best before it starts from the
 
 
 class Worker:
-    """State of one worker. `round` does one round from a view of all workers and tells what it found."""
+    """State of one worker. `round` runs one round from a view of all workers and returns its results."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Worker:
         self.exact_step = 1.0
 
     def round(self, view: View) -> View:
-        """One round. Returns what is new."""
+        """One round. Returns new results."""
         self.rounds += 1
         if self.rounds == 1:
             return self._without_memory() if self.exact else self._first()
@@ -93,13 +93,13 @@ class Worker:
         return self._walk(view)
 
     def _without_memory(self) -> View:
-        """The best choices if memory did not count, by eliminating all nodes: if they fit, nothing is better."""
+        """The best choices without the memory limit, by eliminating all nodes: if they fit, they are optimal."""
         bound = self._eliminate_all(np.zeros(len(self.load)))
         report = self._report(bound=bound)
         return replace(report, proven=True) if report.cost == bound else report
 
     def _eliminate_all(self, prices: np.ndarray) -> float:
-        """Move to the best choices at some prices, and return the bound that the prices give."""
+        """Move to the best choices at given prices, and return the bound at these prices."""
         a = self.a
         theta = np.empty(len(a.cost))
         price_nodes(a, prices, theta)
@@ -111,7 +111,8 @@ class Worker:
         return self.cost + float(prices @ (self.load - a.capacity))
 
     def _ascend_exactly(self, view: View) -> View:
-        """Steps of subgradient ascent in which the priced problem is solved exactly: the best bound prices can give."""
+        """Steps of subgradient ascent in which the priced problem is solved exactly: converges to the best bound of
+        any prices."""
         prices, report = self.prices.copy(), View()
         kept = self.x.copy(), self.load.copy(), self.cost
         for _ in range(_EXACT_STEPS):
@@ -130,7 +131,7 @@ class Worker:
         return report
 
     def _first(self) -> View:
-        """Message passing without prices: a bound, and a start for everything else."""
+        """Message passing without prices: a bound, and a first solution."""
         a = self.a
         offset = message_offsets(a)
         messages = np.zeros(offset[-1])
@@ -153,7 +154,7 @@ class Worker:
         return self._report(bound=bound)
 
     def _report(self, bound: float = -np.inf) -> View:
-        """What to tell: the current solution if it is the best so far and fits."""
+        """The view to publish: the current solution if it is feasible and the best so far."""
         if self.cost < min(self.best_cost, BIG / 2) and overflow(self.a, self.load) == 0:
             self.best, self.best_cost = self.x.copy(), cost_of(self.a, self.x)
             self.cost = self.best_cost
@@ -171,7 +172,7 @@ class Worker:
         assert self.dual is not None
         bound, prices = self.dual.ascend(min(view.cost, 2 * self.ceiling + 1), self.stop)
         if bound > self.ceiling + 1 and not np.isfinite(view.cost):
-            return View(proven=True)  # nothing that is allowed costs as much: nothing fits
+            return View(proven=True)  # no allowed solution costs as much: the problem is infeasible
         self.prices = prices
         report = View(bound=bound, prices=prices, priced=bound)
         if self.alone or not np.isfinite(self.best_cost) or self.dual.rounds % 4 == 0:
@@ -198,7 +199,7 @@ class Worker:
         return report
 
     def _improve(self, view: View | None = None) -> None:
-        """One step: towards fitting if the solution overflows, else along a saw-tooth of price levels."""
+        """One step: towards feasibility if the solution overflows, else along a saw-tooth of price levels."""
         if overflow(self.a, self.load):
             self._repair()
             return
@@ -228,7 +229,7 @@ class Worker:
             load_of(self.a, self.x, self.load)
 
     def _repair(self) -> None:
-        """Raise prices where memory overflows; let everything move when careful steps find no relief."""
+        """Raise prices where memory overflows; let all nodes change when small steps do not help."""
         over = np.maximum(self.load - self.a.capacity, 0)
         before = over.sum()
         unit = (abs(self.cost) + 1.0) / max(1.0, float(before)) if self.cost < BIG / 2 else 1.0
@@ -248,7 +249,7 @@ class Worker:
         return view.cost - view.bound < 0.8 * self.tried_gap
 
     def _prove(self, view: View) -> View:
-        """Remove choices that cannot beat the best cost, reduce again, solve what is left if it is small."""
+        """Remove choices that cannot improve the best cost, reduce again, solve the rest if it is small."""
         assert self.dual is not None
         reduction = self.reduction
         if np.isfinite(view.cost):
@@ -265,7 +266,7 @@ class Worker:
         kernel: Kernel = reduction.kernel
         if size_of(kernel) > _MOST_PROVEN:
             return View()
-        # Someone must go on walking meanwhile; a small program is worth all the time of one worker.
+        # Another worker must keep walking meanwhile; a small program may take all the time of one worker.
         share = 0.3 if self.alone and not self.small else 1.0 if size_of(kernel) < 60_000 else 0.4
         proof = prove(
             kernel, share * self.seconds_left(), lambda: bool(self.stop[0]), 50 if self.in_step else None

@@ -1,4 +1,4 @@
-// Step time against the baselines, memory over the step, and what takes longest.
+// Step time compared with the baselines, memory over the step, and the most expensive calls.
 
 const PARTS = ["compute", "optimizer", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute"];
 const partColour = (part) => `var(--part-${PARTS.includes(part) ? part : "other"})`;
@@ -32,7 +32,7 @@ function bound() {
   if (plan.bound === null || plan.bound === undefined) return [];
   const left = Math.max(0, 1 - plan.bound / plan.cost.seconds);
   return [el("p", { class: "soft" },
-    `No plan within these rules takes less than ${timeText(plan.bound)}: at most ${(100 * left).toFixed(2)}% can be gained.`)];
+    `No plan with these choices takes less than ${timeText(plan.bound)}: at most ${(100 * left).toFixed(2)}% faster.`)];
 }
 
 function numbers(lines, used) {
@@ -79,7 +79,7 @@ function drawMemory(place) {
   place.append(picture);
   if (limit && !near)
     place.append(el("p", { class: "soft" },
-      `The limit, ${bytesText(limit)}, is ${Math.floor(limit / peak).toLocaleString("en")} times the peak: above what is drawn.`));
+      `The limit, ${bytesText(limit)}, is ${Math.floor(limit / peak).toLocaleString("en")} times the peak, and not shown.`));
   const told = el("p", { class: "soft" });
   const tell = (point) => {
     const entry = plan.entries[point[2]];
@@ -100,7 +100,7 @@ function drawMemory(place) {
   place.append(told);
 }
 
-// Entries that are alike but for the numbers of their layers, added up.
+// Entries that differ only in their layer number, added up.
 function drawDearest(place) {
   const calls = new Map(), moves = new Map();
   plan.entries.forEach((entry, number) => {
@@ -129,8 +129,8 @@ function drawDearest(place) {
     return el("div", {}, el("h3", {}, title), rows.length ? table(heads, rows) : el("p", { class: "soft" }, none));
   };
   place.append(el("div", { class: "columns" },
-    column("Calls that take longest", calls, false, "No call takes time."),
-    column("Redistributions that take longest", moves, true, "Nothing is moved between devices.")));
+    column("Most expensive calls", calls, false, "No call takes time."),
+    column("Most expensive redistributions", moves, true, "There is no communication.")));
 }
 
 const modulePattern = (entry) => modulePaths[entry.module].replace(/\d+/g, "*");

@@ -1,4 +1,4 @@
-// What was chosen for one line of the tree, what else could have been, and on what evidence.
+// The choice for one line of the tree, its alternatives, and the evidence.
 
 function showDetail(item) {
   const place = byId("detail");
@@ -25,9 +25,9 @@ function callDetail(entry) {
     table(["axis", "row"], plan.mesh.map(([name], axis) => ({
       cells: [name, el("code", {}, plan.rows[entry.rows][axis])] }))),
   ];
-  if (entry.local) made.push(el("p", {}, "On each device it runs in the local form ", el("code", {}, entry.local), "."));
-  if (entry.inputs.length) made.push(el("h3", {}, "Takes"), tensors(entry.inputs));
-  if (entry.outputs.length) made.push(el("h3", {}, "Makes"), tensors(entry.outputs));
+  if (entry.local) made.push(el("p", {}, "Every rank runs its local form ", el("code", {}, entry.local), "."));
+  if (entry.inputs.length) made.push(el("h3", {}, "Inputs"), tensors(entry.inputs));
+  if (entry.outputs.length) made.push(el("h3", {}, "Outputs"), tensors(entry.outputs));
   return [...made, ...considered(entry), ...evidence(entry)];
 }
 
@@ -43,12 +43,12 @@ function considered(entry) {
     return { class: choice === own ? "chosen" : "",
       cells: [el("span", {}, ...lines(choice[0])), text(choice[1]), text(choice[2]), against] };
   });
-  const like = of === entry.name ? "" : ` Worked out for %${of}, which looks like this call.`;
+  const like = of === entry.name ? "" : ` Computed for %${of}, an equal call.`;
   return [
     el("h3", {}, "Chosen and runners-up"),
-    table(["rows", ">compute", ">around it", ">difference"], rows),
+    table(["rows", ">compute", ">redistribution", ">difference"], rows),
     el("p", { class: "soft" },
-      `${countText(all, "choice")}, ${fit} of which fit what is around; each is priced with all else as planned.${like}`)];
+      `${countText(all, "choice")}, ${fit} compatible with the neighbouring choices; each is priced with all other choices as planned.${like}`)];
 }
 
 const lines = (rows) => rows.split("; ").flatMap((row, i) => [i ? el("br") : null, el("code", {}, row)].filter(Boolean));
@@ -56,21 +56,21 @@ const lines = (rows) => rows.split("; ").flatMap((row, i) => [i ? el("br") : nul
 function evidence(entry) {
   const said = {
     book: "Its rows come from the rule book.",
-    dtensor: "Its rows are those of PyTorch's DTensor, in which the audit found no fault.",
-    discovered: "Its rows were found by running a small call like it on simulated ranks.",
-    replicated: "No rows are known for it, so every device runs it whole.",
+    dtensor: "Its rows are those of PyTorch's DTensor, which the audit did not refute.",
+    discovered: "Its rows were discovered on a scaled-down call.",
+    replicated: "It has no known rows and is replicated.",
   }[entry.from];
   const made = [el("h3", {}, "Evidence"), el("p", {}, said)];
   const rule = plan.rules[entry.op];
   if (rule?.hand)
-    made.push(el("p", {}, "The rule of this operator is written by hand and held against experiments by the tests."));
+    made.push(el("p", {}, "The rule of this operator is hand-written and validated by experiment."));
   else if (rule) {
     const { calls, held_out: others, challenged, experiments } = rule.evidence;
-    const known = [calls ? `built from ${countText(calls, "call")}` : "", others ? `held against ${others} others` : "",
-      challenged ? `${challenged} made to refute it` : "",
+    const known = [calls ? `derived from ${countText(calls, "call")}` : "", others ? `validated on ${others} held-out calls` : "",
+      challenged ? `on ${challenged} refuting calls` : "",
       experiments ? countText(experiments, "experiment") : ""].filter(Boolean).join(", ");
-    made.push(el("p", {}, `What the book knows about ${opText(entry.op)}${known ? `: ${known}` : ""}.`),
-      table(["clause", "because"], rule.clauses.map(([clause, reason]) => ({ cells: [el("code", {}, clause), reason] }))));
+    made.push(el("p", {}, `The book's rule of ${opText(entry.op)}${known ? `: ${known}` : ""}.`),
+      table(["clause", "reason"], rule.clauses.map(([clause, reason]) => ({ cells: [el("code", {}, clause), reason] }))));
   }
   return made;
 }
@@ -81,10 +81,10 @@ function moveDetail(entry) {
   return [
     el("h3", {}, moveText(entry)),
     facts([["of", entry.moved[0]], ["time", timeText(entry.seconds)], ["bytes", bytesText(moveBytes(entry))],
-      ["for", user ? `%${user.name}, ${opText(user.op)}` : "what the model gives back"]]),
+      ["for", user ? `%${user.name}, ${opText(user.op)}` : "an output of the model"]]),
     el("h3", {}, "From"), tensors([entry.moved]),
     el("h3", {}, "To"), tensors([target]),
-    el("h3", {}, "Step by step"),
+    el("h3", {}, "Steps"),
     table(["step", "over", ">bytes", ">time"], entry.steps.map(([kind, axes, bytes, seconds]) => ({
       cells: [kindText(kind), axes.join(", "), bytesText(bytes), timeText(seconds)] }))),
   ];
@@ -93,12 +93,12 @@ function moveDetail(entry) {
 function inputDetail(given) {
   const uses = plan.entries.filter((entry) => entry.op && entry.inputs.some(([name]) => name === given.target));
   const moves = plan.entries.filter((entry) => entry.moved && entry.moved[0] === given.target);
-  const role = { user_input: "input", tangent: "gradient that the backward pass is given" }[given.role] ?? given.role;
+  const role = { user_input: "input", tangent: "gradient of an output" }[given.role] ?? given.role;
   return [
     el("h3", {}, given.target), facts([["role", role]]), tensors([given.value]),
     el("h3", {}, "Redistributed"),
     moves.length ? table(["how", ">bytes", ">time"], moves.map((move) => ({
-      cells: [moveText(move), bytesText(moveBytes(move)), timeText(move.seconds)] }))) : el("p", { class: "soft" }, "Nowhere."),
+      cells: [moveText(move), bytesText(moveBytes(move)), timeText(move.seconds)] }))) : el("p", { class: "soft" }, "Never."),
     el("h3", {}, "Used by"),
     uses.length ? table(["call", "in", ">time"], uses.slice(0, 50).map((entry) => ({
       cells: [`%${entry.name}, ${opText(entry.op)}`, modulePaths[entry.module] || "the model", timeText(entry.seconds)] })))
@@ -110,8 +110,8 @@ function moduleDetail(module) {
   return [
     el("h3", {}, module.path || module.name),
     facts([["calls", module.calls.toLocaleString("en")], ["time", timeText(module.seconds)],
-      ["of it moving", timeText(module.moving)],
-      ["alike", module.alike ? `${module.alike} modules with the same calls, shapes and layouts` : ""]]),
-    el("p", { class: "soft" }, "Choose an operation, a parameter or a redistribution to see its choices."),
+      ["redistribution", timeText(module.moving)],
+      ["equal modules", module.alike ? `${module.alike} with the same calls, shapes and layouts` : ""]]),
+    el("p", { class: "soft" }, "Select an operation, a parameter or a redistribution to see its choices."),
   ];
 }
