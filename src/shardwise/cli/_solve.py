@@ -89,13 +89,13 @@ def solve(
 
 
 def write_checked(problem: "Problem", solution: "Solution", out: Path) -> None:
-    """Write the choices of a solution, unless the problem itself says otherwise about them."""
+    """Write the choices of a solution, after evaluating them against the problem itself."""
     from ..solver import evaluate
 
     assert solution.choices is not None
     checked = evaluate(problem, solution.choices)
     if not checked.feasible or checked.cost != solution.cost:
-        raise AssertionError(f"the solution does not hold, nothing was written: {checked}")
+        raise AssertionError(f"the solution is invalid, nothing was written: {checked}")
     write_text(out, json.dumps(solution.choices) + "\n")
 
 
