@@ -5,9 +5,14 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
 from shardwise import Mesh, Row
-from shardwise.expansion import Choice, Combinations, cheapest, expand, is_valid
+from shardwise.calls import Call
+from shardwise.expansion import Choice, Combinations, cheapest, expand, is_valid, is_valid_for
+from shardwise.experiments import check_choice
+from shardwise.graph import attention  # noqa: F401  (it registers the operator)
+from shardwise.rules import book_rows
 
 MESH = Mesh.parse("dp=2,tp=2")
 PLACEMENTS = ["R", "S(0)", "S(1)", "S(2)", "S(0, sf=2)", "P(sum)", "P(avg)", "P(max)"]
@@ -83,3 +88,71 @@ def test_one_many_and_beginnings_are_judged_alike(seed):
     }
     for line in valid:
         assert all(combinations.holds(line[:length]) for length in range(mesh.ndim))
+
+
+HEADS, ALIKE, QUERIES = (
+    Row.parse("S(1), R, R -> S(1), S(1) for nonempty shards with local heads"),
+    Row.parse("S(1), S(1), S(1) -> S(1), S(1) for even shards"),
+    Row.parse("S(2), R, R -> S(2), S(2) with local causal"),
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "valid"),
+    [
+        ([HEADS, ALIKE], False),  # the second axis cuts keys between groups that the first has cut through
+        ([ALIKE, HEADS], True),
+        ([HEADS, HEADS], True),
+        ([HEADS, QUERIES], True),  # two forms that are one for attention
+        ([QUERIES, HEADS], True),
+    ],
+)
+def test_local_forms_say_which_rows_hold_after_them(rows, valid):
+    query, key = torch.rand(2, 8, 6, 4), torch.rand(2, 4, 6, 4)
+    call = Call.of(torch.ops.shardwise.attention.default, query, key, key, None, None, True, 0.5, 0.0)
+    choice = Choice(MESH, tuple(rows))
+    assert is_valid_for(choice, call, book_rows) == valid
+    assert bool(check_choice(call, choice)) == valid
+
+
+def test_a_form_that_needs_positions_takes_no_strided_shards():
+    looked_up, strided = "S(0), R -> P(sum) with local lookup", "R, S(0, sf=2) -> S(0, sf=2)"
+    assert not is_valid(choice(looked_up, strided), [(8, 4), (8,)], [(8, 4)])
+    assert is_valid(choice("-> S(0) with local sizes", "-> S(0, sf=2)"), [], [(8,)])
+
+
+def shards_of_at_least(size):
+    """A rule that shards dims of so many elements."""
+
+    def rows_of(call):
+        return [Row.parse(f"S({d}) -> S({d})") for d, n in enumerate(call.shape("self")) if n >= size]
+
+    return rows_of
+
+
+def test_a_row_must_hold_for_what_the_axes_before_leave():
+    call = Call.of(torch.ops.aten.neg.default, torch.rand(8, 8))
+    rows = shards_of_at_least(8)(call)
+    for line, valid in {(0, 0): False, (0, 1): True, (1, 0): True, (1, 1): False}.items():
+        combinations = Combinations.of(call, rows, MESH, shards_of_at_least(8))
+        assert combinations.holds(line) == valid
+        assert len(combinations.among(np.array([line]))) == valid
+        assert Combinations.of(call, rows, MESH).holds(line)
+        found = expand(
+            rows, MESH, ["R, R"], [(8, 8)], outputs=[(8, 8)], call=call, rows_of=shards_of_at_least(8)
+        )
+        assert (Choice(MESH, tuple(rows[i] for i in line)) in [p.choice for p in found]) == valid
+
+
+def test_size_arguments_of_what_is_left_are_local():
+    x, weight = torch.rand(2, 4, 5), torch.rand(4, 1, 3)
+    call = Call.of(torch.ops.aten.convolution.default, x, weight, None, [1], [1], [1], False, [0], 4)
+    seen = []
+
+    def rows_of(left):
+        seen.append((left["groups"], left.shape("input"), left.outputs))
+        return book_rows(left)
+
+    cut = Row.parse("S(1), S(0) -> S(1) for even shards with local groups")
+    assert is_valid_for(Choice(MESH, (cut, cut)), call, rows_of)
+    assert seen == [(2, (2, 2, 5), ((2, 2, 5),))]

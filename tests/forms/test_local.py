@@ -19,6 +19,7 @@ IMAGES = torch.rand(4, 6, 5, 5, dtype=torch.float64)
 TABLE = torch.rand(12, 5, dtype=torch.float64)
 TOKENS = torch.randint(0, 12, (4, 7))
 HEADS = [torch.rand(2, 4, 9, 8, dtype=torch.float64) for _ in range(4)]
+GROUPED = torch.rand(2, 12, 9, 8, dtype=torch.float64)
 REST = (True, 0.3, 0.0)
 
 
@@ -113,6 +114,11 @@ CALLS = {
         torch.ops.shardwise.attention.default,
         (*HEADS[:3], None, None, *REST),
         "S(2), R, R -> S(2), S(2) with local causal",
+    ),
+    "grouped attention": (
+        torch.ops.shardwise.attention.default,
+        (GROUPED, *HEADS[1:3], None, None, *REST),
+        "S(1), R, R -> S(1), S(1) for nonempty shards with local heads",
     ),
     "attention backward": (
         torch.ops.shardwise.attention_backward.default,
@@ -225,6 +231,16 @@ def here(tensor, piece):
         ("convolution", "S(1), S(0) -> S(1) with local groups", "S(0), R -> S(0)"),
         ("attention", "S(0), S(0), S(0) -> S(0), S(0)", "S(2), R, R -> S(2), S(2) with local causal"),
         ("attention", "S(1), S(1), S(1) -> S(1), S(1)", "S(2), R, R -> S(2), S(2) with local causal"),
+        (
+            "grouped attention",
+            "S(1), S(1), S(1) -> S(1), S(1)",
+            "S(1), R, R -> S(1), S(1) with local heads",
+        ),
+        (
+            "grouped attention",
+            "S(1), R, R -> S(1), S(1) with local heads",
+            "S(2), R, R -> S(2), S(2) with local causal",
+        ),
         (
             "attention backward",
             "S(2), S(2), R, R, S(2), S(2) -> S(2), P(sum), P(sum) with local causal",

@@ -284,3 +284,16 @@ def test_a_move_stands_before_its_user():
         assert made.issuperset(entry.used) and dead.isdisjoint(entry.used)
         made.update(entry.made)
         dead.update(entry.dead)
+
+
+def test_heads_that_two_axes_cut_meet_the_keys_that_serve_them():
+    """The first axis may not cut query heads through groups of which the second takes the keys apart."""
+
+    def grouped(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    q, k, v = (torch.randn(1, heads, 4, 8, requires_grad=True) for heads in (4, 2, 2))
+    pins = {"q": "S(1), S(1)", "k": "R, S(1)", "v": "R, S(1)", "output": "S(1), S(1)"}
+    plan = sw.plan(grouped, (q, k, v), mesh="dp=2,tp=2", cluster="laptop", compare=False, pin=pins)
+    report = verify(grouped, (q, k, v), plan=plan, only_plan=True)
+    assert report.ok, str(report)

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from ..calls import Call, facts, overload
 from ..errors import UsageError
 from ..placements import Row, is_shard
-from ..rules import Book, book, book_rows
+from ..rules import Book, book, book_rows, rows_left
 from ._hooks import refresh
 from ._read import registration
 from ._register import count_tensors, extend, register, unregister
@@ -48,6 +48,9 @@ class BookRule:
         if self.op in DTensor._op_dispatcher.sharding_propagator.op_to_shape_and_stride_idx:
             return [_without_sizes(row) for row in found]
         return found
+
+    def rows_left(self, call: Call) -> list[Row] | None:
+        return rows_left(call)
 
 
 def _with_outs(row: Row) -> Row:

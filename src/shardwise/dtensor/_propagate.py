@@ -19,6 +19,7 @@ from torch.distributed.tensor._ops.single_dim_strategy import (
 from torch.distributed.tensor._ops.utils import is_tensor_shardable
 from torch.distributed.tensor.placement_types import Placement
 
+from ..calls import Call
 from ..expansion import Choice, NoChoice, cheapest
 from ..mesh import Cluster, Mesh
 from ..placements import Row, is_partial, is_shard
@@ -59,11 +60,13 @@ def strategy_from_rows(
     *,
     runs_chains: bool,
     accept: Callable[[Choice], bool] | None = None,
+    call: Call | None = None,
+    rows_of: Callable[[Call], Sequence[Row] | None] | None = None,
 ) -> OpStrategy | None:
     """The cheapest way to run a call, as DTensor wants it; None if the rows hold none.
 
-    `runs_chains` says that redistributions will be run by us; otherwise changes that DTensor's own
-    redistribution refuses are left out.
+    `call` and `rows_of` are as for `cheapest`. `runs_chains` says that redistributions will be run by us;
+    otherwise changes that DTensor's own redistribution refuses are left out.
     """
     if not specs:
         return None
@@ -90,6 +93,8 @@ def strategy_from_rows(
             fixed=fixed,
             allow=allow,
             accept=accept,
+            call=call,
+            rows_of=rows_of,
         ).choice
     except NoChoice:
         return None

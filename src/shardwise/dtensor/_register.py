@@ -77,7 +77,9 @@ def _taken(op: OpOverload, *tables: dict[Any, Any]) -> tuple[tuple[dict[Any, Any
 
 
 def _info(rule: RuleLike, op: OpOverload) -> RuleInfo:
-    return RuleInfo(_strategy_function(rule), allow_uneven_sharding=True, rows=_rows_function(rule, op))
+    rows = _rows_function(rule, op)
+    left = getattr(rule, "rows_left", None) or (lambda call: rows(call.args, call.kwargs, call.outputs))
+    return RuleInfo(_strategy_function(rule), allow_uneven_sharding=True, rows=rows, left=left)
 
 
 def unregister(rule: RuleLike | OpOverload | str) -> None:

@@ -19,7 +19,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
 from torch.distributed.tensor._ops.single_dim_strategy import _SingleDimStrategyInfo
 
-from ..calls import facts, is_composite
+from ..calls import Call, facts, is_composite, is_tensor, leaves
 from ..errors import UsageError
 from ..layout import mixes_partials
 from ..mesh import DEFAULT_CLUSTER, Cluster
@@ -53,7 +53,19 @@ def _by_rule(schema: OpSchema, specs: list[DTensorSpec], info: RuleInfo, output_
     cluster = search.cluster if search is not None else Cluster.of(DEFAULT_CLUSTER)
     outputs = [None if meta is None else tuple(meta.shape) for meta in metas(output_meta)]
     rows = info.rows(schema.args_meta, schema.kwargs_meta, outputs)
-    return strategy_from_rows(schema, specs, rows, output_meta, cluster, runs_chains=search is not None)
+    call = Call(schema.op, schema.args_meta, schema.kwargs_meta, tuple(outputs))
+    known = len(call.tensors) == len(specs)
+    return strategy_from_rows(
+        schema,
+        specs,
+        rows,
+        output_meta,
+        cluster,
+        runs_chains=search is not None,
+        # Tensors among keyword arguments may count in another order.
+        call=call if known and not any(map(is_tensor, leaves(dict(call.kwargs)))) else None,
+        rows_of=info.left,
+    )
 
 
 def _by_search(

@@ -4,13 +4,14 @@ Rules are entries in DTensor's tables, the search and extensions are functions i
 follows from what is in use here (`_hooks.refresh`). `reset` gives DTensor back everything.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from torch._ops import OpOverload
 from torch.distributed.tensor._ops.single_dim_strategy import _SingleDimStrategyInfo
 
+from ..calls import Call
 from ..mesh import Cluster
 from ..placements import Row
 
@@ -23,7 +24,8 @@ class RuleLike(Protocol):
 
     Tensors in a call are meta tensors; rows count tensors in the order of the operator's schema, those in
     lists one by one. A rule that needs no more than shapes may also have `rows_by_shape(args, kwargs, outputs)`,
-    which is given PyTorch's tensor metadata as it is and the shapes of the outputs.
+    which is given PyTorch's tensor metadata as it is and the shapes of the outputs. `rows_left(call)` may give the
+    rows of what earlier axes of a mesh leave of a call, None where they are those of the whole call.
     """
 
     @property
@@ -37,9 +39,11 @@ class RuleLike(Protocol):
 
 @dataclass
 class RuleInfo(_SingleDimStrategyInfo):
-    """What PyTorch keeps about a registered rule; `rows` gives our form of the same."""
+    """What PyTorch keeps about a registered rule; `rows` gives our form of the same, `left` the rows of what earlier
+    axes of a mesh leave of a call."""
 
     rows: Callable[[Any, Any, Any], list[Row]] | None = None
+    left: Callable[[Call], Sequence[Row] | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """`Choice`: one row per mesh axis for a call, and which rows may be chosen together.
 
 A row is a claim about one axis. What must be true of the rows of all axes together is a list of conditions, each seen
-through what every row says about it: its placement of one tensor, the local form that it needs. Nothing else in
-Shardwise decides whether rows combine.
+through what every row says about it: its placement of one tensor, the local form that it needs. And each row must hold
+for what the rows before it leave of the call (`_left`). Nothing else in Shardwise decides whether rows combine.
 """
 
 import math
@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 from torch.distributed.tensor.placement_types import Placement
 
+from ..calls import Call
+from ..forms import depends_on_positions, operator_by
 from ..layout import Layout, mixes_partials
 from ..mesh import Mesh
 from ..placements import Row, is_shard
+from ._left import Left, RowsOf
 
 Shape = Sequence[int]
 Placed = Sequence[Placement | None]  # of one tensor, by each row
@@ -44,7 +47,8 @@ class Choice:
 
     @property
     def local(self) -> str | None:
-        """The local form that the call needs, the same on every axis that needs one."""
+        """The local form that the call needs: that of the first axis that needs one, since two combine only where they
+        are the same for the operator."""
         return next((row.local for row in self.rows if row.local is not None), None)
 
     def __str__(self) -> str:
@@ -62,6 +66,11 @@ def is_valid(choice: Choice, inputs: Sequence[Shape], outputs: Sequence[Shape | 
     (True, False)
     """
     return Combinations(choice.rows, choice.mesh, inputs, outputs).holds(range(len(choice.rows)))
+
+
+def is_valid_for(choice: Choice, call: Call, rows_of: RowsOf | None = None) -> bool:
+    """True if the rows of a choice hold together for a call, whose rows `rows_of` gives."""
+    return Combinations.of(call, choice.rows, choice.mesh, rows_of).holds(range(len(choice.rows)))
 
 
 class _Condition:
@@ -86,13 +95,21 @@ class Combinations:
     """Which combinations of rows, one per mesh axis, are valid for a call. Rows are meant by their numbers.
 
     `inputs` and `outputs` are the shapes of its tensors, None for an output that it does not return; outputs whose
-    shapes are not given are judged by their placements alone.
+    shapes are not given are judged by their placements alone. With the `call` itself a row on a later axis must hold
+    for what is left of it, by the rows that `rows_of` gives for that and by what local forms allow.
     """
 
     def __init__(
-        self, rows: Sequence[Row], mesh: Mesh, inputs: Sequence[Shape], outputs: Sequence[Shape | None] = ()
+        self,
+        rows: Sequence[Row],
+        mesh: Mesh,
+        inputs: Sequence[Shape],
+        outputs: Sequence[Shape | None] = (),
+        *,
+        call: Call | None = None,
+        rows_of: RowsOf | None = None,
     ) -> None:
-        self.mesh = mesh
+        self.rows, self.mesh = tuple(rows), mesh
         tensors = [([row.inputs[i] for row in rows], tuple(shape)) for i, shape in enumerate(inputs)]
         made: list[Column] = []
         for o in range(len(rows[0].outputs)):
@@ -106,8 +123,15 @@ class Combinations:
             for placed, shape in (*tensors, *made)
             if not _always_lies(placed, needs, shape)
         ]
-        if len({row.local for row in rows} - {None}) > 1:
-            self.conditions.append(_Condition([row.local for row in rows], _is_one_form))
+        if {row.local for row in rows} != {None}:
+            says = [(row.local, _is_strided(row)) for row in rows]
+            self.conditions.append(_Condition(says, partial(_has_form, call)))
+        self.left = Left(rows, mesh, call, rows_of) if call is not None and mesh.ndim > 1 else None
+
+    @classmethod
+    def of(cls, call: Call, rows: Sequence[Row], mesh: Mesh, rows_of: RowsOf | None = None) -> "Combinations":
+        """Those of the rows of a call; `rows_of` gives the rows of calls that are left of it."""
+        return cls(rows, mesh, call.shapes, call.outputs, call=call, rows_of=rows_of)
 
     def holds(self, chosen: Sequence[int]) -> bool:
         """True if a combination is valid; of rows for the first axes alone, if a valid one may begin with them."""
@@ -115,7 +139,7 @@ class Combinations:
             codes = condition.codes
             if not condition.holds(tuple([codes[row] for row in chosen])):
                 return False
-        return True
+        return self.left is None or self.left.holds(chosen)
 
     def among(self, grid: np.ndarray) -> np.ndarray:
         """The positions of the valid ones among many combinations, one a line."""
@@ -126,7 +150,7 @@ class Combinations:
             different, back = np.unique(flat, return_inverse=True)
             lines = np.stack(np.unravel_index(different, size), axis=1).tolist()
             kept = kept[np.array([condition.holds(tuple(line)) for line in lines], bool)[back]]
-        return kept
+        return kept if self.left is None else kept[self.left.among(grid[kept])]
 
 
 def _always_divide(tensors: Sequence[Column], ranks: int) -> bool:
@@ -192,6 +216,17 @@ def _may_divide(
     return not ("even" in need and size % pieces) and not ("nonempty" in need and size < pieces)
 
 
-def _is_one_form(forms: tuple[str | None, ...]) -> bool:
-    """A call runs by one local form at most."""
-    return len({form for form in forms if form is not None}) < 2
+def _is_strided(row: Row) -> bool:
+    return any(hasattr(p, "split_factor") for p in (*row.inputs, *row.outputs))
+
+
+def _has_form(call: Call | None, said: tuple[tuple[str | None, bool], ...]) -> bool:
+    """True if there is a way to run the call: one local form at most, or several that are the same for its operator,
+    on pieces that are one range of positions where it needs to know these."""
+    forms = {form for form, _ in said if form is not None}
+    if any(map(depends_on_positions, forms)) and any(strided for _, strided in said):
+        return False
+    if len(forms) < 2:
+        return True
+    first, *others = forms
+    return call is not None and all(operator_by(form, call) == operator_by(first, call) for form in others)

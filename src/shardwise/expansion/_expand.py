@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.distributed.tensor.placement_types import Placement
 
+from ..calls import Call
 from ..errors import UsageError
 from ..layout import Layout, mixes_partials
 from ..mesh import Mesh
@@ -24,6 +25,7 @@ from ..placements import Row, is_shard
 from ..redistribution import Prices, space_of
 from ._choice import Choice, Combinations, Shape
 from ._fill import fill
+from ._left import RowsOf
 
 # The price of bringing an input from one layout to another, for those who have their own.
 PriceFunction = Callable[[Layout, Layout, tuple[int, ...]], float]
@@ -60,15 +62,18 @@ def expand(
     dtypes: Sequence[torch.dtype] | None = None,
     fixed: Collection[int] = (),
     allow: Callable[[int, Row], bool] | None = None,
+    call: Call | None = None,
+    rows_of: RowsOf | None = None,
 ) -> list[Priced]:
     """Every valid choice for a call, with its price: the reference for `cheapest`.
 
     `inputs` are the layouts the tensors have, `shapes` their shapes; `outputs` the shapes of the outputs,
     without which sizes are judged on the inputs alone. Inputs whose numbers are in `fixed` may not be
-    moved, and `allow(axis, row)` may exclude a row on an axis.
+    moved, and `allow(axis, row)` may exclude a row on an axis. With the `call` itself, and `rows_of` for the rows of
+    smaller ones, a row is taken only where it holds for what earlier axes leave of the call.
     """
-    call = _Search(rows, mesh, inputs, shapes, outputs, price, dtypes, fixed, allow)
-    return [call.priced(chosen) for chosen in product(*call.candidates) if call.is_valid(chosen)]
+    search = _Search(rows, mesh, inputs, shapes, outputs, price, dtypes, fixed, allow, call, rows_of)
+    return [search.priced(chosen) for chosen in product(*search.candidates) if search.is_valid(chosen)]
 
 
 def cheapest(
@@ -83,6 +88,8 @@ def cheapest(
     fixed: Collection[int] = (),
     allow: Callable[[int, Row], bool] | None = None,
     accept: Callable[[Choice], bool] | None = None,
+    call: Call | None = None,
+    rows_of: RowsOf | None = None,
 ) -> Priced:
     """The valid choice that costs least; arguments as for `expand`, and `accept` may turn any down.
 
@@ -94,13 +101,13 @@ def cheapest(
     >>> print(best, best.price)
     dp: S(0), R -> S(0); tp: S(1), S(0) -> P(sum) 0.0
     """
-    call = _Search(rows, mesh, inputs, shapes, outputs, price, dtypes, fixed, allow)
-    for found in chain(call.unchanged(), call.best_first()):
+    search = _Search(rows, mesh, inputs, shapes, outputs, price, dtypes, fixed, allow, call, rows_of)
+    for found in chain(search.unchanged(), search.best_first()):
         if accept is None or accept(found.choice):
             return found
     raise NoChoice(
-        f"no combination of the rows on mesh {call.mesh} fits inputs "
-        f"{', '.join(f'[{layout}]' for layout in call.layouts)} of shapes {', '.join(map(str, call.shapes))}"
+        f"no combination of the rows on mesh {search.mesh} fits inputs "
+        f"{', '.join(f'[{layout}]' for layout in search.layouts)} of shapes {', '.join(map(str, search.shapes))}"
     )
 
 
@@ -118,6 +125,8 @@ class _Search:
         dtypes: Sequence[torch.dtype] | None,
         fixed: Collection[int],
         allow: Callable[[int, Row], bool] | None,
+        call: Call | None,
+        rows_of: RowsOf | None,
     ) -> None:
         self.mesh = Mesh.of(mesh)
         self.layouts = [Layout.parse(i, self.mesh) if isinstance(i, str) else i for i in inputs]
@@ -152,7 +161,9 @@ class _Search:
             self.kinds.append(tuple(tuple(placements[kind] for kind in kinds) for kinds in tried))
             self.codes.append([[index.get(kind, 0) for kind in column] for index in code])
             self.own.append(tuple(index[kind] for index, kind in zip(code, has, strict=True)))
-        self.combinations = Combinations(self.rows, self.mesh, self.shapes, self.output_shapes)
+        self.combinations = Combinations(
+            self.rows, self.mesh, self.shapes, self.output_shapes, call=call, rows_of=rows_of
+        )
 
     def _fill_axes(
         self, rows: Sequence[Row], allow: Callable[[int, Row], bool] | None

@@ -6,6 +6,7 @@ from ._discover import ExperimentPolicy, check, discover, refuted, require_opera
 from ._experiment import Division, Experiment
 from ._isolated import Crash, discover_isolated, run_isolated
 from ._judge import Expected
+from ._on_mesh import MeshExperiment, Tried, check_choice
 from ._partials import WAYS
 from ._results import Counterexample, Found, Verdict
 from ._suite import ExperimentSuite, Unjudgeable, changes_nothing
@@ -21,6 +22,8 @@ __all__ = [
     "ExperimentPolicy",
     "ExperimentSuite",
     "Found",
+    "MeshExperiment",
+    "Tried",
     "Unjudgeable",
     "Verdict",
     "adversarial",
@@ -28,6 +31,7 @@ __all__ = [
     "changes_nothing",
     "check",
     "check_as_is",
+    "check_choice",
     "discover",
     "discover_isolated",
     "generators",

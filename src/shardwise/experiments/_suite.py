@@ -56,7 +56,7 @@ class ExperimentSuite:
         self.turns = turns
         self.example = call
         refuse_strange(call)
-        self.call = _in_double(call)
+        self.call = in_double(call)
         self.known = facts(self.call.op)
         self.mutated = self.call.mutated
         self.ranges = self._index_ranges()
@@ -326,7 +326,7 @@ def refuse_strange(call: Call) -> None:
         raise Unjudgeable("no tensor outputs", f"{call.name} returns no tensor")
 
 
-def _in_double(call: Call) -> Call:
+def in_double(call: Call) -> Call:
     """The call on float64 examples where it runs there: rounding then decides nothing."""
     wide = dict.fromkeys((torch.complex32, torch.complex64, torch.complex128), torch.complex128)
     doubled = call.with_tensors(

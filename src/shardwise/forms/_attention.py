@@ -1,9 +1,9 @@
 """The local forms `causal`, `heads` and `seeds` of attention.
 
 A rank that holds the queries from position p on lets them attend to the keys up to their own position, which the
-operator, counting from its own first query, would not know. A rank that holds some of the query heads picks the key
-and value heads that serve them. Its dropout draws for the places of its queries among all of them, so that what is
-dropped does not depend on who computes it, forward or backward.
+operator, counting from its own first query, would not know. A rank that holds some of the query heads picks, of the key
+and value heads that it holds, those that serve them. Its dropout draws for the places of its queries among all of them,
+so that what is dropped does not depend on who computes it, forward or backward.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..calls import Call
-from ._piece import Form, Held
+from ._piece import Held, Operator
 
 
 def _changes(call: Call, held: Held) -> dict[str, Any]:
@@ -44,12 +44,17 @@ def _positions(call: Call, held: Held, name: str) -> Tensor:
 
 
 def _serving_heads(call: Call, held: Held) -> Tensor | None:
-    """For each of the rank's query heads the key head that serves it; None where the operator finds them itself."""
+    """For each of the rank's query heads the key head that serves it, counted from the first that the rank holds; None
+    where the operator finds them itself, because both are cut alike or there is one."""
     query, key = held["query"], held["key"]
-    if not query.cuts(1) or key.cuts(1) or key.shape[1] == 1:
+    group = query.shape[1] // key.shape[1]
+    if key.shape[1] == 1 or (query.local[1], query.offset[1]) == (
+        key.local[1] * group,
+        key.offset[1] * group,
+    ):
         return None
     heads = torch.arange(query.local[1], device=call["query"].device) + query.offset[1]
-    return heads // (query.shape[1] // key.shape[1])
+    return heads // group - key.offset[1]
 
 
 def _forward(call: Call, held: Held) -> Any:
@@ -67,7 +72,9 @@ def _backward(call: Call, held: Held) -> Any:
     return grad_query, *grads
 
 
-ATTENTION: dict[str, Form] = {
-    "shardwise.attention": _forward,
-    "shardwise.attention_backward": _backward,
+_HEADS = ((("query", 1), ("key", 1)), (("query", 1), ("value", 1)))
+
+ATTENTION: dict[str, Operator] = {
+    "shardwise.attention": Operator(_forward, leads=_HEADS),
+    "shardwise.attention_backward": Operator(_backward, leads=_HEADS),
 }

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..calls import Call
-from ._piece import Form, Held, Piece
+from ._piece import Held, Operator, Piece, Run
 from ._sizes import select_backward
 
 
@@ -144,7 +144,7 @@ def _in_bags(call: Call, piece: Piece) -> tuple[Tensor, int]:
     return index.where(given != call["padding_idx"], size + 1), size
 
 
-LOOKUP: dict[str, Form] = {
+_RUNS: dict[str, Run] = {
     "aten._embedding_bag": _embedding_bag,
     "aten._embedding_bag_backward": _embedding_bag_backward,
     "aten._embedding_bag_dense_backward": _embedding_bag_backward,
@@ -163,3 +163,5 @@ LOOKUP: dict[str, Form] = {
     "aten.select": _select,
     "aten.select_backward": select_backward,
 }
+
+LOOKUP = {name: Operator(run) for name, run in _RUNS.items()}

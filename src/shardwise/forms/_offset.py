@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..calls import Call
-from ._piece import Form, Held
+from ._piece import Held, Operator
 
 
 def _cut_out(call: Call, held: Held) -> Any:
@@ -14,18 +14,18 @@ def _cut_out(call: Call, held: Held) -> Any:
     return result.contiguous()
 
 
-def _triangle(call: Call, held: Held) -> Any:
+def _triangle(call: Call, held: Held) -> dict[str, Any]:
     """The diagonal moves with the piece's corner."""
     rows, columns = held["self"].offset[-2:]
-    return call(diagonal=call["diagonal"] + rows - columns)
+    return {"diagonal": call["diagonal"] + rows - columns}
 
 
-OFFSET: dict[str, Form] = {
-    "aten.arange": _cut_out,
-    "aten.linspace": _cut_out,
-    "aten.eye": _cut_out,
-    "aten.tril_indices": _cut_out,
-    "aten.triu_indices": _cut_out,
-    "aten.tril": _triangle,
-    "aten.triu": _triangle,
+OFFSET: dict[str, Operator] = {
+    "aten.arange": Operator(_cut_out),
+    "aten.linspace": Operator(_cut_out),
+    "aten.eye": Operator(_cut_out),
+    "aten.tril_indices": Operator(_cut_out),
+    "aten.triu_indices": Operator(_cut_out),
+    "aten.tril": Operator(changes=_triangle),
+    "aten.triu": Operator(changes=_triangle),
 }

@@ -1,4 +1,4 @@
-"""The local form `sizes`: arguments that name sizes become those of the rank's piece.
+"""The local form `sizes`: arguments that take sizes become those of the rank's piece.
 
 An argument that spells out the shape of the output takes the shape of the output's piece. Otherwise each number in it
 that is the size of a sharded dim takes that dim's local size. Operators whose sizes are spelled in another way have
@@ -11,14 +11,12 @@ from typing import Any
 
 from ..calls import Call, facts
 from ..errors import UsageError
-from ._piece import Form, Held, Piece
+from ._piece import Held, Operator, Piece
 
 
-def with_local_sizes(call: Call, held: Held) -> Any:
-    if facts(call.op).reshape:
-        return _reshape(call, held)
-    own = _OWN.get(call.packet)
-    return own(call, held) if own is not None else call(**_local_arguments(call, held))
+def by_sizes(call: Call) -> Operator:
+    """How the operator of a call runs with local sizes."""
+    return _RESHAPE if facts(call.op).reshape else _OWN.get(call.packet, _ANY)
 
 
 def _local_arguments(call: Call, held: Held) -> dict[str, Any]:
@@ -68,7 +66,7 @@ def _reshape(call: Call, held: Held) -> Any:
     return call["self"].reshape(held.output.local)
 
 
-def _repeat(call: Call, held: Held) -> Any:
+def _repeat(call: Call, held: Held) -> dict[str, Any]:
     """Repeats along a dim that only the output has sharded: fewer of them."""
     output, whole = held.output, held["self"]
     missing = len(output.shape) - len(whole.shape)
@@ -76,10 +74,10 @@ def _repeat(call: Call, held: Held) -> Any:
     for dim, times in enumerate(call["repeats"]):
         size = whole.local[dim - missing] if dim >= missing else 1
         repeats.append(output.local[dim] // size if size and output.cuts(dim) else times)
-    return call(repeats=repeats)
+    return {"repeats": repeats}
 
 
-def _strided(call: Call, held: Held) -> Any:
+def _strided(call: Call, held: Held) -> dict[str, Any]:
     """Strides of the piece: the dims nested as in the whole."""
     output = held.output
     order = sorted(range(len(output.shape)), key=lambda d: (call["stride"][d], -d))
@@ -87,14 +85,14 @@ def _strided(call: Call, held: Held) -> Any:
     for dim in order:
         strides[dim] = step
         step *= max(output.local[dim], 1)
-    return call(size=list(output.local), stride=strides)
+    return {"size": list(output.local), "stride": strides}
 
 
-def _group_norm(call: Call, held: Held) -> Any:
+def _group_norm(call: Call, held: Held) -> dict[str, Any]:
     piece = held["input"]
     batch, channels, *rest = piece.local
     groups = call["group"] * channels // piece.shape[1]
-    return call(N=batch, C=channels, HxW=prod(rest), group=groups)
+    return {"N": batch, "C": channels, "HxW": prod(rest), "group": groups}
 
 
 def select_backward(call: Call, held: Held) -> Any:
@@ -107,13 +105,14 @@ def select_backward(call: Call, held: Held) -> Any:
     return call["grad_output"].new_zeros(output.local)
 
 
-_OWN: dict[str, Form] = {
-    "aten.repeat": _repeat,
-    "aten.new_empty_strided": _strided,
-    "aten.empty_strided": _strided,
-    "aten.select_backward": select_backward,
-    "aten.native_group_norm": _group_norm,
-    "aten.native_group_norm_backward": _group_norm,
+_RESHAPE, _ANY = Operator(_reshape), Operator(changes=_local_arguments)
+_OWN: dict[str, Operator] = {
+    "aten.repeat": Operator(changes=_repeat),
+    "aten.new_empty_strided": Operator(changes=_strided),
+    "aten.empty_strided": Operator(changes=_strided),
+    "aten.select_backward": Operator(select_backward),
+    "aten.native_group_norm": Operator(changes=_group_norm),
+    "aten.native_group_norm_backward": Operator(changes=_group_norm),
 }
 
 
@@ -123,18 +122,18 @@ def _groups(call: Call, held: Held) -> int:
     return groups * piece.local[1] // piece.shape[1] if groups > 1 else groups
 
 
-def _convolution(call: Call, held: Held) -> Any:
-    return call(groups=_groups(call, held))
+def _convolution(call: Call, held: Held) -> dict[str, Any]:
+    return {"groups": _groups(call, held)}
 
 
-def _convolution_backward(call: Call, held: Held) -> Any:
+def _convolution_backward(call: Call, held: Held) -> dict[str, Any]:
     changes: dict[str, Any] = {"groups": _groups(call, held)}
     if (bias := held.outputs[2]) is not None:
         changes["bias_sizes"] = list(bias.local)
-    return call(**changes)
+    return changes
 
 
-GROUPS: dict[str, Form] = {
-    "aten.convolution": _convolution,
-    "aten.convolution_backward": _convolution_backward,
+GROUPS: dict[str, Operator] = {
+    "aten.convolution": Operator(changes=_convolution),
+    "aten.convolution_backward": Operator(changes=_convolution_backward),
 }

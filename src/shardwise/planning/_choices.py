@@ -92,14 +92,16 @@ class Choices:
 
 
 def choices_of(
-    rows: Sequence[Row], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo | None], layouts: Layouts
+    combinations: Combinations,
+    inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo | None],
+    layouts: Layouts,
 ) -> Choices:
-    """All valid combinations of the rows for a call, one for each way to lay out its tensors."""
-    mesh = layouts.mesh
+    """All valid combinations of rows for a call, one for each way to lay out its tensors."""
+    mesh, rows = layouts.mesh, combinations.rows
     axes = [np.arange(len(rows) if size > 1 else 1) for size in mesh.shape]
     grid = np.stack([g.ravel() for g in np.meshgrid(*axes, indexing="ij")], axis=1)
-    shapes = [info.shape for info in inputs], [None if info is None else info.shape for info in outputs]
-    grid = grid[Combinations(rows, mesh, *shapes).among(grid)]
+    grid = grid[combinations.among(grid)]
     columns = [_column([row.inputs[i] for row in rows], grid, layouts) for i in range(len(inputs))]
     made = [
         None if info is None else _column([row.outputs[o] for row in rows], grid, layouts)
@@ -108,7 +110,7 @@ def choices_of(
     kept = _first_of_each([column for column in (*columns, *made) if column is not None])
     return Choices(
         grid[kept],
-        tuple(rows),
+        rows,
         tuple(column[kept] for column in columns),
         tuple(None if column is None else column[kept] for column in made),
     )

@@ -170,8 +170,8 @@ class Items:
         call = self.graph.call(node)
         if call.signature not in self._kinds:
             inputs: Sequence[TensorInfo] = call.tensors
-            offer = self.offers.of(node)
-            choices = choices_of(offer.rows, inputs, node.outputs, self.layouts)
+            combinations = self.offers.combinations(node, self.layouts.mesh)
+            choices = choices_of(combinations, inputs, node.outputs, self.layouts)
             kernel = kernel_kind(node.overload, inputs, node.outputs)
             seconds, usage = [], []
             view = node.facts.view

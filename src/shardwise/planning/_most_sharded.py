@@ -51,7 +51,8 @@ def _layout(layouts: Layouts, tensor: TensorInfo, turn: int) -> Layout:
 
 def _choice(graph: Graph, node: Node, layouts: Layouts, offers: Offers, turn: int) -> Choice:
     offer = offers.of(node)
-    choices = choices_of(offer.rows, [graph.tensor(ref) for ref in node.inputs], node.outputs, layouts)
+    combinations = offers.combinations(node, layouts.mesh)
+    choices = choices_of(combinations, [graph.tensor(ref) for ref in node.inputs], node.outputs, layouts)
     shards = np.array([not row.is_replicated for row in offer.rows])
     chosen = _in_turn(shards[choices.per_axis].sum(axis=1).tolist(), turn)
     return Choice(layouts.mesh, choices.rows_of(chosen), offer.source)

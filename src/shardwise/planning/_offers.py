@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..calls import Call, small_calls
+from ..expansion import Combinations
 from ..forms import draws_whole
 from ..graph import Graph, Node
+from ..mesh import Mesh
 from ..placements import Row, is_partial, parse_placement
-from ..rules import book_rows
+from ..rules import book_rows, rows_left
 from ._discovered import Discovered
 
 Source = Literal["book", "discovered", "replicated"]
@@ -31,7 +33,8 @@ class Offer:
 class Offers:
     """The rows of the nodes of one graph, each kind of call looked up once; on a device `alone` there is one row.
 
-    `known` gives the rows of a call from a book, `discovered` those that experiments find, kept in the folder `cache`.
+    `known` gives the rows of a call from a book, `left` those of what the axes of a mesh leave of one; `discovered` are
+    those that experiments find, kept in the folder `cache`.
     """
 
     def __init__(
@@ -41,19 +44,30 @@ class Offers:
         *,
         alone: bool = False,
         known: Callable[[Call], list[Row] | None] = book_rows,
+        left: Callable[[Call], list[Row] | None] = rows_left,
         discovered: Discovered | None = None,
     ) -> None:
         self.graph = graph
         self.alone = alone
-        self.known = known
+        self.known, self.left = known, left
         self.discovered = discovered or Discovered(cache)
         self._offers: dict[Any, Offer] = {}
+        self._combinations: dict[Any, Combinations] = {}
 
     def of(self, node: Node) -> Offer:
         call = self.graph.call(node)
         if call.signature not in self._offers:
             self._offers[call.signature] = self._look_up(call)
         return self._offers[call.signature]
+
+    def combinations(self, node: Node, mesh: Mesh) -> Combinations:
+        """Which of a node's rows may be chosen together on the axes of a mesh."""
+        call, offer = self.graph.call(node), self.of(node)
+        key = call.signature, mesh
+        if key not in self._combinations:
+            left = self.left if offer.source == "book" else None
+            self._combinations[key] = Combinations.of(call, offer.rows, mesh, left)
+        return self._combinations[key]
 
     def _look_up(self, call: Call) -> Offer:
         replicated = _replicated(call)

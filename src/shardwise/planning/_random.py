@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..expansion import Choice, is_valid
+from ..expansion import Choice
 from ..graph import Graph, Node
 from ..layout import Layout
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
-from ..placements import Row, parse_placement, shard
+from ..placements import parse_placement, shard
 from ._offers import Offers
 from ._plan import Plan
 
@@ -27,10 +27,7 @@ def random_plan(
     layouts for what the graph is given and gives back. A gradient has its parameter's layout."""
     rng, mesh, offers = random.Random(seed), Mesh.of(mesh), offers or Offers(graph)
     inputs = {entry.name: _random_layout(rng, mesh, entry.tensor.shape) for entry in graph.inputs}
-    choices = {
-        node.name: _random_choice(rng, graph, node, mesh, offers.of(node).rows, replicated)
-        for node in graph.nodes
-    }
+    choices = {node.name: _random_choice(rng, node, mesh, offers, replicated) for node in graph.nodes}
     by_target = {entry.target: inputs[entry.name] for entry in graph.inputs if entry.role != "tangent"}
     outputs: list[Layout | None] = []
     for output in graph.outputs:
@@ -48,17 +45,14 @@ def _random_layout(rng: random.Random, mesh: Mesh, shape: Sequence[int]) -> Layo
     return Layout(mesh, tuple(rng.choice(kinds) for _ in mesh.shape))
 
 
-def _random_choice(
-    rng: random.Random, graph: Graph, node: Node, mesh: Mesh, rows: Sequence[Row], replicated: float
-) -> Choice:
-    plain = next(row for row in rows if row.is_replicated)
-    found = [row for row in rows if not row.is_replicated]
-    inputs = [graph.tensor(ref).shape for ref in node.inputs]
-    outputs = [None if info is None else info.shape for info in node.outputs]
+def _random_choice(rng: random.Random, node: Node, mesh: Mesh, offers: Offers, replicated: float) -> Choice:
+    rows, combinations = offers.of(node).rows, offers.combinations(node, mesh)
+    plain = next(number for number, row in enumerate(rows) if row.is_replicated)
+    found = [number for number, row in enumerate(rows) if not row.is_replicated]
     for _ in range(8):
         if not found or rng.random() < replicated:
             break
-        choice = Choice(mesh, tuple(rng.choice([*found, plain]) for _ in mesh.shape))
-        if is_valid(choice, inputs, outputs):
-            return choice
-    return Choice(mesh, (plain,) * mesh.ndim, "replicated")
+        chosen = [rng.choice([*found, plain]) for _ in mesh.shape]
+        if combinations.holds(chosen):
+            return Choice(mesh, tuple(rows[number] for number in chosen))
+    return Choice(mesh, (rows[plain],) * mesh.ndim, "replicated")

@@ -6,7 +6,7 @@ from ._cases import Case, constants, is_covered, plain
 from ._clause import Clause, Term
 from ._expression import Scope, names_in
 from ._hand import hand, hand_rows, hand_written, is_by_hand, row_of
-from ._lookup import SHIPPED, book, book_rows, rows, rule, variant_by_hand
+from ._lookup import SHIPPED, book, book_rows, rows, rows_left, rule, variant_by_hand
 from ._rule import Rule
 from ._variants import derived, is_in_place, variants_of
 
@@ -38,6 +38,7 @@ __all__ = [
     "require_no_others",
     "row_of",
     "rows",
+    "rows_left",
     "rule",
     "variant_by_hand",
     "variants_of",

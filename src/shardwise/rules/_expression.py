@@ -24,6 +24,8 @@ _FUNCTIONS = ("ndim", "outdim", "size", "before", "ones", "len")
 
 # What expressions can speak of beside the arguments of the call.
 WORDS = frozenset((*_FUNCTIONS, "d", "inf"))
+# Those of them that depend on how large dims are.
+SIZE_WORDS = frozenset(("size", "ones"))
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,16 @@ def book_rows(call: Call) -> list[Row] | None:
     return entry.rows(call)
 
 
+def rows_left(call: Call) -> list[Row] | None:
+    """Rows for what earlier axes of a mesh leave of a call; None where they are those of the whole call, since its rule
+    does not read sizes, and where the book has none."""
+    if not is_by_hand(call.name):
+        entry = book().entry(call.name)
+        if entry is not None and entry.rule is not None and not entry.rule.reads_sizes:
+            return None
+    return book_rows(call)
+
+
 def variant_by_hand(call: Call, original: str) -> list[Row]:
     """The rows of a call of an in-place or out variant of an operator whose rule is written by hand; without those that
     need a local form, which experiments on variants do not run."""

@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 
-from ..calls import Call, must_run, overload, reached, resolve_op
+from ..calls import Call, facts, must_run, overload, reached, resolve_op
 from ..display import Block, Heading, Shown, Table
 from ..errors import UsageError, require
 from ..placements import Row
 from ._bind import Reading, bind
 from ._clause import Clause
-from ._expression import WORDS
+from ._expression import SIZE_WORDS, WORDS
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,13 @@ class Rule(Shown):
                     f"{', '.join(arguments)}"
                 )
         return True
+
+    @cached_property
+    def reads_sizes(self) -> bool:
+        """True if rows depend on sizes: those of tensors, or arguments that take some."""
+        known = facts(self.function)
+        sized = {a.name for a in overload(self.op)._schema.arguments if known.is_size(a.name, 2)}
+        return any(clause.names & (SIZE_WORDS | sized) for clause in self.clauses)
 
     def rows(self, *args: Any, **kwargs: Any) -> list[Row]:
         """The rows for a call of the operator, or of the function (`front`) that it was found through; tensors may be
