@@ -21,7 +21,7 @@ SAMPLE = [
         "cat",
         "nn_functional_pixel_shuffle",
         "kron",
-        "embedding",
+        "nn_functional_embedding",
     ),
 ]
 
