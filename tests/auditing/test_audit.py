@@ -13,7 +13,7 @@ from shardwise import Rule, audit
 from shardwise.auditing import Audit, audit_call, execute
 from shardwise.auditing._audit import isolated
 from shardwise.calls import Call, diverse_calls, overload_calls
-from shardwise.dtensor import Unanswered, answers, ask, read, register, registration, unregister
+from shardwise.dtensor import NoDecision, decide, decisions, read, register, registration, unregister
 from shardwise.errors import UsageError
 from shardwise.placements import parse_placement
 from shardwise.report import audit_markdown
@@ -70,18 +70,18 @@ def test_a_rule_of_the_oldest_kind_is_read():
 
 
 def test_claims_are_those_of_inputs_that_stay_where_they_are():
-    moved = ask(Call.of(aten._softmax.default, torch.rand(4, 6), 1, False), [parse_placement("S(1)")])
+    moved = decide(Call.of(aten._softmax.default, torch.rand(4, 6), 1, False), [parse_placement("S(1)")])
     assert moved.moves == ((0, parse_placement("S(1)"), Replicate()),)
     assert rows(aten._softmax.default, torch.rand(4, 6), 1, False) == ["S(0) -> S(0)"]
 
 
-def test_a_dim_of_size_one_is_not_asked_about():
-    asked = {str(a.asked) for a in answers(Call.of(aten.neg.default, torch.rand(1, 4)))}
-    assert not any("dim=0" in inputs for inputs in asked)
+def test_a_dim_of_size_one_is_not_queried():
+    requested = {str(d.requested) for d in decisions(Call.of(aten.neg.default, torch.rand(1, 4)))}
+    assert not any("dim=0" in inputs for inputs in requested)
 
 
-def test_an_operator_without_strategy_is_unanswered():
-    with pytest.raises(Unanswered, match="sharding strategy") as raised:
+def test_an_operator_without_strategy_has_no_decision():
+    with pytest.raises(NoDecision, match="sharding strategy") as raised:
         read(aten.searchsorted.Tensor, [torch.arange(6.0), torch.rand(4)])
     assert raised.value.missing
 
@@ -183,13 +183,13 @@ def test_a_row_that_needs_even_shards_says_so():
         return x.mean()
 
     middle.register_fake(lambda x: x.new_empty(()))
-    asked = Call.of(torch.ops.shardwise_test.middle.default, torch.rand(4))
-    (unsupported,) = audit_call(asked).unsupported
+    call = Call.of(torch.ops.shardwise_test.middle.default, torch.rand(4))
+    (unsupported,) = audit_call(call).unsupported
     assert "S(0) -> P(avg) for even shards" in unsupported.rows
     rule = Rule.from_yaml("op: shardwise_test.middle.default\nclauses: [{rows: P(avg) -> P(avg)}]")
     register(rule)
     try:
-        (missing,) = (m for m in audit_call(asked).missing if m.row == "S(0) -> P(avg)")
+        (missing,) = (m for m in audit_call(call).missing if m.row == "S(0) -> P(avg)")
     finally:
         unregister(rule)
     assert (missing.shards, missing.text) == ("even", "S(0) -> P(avg) for even shards")

@@ -44,7 +44,7 @@ def test_the_table_lists_every_node(shardwise):
         (f"{MODELS}:_no_dropout_kinds", "has no function"),
         ("{tmp}/wrong.py:build", "build gives int: it must return (model, args, kwargs)"),
         ("{tmp}/wrong.py:bare", "bare gives (builtin_function_or_method, Tensor, dict): it must return"),
-        ("{tmp}/wrong.py:branch", "depends on the values of a tensor"),
+        ("{tmp}/wrong.py:branch", "depends on tensor values"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(shardwise, tmp_path, build, message):

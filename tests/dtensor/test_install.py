@@ -108,7 +108,7 @@ def test_what_dtensor_does_without_moving_anything_stays_as_it_was(mesh):
 
 
 def test_arguments_that_dtensor_ignored_are_told_apart(mesh):
-    """Answers are cached by arguments: the same call with another exponent may have another answer."""
+    """Decisions are cached by arguments: the same call with another exponent may get another decision."""
     sw.install()
     x = torch.rand(8, 6) + 1
     for order in (1.0, 3.0, float("inf"), 1.0):

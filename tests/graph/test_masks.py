@@ -53,7 +53,7 @@ def drawn(x):
         (drawn, True, False),
     ],
 )
-def test_a_constant_mask_is_told_as_a_flag(mask, kept, is_causal, at_once, monkeypatch):
+def test_a_constant_mask_becomes_a_flag(mask, kept, is_causal, at_once, monkeypatch):
     monkeypatch.setattr(_masks, "_AT_ONCE", at_once)
 
     def program(x):

@@ -45,8 +45,8 @@ def own_mistake(x):
 @pytest.mark.parametrize(
     ("model", "mark", "reason"),
     [
-        (Branch(), "the branch", "depends on the values of a tensor"),
-        (reads_a_number, "the number", "depends on the values of a tensor"),
+        (Branch(), "the branch", "depends on tensor values"),
+        (reads_a_number, "the number", "depends on tensor values"),
         (picks, "the picking", "the shape of a result depends on the values"),
         (mismatched, "the product", "[3, 4] X [3, 4]"),
         (branches_in_the_graph, "the cond", "cond"),
@@ -93,7 +93,7 @@ def test_a_parameter_that_is_no_argument_is_not_dropped_silently():
 
 
 def test_where_torch_itself_reads_a_value_its_own_line_is_named():
-    with pytest.raises(UsageError, match=r"batchnorm.py:\d+: its course depends"):
+    with pytest.raises(UsageError, match=r"batchnorm.py:\d+: its control flow depends"):
         capture(nn.BatchNorm1d(3, momentum=None), (torch.randn(2, 3),))
 
 

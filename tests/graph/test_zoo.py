@@ -77,7 +77,7 @@ def test_forward_alone_is_the_model_in_eval_mode(built):
     ],
     indirect=["built"],
 )
-def test_attention_is_one_fused_node_a_layer_told_as_simply_as_can_be(built, causal, masked, key_heads):
+def test_attention_is_one_fused_node_per_layer_in_its_simplest_form(built, causal, masked, key_heads):
     model, args, kwargs = built
     graph = capture(model, args, kwargs, training=False)
     nodes = [node for node in graph.nodes if node.op == "shardwise.attention.default"]

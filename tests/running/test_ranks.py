@@ -124,14 +124,14 @@ def test_a_mapped_function_takes_and_gives_dtensors(ranks):
         ("dtype", r"argument 'x' is float64\[8, 10\], but was planned as float32\[8, 10\]"),
         ("form", r"\(\*, \*, \*\), but was captured with \(\*, \*\)"),
         ("lowering", "lowering failed on rank 2: MemoryError: no room"),
-        ("drawing", "drawing the weights failed on rank 1: ValueError: no weights today"),
+        ("drawing", "initialising the weights failed on rank 1: ValueError: no weights today"),
         ("mapped", "planning failed on rank 0: in_specs has 2 entries"),
         ("later", "^RuntimeError: out of memory$"),
-        ("options", "memory cannot be given beside a plan: they are for making one"),
-        ("init", "init is 'zeros': give a function that fills a module, or 'empty'"),
+        ("options", "memory cannot be combined with `plan`: they are options for making one"),
+        ("init", "init is 'zeros': give a function that initialises a module, or 'empty'"),
     ],
 )
-def test_a_mistake_is_told_on_every_rank(ranks, mistake, message):
+def test_a_mistake_raises_on_every_rank(ranks, mistake, message):
     for rank in ranks:
         assert re.search(message, rank["faults"][mistake]), rank["faults"][mistake]
 

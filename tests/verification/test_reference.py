@@ -83,7 +83,7 @@ def test_a_model_that_draws_is_given_the_plans_draws(name):
     torch.manual_seed(0)
     for report in verified(Model(DRAWING[name]), (torch.randn(16, 8),)):
         assert report.ok and report.checks and report.reference == "the model", str(report)
-        assert report.random == "the model was given the plan's draws"
+        assert report.random == "compared elementwise: the model used the plan's random numbers"
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
@@ -133,7 +133,7 @@ class Moody(nn.Module):
         ("more", "calls aten.rand.default where its graph calls aten.native_dropout"),
         ("other", "calls aten.rand_like.default where its graph calls aten.native_dropout"),
         ("kind", "calls aten.randint_like.low_dtype where its graph calls aten.native_dropout"),
-        ("fewer", "the graph draws 3 times and the model 2 times"),
+        ("fewer", "the graph makes 3 random calls and the model 2"),
     ],
 )
 def test_draws_that_cannot_be_matched_are_not_verified(mood, reason):
@@ -239,7 +239,7 @@ def cancelling(x):
     return (x + 3e4 * x.sum(1, keepdim=True)).sin()
 
 
-def test_rounding_is_told_from_mistakes_with_figures(plan_of):
+def test_rounding_is_distinguished_from_mistakes_with_figures(plan_of):
     torch.manual_seed(0)
     model, args = Model(cancelling), (torch.randn(16, 8),)
     report = verify(model, args, plan=plan_of(capture(model, args), "a=2,b=2", 1))
@@ -261,7 +261,7 @@ def test_a_mistake_beside_rounding_is_wrong_and_named(plan_of):
     assert report.verdict.reason.startswith(f"first wrong call: %{sine} = aten.sin.default")
 
 
-# --- the plan that shards as much as it can -------------------------------------------------------------------
+# --- the plan that shards as much as possible -------------------------------------------------------------------
 
 
 def test_a_plan_that_shards_nothing_is_not_all_that_is_tried(mlp):

@@ -17,7 +17,7 @@ import torch
 from torch.distributed.tensor.placement_types import Placement
 
 from ..calls import Call, diverse_calls, with_negative_dims
-from ..dtensor import Answer, Unanswered, answers, ask, registration
+from ..dtensor import Decision, NoDecision, decide, decisions, registration
 from ..errors import UsageError, require
 from ..experiments import (
     Counterexample,
@@ -169,24 +169,24 @@ def audit_call(call: Call, *, claims_only: bool = False) -> CallFindings:
     sizings = _sizings(suite) if suite is not None else [call]
     valid = found.rows if found is not None else []
     try:
-        answered = list(answers(sizings[0], _RANKS, [row.inputs for row in valid]))
-    except Unanswered as why:
+        taken = list(decisions(sizings[0], _RANKS, [row.inputs for row in valid]))
+    except NoDecision as why:
         rows = tuple(row.text for row in valid)
         findings.unsupported.append(Unsupported(findings.op, findings.call, str(why), why.missing, rows))
         return findings
-    claimed = [answer.row for answer in answered if answer.inputs == answer.asked]
+    claimed = [decision.row for decision in taken if decision.inputs == decision.requested]
     claimed = [row for row in claimed if not row.is_replicated]
     findings.claimed, findings.valid = len(claimed), len(valid)
     if suite is not None:
         for row in claimed:
             _judge_claim(findings, suite, found, call, row, sizings)
     refuted = {w.row for w in findings.wrong}
-    by_inputs = {answer.asked: answer for answer in answered}
+    by_inputs = {decision.requested: decision for decision in taken}
     for row in valid:
-        answer = by_inputs.get(row.inputs)
-        moves = answer.moves if answer is not None else _gathered(row.inputs)
+        decision = by_inputs.get(row.inputs)
+        moves = decision.moves if decision is not None else _gathered(row.inputs)
         if moves and str(row) not in refuted:
-            findings.missing.append(_missing(findings, row, moves, sizings[0], answer))
+            findings.missing.append(_missing(findings, row, moves, sizings[0], decision))
     return findings
 
 
@@ -275,10 +275,10 @@ def _checked(call: Call, row: Row) -> tuple[str | None, Counterexample | None]:
 def _claims(call: Call, row: Row) -> bool:
     """True if DTensor takes the row's inputs as they are for a call of these sizes."""
     try:
-        answer = ask(call, row.inputs, _RANKS)
-    except Unanswered:
+        decision = decide(call, row.inputs, _RANKS)
+    except NoDecision:
         return False
-    return answer.inputs == row.inputs and answer.outputs == row.outputs
+    return decision.inputs == row.inputs and decision.outputs == row.outputs
 
 
 def _sizings(suite: ExperimentSuite) -> list[Call]:
@@ -310,7 +310,7 @@ def _missing(
     row: Row,
     moves: Sequence[tuple[int, Placement, Placement]],
     sized: Call,
-    answer: Answer | None,
+    decision: Decision | None,
 ) -> Missing:
     cost = 0
     for index, before, after in moves:
@@ -325,7 +325,7 @@ def _missing(
         row.shards,
         row.local,
         cost,
-        instead if answer is not None else f"raises; replicating is {instead}",
+        instead if decision is not None else f"raises; replicating is {instead}",
         any(is_partial(p) for p in row.inputs),
     )
 

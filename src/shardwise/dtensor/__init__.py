@@ -3,7 +3,7 @@
 from ._hooks import use_search
 from ._install import install, reset, uninstall
 from ._lists import run_step_on_all
-from ._read import Answer, Unanswered, answers, ask, read, registration
+from ._read import Decision, NoDecision, decide, decisions, read, registration
 from ._record import Recorded, record_collectives
 from ._redistribute import layout_of, local_of, redistribute, run_chain
 from ._register import extend, register, registered, unregister
@@ -12,12 +12,12 @@ from ._steps import run_step
 from ._store import default_store
 
 __all__ = [
-    "Answer",
+    "Decision",
+    "NoDecision",
     "Recorded",
     "RuleLike",
-    "Unanswered",
-    "answers",
-    "ask",
+    "decide",
+    "decisions",
     "default_store",
     "extend",
     "install",

@@ -1,10 +1,10 @@
-"""DTensor's caches of answers, emptied whenever what answers changes."""
+"""DTensor's caches of sharding decisions, emptied whenever its rules change."""
 
 import torch
 from torch.distributed.tensor import DTensor
 
 
 def clear_caches() -> None:
-    """As `torch.distributed.tensor.debug` does it, which would load torch's compiler."""
+    """Like that of `torch.distributed.tensor.debug`, importing which would load torch's compiler."""
     DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()
     torch._C._clear_DTensor_sharding_propagator_cache()

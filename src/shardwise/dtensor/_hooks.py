@@ -1,7 +1,7 @@
-"""Where our functions enter DTensor, and how they leave it again.
+"""Where our functions replace DTensor's, and how they are removed again.
 
-`refresh` puts them in the place of DTensor's while something in `bridge` needs them, and puts DTensor's back when
-nothing does. It also empties DTensor's caches, in which old answers would live on.
+`refresh` replaces DTensor's functions while something in `bridge` needs that, and restores them when
+nothing does. It also empties DTensor's caches, which would keep old decisions.
 """
 
 import copy
@@ -47,7 +47,7 @@ def _end(search: Search) -> None:
 
 
 def refresh() -> None:
-    """Let DTensor's functions be ours where something in use needs that, and its own where nothing does."""
+    """Replace DTensor's functions by ours where something in use needs that, and restore them where nothing does."""
     if not bridge.extensions:
         bridge.propagator = None
     elif bridge.propagator is None:  # copied while it still has functions of its own

@@ -1,7 +1,7 @@
-"""`install()`: the whole book given to DTensor, and `uninstall()`.
+"""`install()`: registers the whole book with DTensor; `uninstall()` undoes it.
 
-What DTensor lacks is registered, what it has is extended, what the audit refuted is replaced on request. Only names are
-read when installing; the rows of an operator are read from the book when DTensor first meets it.
+Missing rules are registered, existing rules are extended, refuted rules are replaced on request. Only names are
+read when installing; the rows of an operator are read from the book when DTensor first dispatches it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from ._wrong import wrong_operators
 
 @dataclass(frozen=True)
 class BookRule:
-    """The book's rows of one operator, as `register` wants them."""
+    """The book's rows of one operator, in the form that `register` takes."""
 
     op: OpOverload
 
@@ -54,19 +54,19 @@ class BookRule:
 
 
 def _with_outs(row: Row) -> Row:
-    """DTensor counts the tensors that results are written to as inputs; they lie as the results do."""
+    """DTensor counts `out=` tensors as inputs; they are placed as the results."""
     return Row((*row.inputs, *(p for p in row.outputs if p is not None)), row.outputs, row.shards, row.local)
 
 
 def _without_sizes(row: Row) -> Row:
-    """DTensor itself gives some operators the local sizes of an output that is sharded."""
+    """DTensor itself passes the local sizes of a sharded output to some operators."""
     first = row.outputs[0]
     sized = row.local == "sizes" and first is not None and is_shard(first)
     return Row(row.inputs, row.outputs, row.shards) if sized else row
 
 
 def install(*, replace: Literal["wrong"] | None = None) -> None:
-    """Give DTensor the book: rules for operators that it has none for, and the rows that its own rules lack.
+    """Register the book with DTensor: rules for operators without one, and the rows that its own rules lack.
 
     With `replace="wrong"` the rules that the audit refuted are replaced by the book's. Operators without a valid row
     are replicated. Takes effect at once, for all meshes; `uninstall()` undoes it. Installing again does nothing, or
@@ -91,14 +91,14 @@ def install(*, replace: Literal["wrong"] | None = None) -> None:
                 register(rule)
             else:
                 extend(rule)
-    except BaseException:  # half a book is none, whatever happened
+    except BaseException:  # do not leave the book half installed, whatever was raised
         uninstall()
         raise
     bridge.book = wanted
 
 
 def uninstall() -> None:
-    """Give every operator back to what DTensor had for it before `install()`, if that was called."""
+    """Restore what DTensor had for every operator before `install()`, if that was called."""
     for op in [op for op, entry in bridge.rules.items() if isinstance(entry.rule, BookRule)]:
         unregister(op)
     serve_no_more()
@@ -106,7 +106,7 @@ def uninstall() -> None:
 
 
 def reset() -> None:
-    """Give DTensor back all that was changed in it: by `register`, `extend`, `install()` and `use_search()`."""
+    """Undo all changes to DTensor: those of `register`, `extend`, `install()` and `use_search()`."""
     uninstall()
     for op in list(bridge.rules):
         unregister(op)

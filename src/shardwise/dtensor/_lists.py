@@ -1,7 +1,7 @@
 """The steps of a redistribution on the pieces of all ranks at once, inside one process and without a process group.
 
-What a rank sends and how it orders what arrives is the code that real ranks run (`_steps`); only the collective in
-the middle is played here, on lists. So a simulation moves the same bytes, and records the same collectives.
+Packing what a rank sends and ordering what it receives is the code of real ranks (`_steps`); only the collective in
+between is simulated here, on lists. So a simulation moves the same bytes, and records the same collectives.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from ._record import Recorded
 def run_step_on_all(
     pieces: Sequence[Tensor], step: Step, shape: Sequence[int], record: list[Recorded] | None = None
 ) -> list[Tensor]:
-    """What every rank holds after the step, given what every rank holds before; a collective is added to `record`."""
+    """The pieces of all ranks after the step, given those before; a collective is added to `record`."""
     mesh, shape = step.before.mesh, tuple(shape)
     places = [mesh.coordinate(rank) for rank in range(mesh.ranks)]
     axis = steps.changed_axis(step)
@@ -89,7 +89,7 @@ def _reduce_scatter(
 def _exchange(
     parcels: Sequence[tuple[Any, ...]], groups: Sequence[Sequence[int]]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """What each rank sends and what each gets: of every member of its group, the part that is for it."""
+    """What each rank sends and receives: from every member of its group, the part for this rank."""
     sent = [parcel[0] for parcel in parcels]
     parts = [parcel[0].split(parcel[1 : 1 + len(groups[0])]) for parcel in parcels]
     arrived = []

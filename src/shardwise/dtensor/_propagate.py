@@ -1,8 +1,8 @@
-"""DTensor's question, answered by our search: given a call's operands, which placements to run it with.
+"""DTensor's decision made by our search: given a call's operands, which placements to run it with.
 
-PyTorch asks by an `OpSchema` whose tensors are strategies with one spec each, and wants an `OpStrategy` back.
-In between stands `shardwise.expansion.cheapest` with the rows of a registered rule or of PyTorch's own single-dim
-strategy. What DTensor will not do on its own bounds the search: it never moves keyword arguments, nor tensors
+PyTorch passes an `OpSchema` whose tensors are strategies with one spec each, and expects an `OpStrategy`.
+It is computed by `shardwise.expansion.cheapest` with the rows of a registered rule or of PyTorch's own single-dim
+strategy. DTensor's own limits constrain the search: it never redistributes keyword arguments, nor tensors
 that the operator writes to, and results that are written must come out as the written tensor is placed.
 """
 
@@ -29,7 +29,7 @@ from ._redistribute import is_plain, is_plain_placement, layout_of_spec
 
 def input_specs(schema: OpSchema) -> list[DTensorSpec] | None:
     """The specs of all tensors of a call, lists flattened, keyword arguments last; None if they are not for
-    us: on several meshes, with sizes that are symbols, or with placements of a kind we do not know.
+    us: on several meshes, with symbolic sizes, or with unknown kinds of placements.
     """
     strategies = [*_leaves(schema.args_schema), *_leaves(tuple(schema.kwargs_schema.values()))]
     specs = [strategy.strategies[0].output_spec for strategy in strategies]
@@ -63,9 +63,9 @@ def strategy_from_rows(
     call: Call | None = None,
     rows_of: Callable[[Call], Sequence[Row] | None] | None = None,
 ) -> OpStrategy | None:
-    """The cheapest way to run a call, as DTensor wants it; None if the rows hold none.
+    """The cheapest way to run a call, in DTensor's form; None if no row applies.
 
-    `call` and `rows_of` are as for `cheapest`. `runs_chains` says that redistributions will be run by us;
+    `call` and `rows_of` are as for `cheapest`. `runs_chains` says that our code will run the redistributions;
     otherwise changes that DTensor's own redistribution refuses are left out.
     """
     if not specs:

@@ -1,8 +1,8 @@
-"""What DTensor claims about a call: asked, not parsed.
+"""What DTensor claims about a call: read from its decisions, not from its source.
 
 Every kind of registration (single-dim strategies, op strategies, rules, the decomposition fallback) ends in one
-answer: given inputs placed so, DTensor runs the call as they are, or moves some of them first. Asking for every
-placement of the inputs on a 1-D mesh reads the claimed rows off those answers, whatever their registration.
+decision: given the placements of the inputs, DTensor runs the call on them, or redistributes some first. Querying every
+placement of the inputs on a 1-D mesh gives the claimed rows, whatever their registration.
 """
 
 import functools
@@ -28,35 +28,35 @@ Kind = Literal["single-dim strategy", "op strategy", "rule", "decomposition", "n
 
 # Partials of one kind at a time; beyond this many placements of the inputs, at most two that are not replicated.
 _MANY = 300
-_MANY_DECOMPOSED = 80  # every answer of the decomposition fallback traces the decomposition many times
+_MANY_DECOMPOSED = 80  # every query of the decomposition fallback traces the decomposition many times
 _PARTIALS = ("sum", "avg", "max", "min")
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What DTensor does with inputs placed as asked: `inputs` after it has moved them, and its outputs."""
+class Decision:
+    """What DTensor does with inputs of given placements: `inputs` after redistribution, and its outputs."""
 
-    asked: tuple[Placement, ...]
+    requested: tuple[Placement, ...]
     inputs: tuple[Placement, ...]
     outputs: tuple[Placement | None, ...]
 
     @property
     def row(self) -> Row:
-        """The row that it runs, on the inputs as it moved them."""
+        """The row that it runs, on the redistributed inputs."""
         return Row(self.inputs, self.outputs)
 
     @property
     def moves(self) -> tuple[tuple[int, Placement, Placement], ...]:
-        """(input, from, to) of every input that has to be communicated; from R every move is free."""
+        """(input, from, to) of every input whose redistribution communicates; from R every redistribution is free."""
         return tuple(
             (i, before, after)
-            for i, (before, after) in enumerate(zip(self.asked, self.inputs, strict=True))
+            for i, (before, after) in enumerate(zip(self.requested, self.inputs, strict=True))
             if before != after and not is_replicate(before)
         )
 
 
-class Unanswered(Exception):
-    """DTensor raised for want of a strategy, or could not propagate through the one it has."""
+class NoDecision(Exception):
+    """DTensor raised because it has no strategy, or its strategy failed."""
 
     def __init__(self, message: str, missing: bool) -> None:
         super().__init__(message)
@@ -83,33 +83,33 @@ def read(
     ranks: int = 2,
     also: Sequence[tuple[Placement, ...]] = (),
 ) -> list[Row]:
-    """The rows that DTensor claims for a call of an overload, beside the all-replicated one.
+    """The rows that DTensor claims for a call of an overload, besides the all-replicated one.
 
-    Tensors may be on any device, the meta device included. `also` are placements of the inputs to ask about
-    beside the usual ones. Raises `Unanswered` where DTensor has no answer even for replicated inputs.
+    Tensors may be on any device, the meta device included. `also` are placements of the inputs to query
+    besides the usual ones. Raises `NoDecision` where DTensor has no decision even for replicated inputs.
 
     >>> [str(row) for row in read(torch.ops.aten.t.default, [torch.rand(4, 6)])][:2]
     ['S(0) -> S(1)', 'S(1) -> S(0)']
     """
     call = Call(op, tuple(args), kwargs or {})
-    return list(dict.fromkeys(a.row for a in answers(call, ranks, also) if a.row.inputs == a.asked))
+    return list(dict.fromkeys(d.row for d in decisions(call, ranks, also) if d.row.inputs == d.requested))
 
 
-def answers(call: Call, ranks: int = 2, also: Sequence[tuple[Placement, ...]] = ()) -> Iterator[Answer]:
-    """DTensor's answers for placements of the inputs, among which it counts `out=` tensors; those that it cannot
+def decisions(call: Call, ranks: int = 2, also: Sequence[tuple[Placement, ...]] = ()) -> Iterator[Decision]:
+    """DTensor's decisions for placements of the inputs, among which it counts `out=` tensors; those that it cannot
     propagate are left out."""
     tensors = [leaf for leaf in leaves([call.args, call.kwargs]) if isinstance(leaf, Tensor)]
-    ask(call, (Replicate(),) * len(tensors), ranks)
+    decide(call, (Replicate(),) * len(tensors), ranks)
     limit = _MANY_DECOMPOSED if registration(call.op) == "decomposition" else _MANY
     for inputs in dict.fromkeys([*also, *placements(tensors, limit)]):
         try:
-            yield ask(call, inputs, ranks)
-        except Unanswered:
+            yield decide(call, inputs, ranks)
+        except NoDecision:
             continue
 
 
-def ask(call: Call, inputs: Sequence[Placement], ranks: int = 2) -> Answer:
-    """What DTensor does with a call whose tensors are placed so, on a 1-D mesh of this many ranks."""
+def decide(call: Call, inputs: Sequence[Placement], ranks: int = 2) -> Decision:
+    """DTensor's decision for a call whose tensors have these placements, on a 1-D mesh of this many ranks."""
     mesh, op = _mesh(ranks), call.op
     waiting = iter(inputs)
 
@@ -129,7 +129,7 @@ def ask(call: Call, inputs: Sequence[Placement], ranks: int = 2) -> Answer:
         sharding = propagator.propagate_op_sharding_non_cached(schema)
     except Exception as error:
         missing = isinstance(error, NotImplementedError) and "sharding strategy" in str(error)
-        raise Unanswered(_told(error), missing) from error
+        raise NoDecision(_message(error), missing) from error
     after = tuple(inputs)
     if sharding.needs_redistribute and sharding.redistribute_schema is not None:
         moved = _specs(sharding.redistribute_schema.args_schema)
@@ -138,14 +138,14 @@ def ask(call: Call, inputs: Sequence[Placement], ranks: int = 2) -> Answer:
     outputs = pytree.tree_leaves(
         sharding.output_spec, is_leaf=lambda s: s is None or isinstance(s, DTensorSpec)
     )
-    return Answer(
+    return Decision(
         tuple(inputs), after, tuple(s.placements[0] if isinstance(s, DTensorSpec) else None for s in outputs)
     )
 
 
 def placements(tensors: Sequence[Tensor], limit: int = _MANY) -> Iterator[tuple[Placement, ...]]:
-    """Placements of the inputs to ask about: all with one kind of partial, or where that is too many, at most
-    two inputs that are not replicated, and all alike. Dims of size 1 are not sharded."""
+    """Placements of the inputs to query: all with one kind of partial, or where that is too many, at most
+    two inputs that are not replicated, and all equal. Dims of size 1 are not sharded."""
     shards = [[shard(d) for d, size in enumerate(t.shape) if size > 1] for t in tensors]
     replicated: tuple[Placement, ...] = (Replicate(),) * len(tensors)
     for reduction in (None, *_PARTIALS):
@@ -188,6 +188,6 @@ def _propagator() -> Any:
     return DTensor._op_dispatcher.sharding_propagator
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     kind = "" if isinstance(error, NotImplementedError) else f"{type(error).__name__}: "
     return kind + first_line(error)

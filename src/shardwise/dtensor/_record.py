@@ -37,7 +37,9 @@ class record_collectives(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if DTensor in types:
-            return NotImplemented  # let DTensor take the call apart first: its collectives come here then
+            return (
+                NotImplemented  # let DTensor handle the call first: its collectives are dispatched here then
+            )
         result = func(*args, **(kwargs or {}))
         kind = facts(func).collective
         if kind is not None:

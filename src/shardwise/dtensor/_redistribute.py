@@ -1,4 +1,4 @@
-"""Changing the layout of a DTensor by the cheapest chain of steps, and reading layouts off DTensors."""
+"""Changing the layout of a DTensor by the cheapest chain of steps, and reading the layouts of DTensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,9 +32,9 @@ def layout_of_spec(spec: DTensorSpec) -> Layout:
 
 
 def is_plain(spec: DTensorSpec) -> bool:
-    """True if a layout can say all that the spec says: known placements and plain integers for sizes.
+    """True if a layout can represent the spec: known placements and plain integers for sizes.
 
-    A masked partial, for one, remembers data that a layout does not have.
+    A masked partial, for example, holds data that a layout does not have.
     """
     meta = spec.tensor_meta
     return (
@@ -54,7 +54,7 @@ def redistribute(
     *,
     cluster: Cluster | str = DEFAULT_CLUSTER,
 ) -> DTensor:
-    """The tensor laid out on its mesh as `placements` say, by the steps that are cheapest on the cluster.
+    """The tensor redistributed on its mesh to `placements`, by the steps that are cheapest on the cluster.
 
     Unlike `DTensor.redistribute` this runs an all-to-all on gloo too, exchanges whole pieces between ranks
     where that is enough, and makes integers partial exactly. Gradients do not pass through it; inside
@@ -85,7 +85,7 @@ def redistribute(
 
 
 def local_of(tensor: DTensor) -> Tensor:
-    """What this rank holds of a DTensor; without gradients not even a view is made of it."""
+    """This rank's local tensor of a DTensor; without gradients no view is made of it."""
     return tensor.to_local() if torch.is_grad_enabled() else tensor._local_tensor
 
 

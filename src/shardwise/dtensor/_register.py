@@ -1,9 +1,9 @@
-"""Giving DTensor our rules: `register(rule)`, `extend(rule)`, and `unregister` to put back what was there.
+"""Registering our rules with DTensor: `register(rule)`, `extend(rule)`, and `unregister` to undo it.
 
-A rule enters through PyTorch's `register_single_dim_strategy`. PyTorch tells a strategy function the shapes of
+A rule is registered by PyTorch's `register_single_dim_strategy`. PyTorch passes a strategy function the shapes of
 a call but not the mesh, and allows or forbids uneven shards for an operator as a whole, while each of our rows
 says for which shards it holds. So the expansion of our rules to the mesh is ours: it sees the mesh, and drops a
-row exactly where its shards do not fit. Seen by PyTorch alone a rule has the rows that hold for any shards.
+row exactly where its shards do not fit. To PyTorch alone, a rule has the rows that hold for any shards.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from ._state import MISSING, Registered, RuleInfo, RuleLike, bridge
 
 
 def register(rule: RuleLike) -> None:
-    """Make DTensor shard an operator by a rule, whatever it did with it before.
+    """Make DTensor shard an operator by a rule, instead of its own if it has one.
 
     Rows that need a local form are left out: DTensor runs the operator itself on the local tensors.
     """
@@ -48,13 +48,13 @@ def register(rule: RuleLike) -> None:
 
 
 def extend(rule: RuleLike, *, replaces: bool = False) -> None:
-    """Make DTensor shard an operator by what it has or by a rule, whichever moves less; `replaces` makes it the
+    """Make DTensor shard an operator by its own rule or by ours, whichever communicates less; `replaces` makes it our
     rule alone."""
     op = _free(rule)
     propagator = DTensor._op_dispatcher.sharding_propagator
     before = _taken(op, propagator.op_to_schema_info, propagator.op_to_schema_info_for_single_dim_strategy)
     bridge.rules[op] = Registered(rule, before, replaces)
-    # Answers may differ by arguments that DTensor's do not.
+    # Our decisions may depend on arguments that DTensor's do not.
     propagator.op_to_schema_info[op] = schema_info(op)
     bridge.extensions[op] = _info(rule, op)
     refresh()
@@ -72,7 +72,7 @@ def _free(rule: RuleLike) -> OpOverload:
 
 
 def _taken(op: OpOverload, *tables: dict[Any, Any]) -> tuple[tuple[dict[Any, Any], Any], ...]:
-    """What DTensor's tables have for an operator, removed from them."""
+    """The entries of DTensor's tables for an operator, removed from them."""
     return tuple((table, table.pop(op, MISSING)) for table in tables)
 
 
@@ -83,7 +83,7 @@ def _info(rule: RuleLike, op: OpOverload) -> RuleInfo:
 
 
 def unregister(rule: RuleLike | OpOverload | str) -> None:
-    """Give an operator back to what DTensor had for it before `register`."""
+    """Restore what DTensor had for an operator before `register`."""
     op = _overload(rule if isinstance(rule, OpOverload | str) else rule.op)
     if op not in bridge.rules:
         raise UsageError(f"operator {op} is not registered: nothing to undo")
@@ -109,7 +109,7 @@ def _overload(op: Any) -> OpOverload:
 
 
 def schema_info(op: OpOverload) -> RuntimeSchemaInfo:
-    """Which arguments DTensor's caches must tell apart: all that are no tensors."""
+    """Which arguments must be part of the keys of DTensor's caches: all that are not tensors."""
     arguments = op._schema.arguments
     static = [
         (position, argument)
@@ -171,7 +171,7 @@ def count_tensors(value: Any) -> int:
 
 
 def _strategy_function(rule: RuleLike) -> Any:
-    """PyTorch's form of the rule, for those who ask PyTorch: rows that hold for shards of any size."""
+    """The rule as a strategy function of PyTorch: rows that hold for shards of any size."""
 
     def strategy(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[list[Any]]:
         rows = _rows_function(rule, op)(args, kwargs)

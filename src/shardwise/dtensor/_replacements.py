@@ -1,10 +1,10 @@
-"""The functions that stand in the place of DTensor's while something here is in use (`_hooks` puts them there).
+"""The functions that replace DTensor's while something here is in use (`_hooks` puts them in place).
 
 DTensor expands single-dim strategies in one function and runs redistributions in another: our rules and our search
-enter there. How to run a call is decided in a third, whatever the kind of registration. For an extended operator both
-DTensor's rule and our rows are asked there: an answer of DTensor's that moves nothing stands, and otherwise the answer
-that moves less is taken, which is what the union of both sets of rows would give. It is called where DTensor's caches
-miss, so dispatch of a call that was met before costs what it did.
+are used there. How to run a call is decided in a third, whatever the kind of registration. For an extended operator
+both DTensor's rule and our rows are evaluated there: a decision of DTensor's that communicates nothing stands,
+otherwise the one that communicates less is taken, as the union of both sets of rows would give. It is called where
+DTensor's caches miss, so dispatch of a cached call costs the same as before.
 """
 
 from typing import Any
@@ -28,13 +28,13 @@ from ._propagate import input_specs, metas, rows_of_torch, strategy_from_rows
 from ._redistribute import is_plain, layout_of_spec, run_chain
 from ._state import RuleInfo, bridge
 
-# How propagation says that it has no way to run a call: torch by these (NotImplementedError is one), our rows where the
-# call is none. Whatever else is raised is a fault of ours, and shows.
+# How propagation reports that it cannot run a call: torch by these (NotImplementedError is one), our rows where the
+# call is invalid. Any other exception is a bug of ours, and propagates.
 _NO_WAY = (RuntimeError, UsageError)
 
 
 def expand(mesh: DeviceMesh, schema: OpSchema, info: _SingleDimStrategyInfo, output_meta: Any) -> Any:
-    """In place of PyTorch's expansion: ours for our rules, and for PyTorch's own while the search is used."""
+    """Replaces PyTorch's expansion: ours for our rules, and for PyTorch's own while the search is used."""
     strategy = None
     specs = input_specs(schema)
     if specs is not None and isinstance(info, RuleInfo):
@@ -85,7 +85,7 @@ def _by_search(
 def redistribute_local_tensor(
     local_tensor: Tensor, current_spec: DTensorSpec, target_spec: DTensorSpec, **options: Any
 ) -> Tensor:
-    """In place of PyTorch's function of this name, while the search is used."""
+    """Replaces PyTorch's function of this name, while the search is used."""
     ours = (
         current_spec.mesh == target_spec.mesh
         and current_spec.mesh._is_current_rank_part_of_mesh()
@@ -108,7 +108,7 @@ def redistribute_local_tensor(
 
 
 def propagate(schema: OpSchema) -> OutputSharding:
-    """In place of DTensor's decision, while there are extensions: the answer that moves less, its own or ours."""
+    """Replaces DTensor's decision, while there are extensions: its own or ours, whichever communicates less."""
     theirs_of = bridge.original(
         DTensor._op_dispatcher.sharding_propagator, "propagate_op_sharding_non_cached"
     )
@@ -121,7 +121,7 @@ def propagate(schema: OpSchema) -> OutputSharding:
         theirs = theirs_of(schema)
     except Exception as error:
         if is_composite(schema.op):
-            raise  # DTensor runs what it is made of instead
+            raise  # DTensor runs its decomposition instead
         try:
             return ours_of(schema)
         except _NO_WAY:
@@ -137,11 +137,11 @@ def propagate(schema: OpSchema) -> OutputSharding:
     return ours if ours_price is not None and ours_price < price else theirs
 
 
-def _price(schema: OpSchema, answer: OutputSharding) -> float | None:
-    """What DTensor has to pay to move the inputs as an answer wants them; None where that cannot be said."""
-    if not answer.needs_redistribute or answer.redistribute_schema is None:
+def _price(schema: OpSchema, decision: OutputSharding) -> float | None:
+    """The price of redistributing the inputs for a decision; None where it is unknown."""
+    if not decision.needs_redistribute or decision.redistribute_schema is None:
         return 0.0
-    before, after = schema.args_spec, answer.redistribute_schema.args_spec
+    before, after = schema.args_spec, decision.redistribute_schema.args_spec
     if len(before) != len(after) or not all(is_plain(spec) for spec in (*before, *after)):
         return None
     total = 0.0

@@ -1,6 +1,6 @@
-"""Operators that give a tensor another shape in place, `unsqueeze_` and `transpose_` among them.
+"""Operators that change the shape of a tensor in place, such as `unsqueeze_` and `transpose_`.
 
-DTensor keeps the shape of the whole tensor apart from the local one, and after such an operator leaves it as it was
+DTensor stores the global shape separately from the local tensor, and after such an operator leaves it unchanged
 unless the placements change. Here each runs as the operator that returns the result, whose local tensor and spec the
 DTensor then takes over.
 """
@@ -17,8 +17,8 @@ from ._state import bridge
 
 
 def serve(op: OpOverload) -> None:
-    """Have DTensor run the operator so, unless no operator returns what this one does in place, or DTensor has a way of
-    its own. Rows do not help those: DTensor would leave the shape as it was."""
+    """Make DTensor run the operator so, unless it has no functional variant, or DTensor has a handler of
+    its own. Rows do not help here: DTensor would leave the shape unchanged."""
     functional = _functional(op)
     if functional is not None and op not in DTensor._op_dispatcher._custom_op_handlers:
         DTensor._op_dispatcher._custom_op_handlers[op] = _handler(functional)

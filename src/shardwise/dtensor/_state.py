@@ -1,7 +1,7 @@
-"""All that the bridge has changed in DTensor, in one object: what is in use, and what was there before.
+"""All changes of the bridge to DTensor, in one object: what is in use, and what was there before.
 
-Rules are entries in DTensor's tables, the search and extensions are functions in the place of DTensor's: which of them
-follows from what is in use here (`_hooks.refresh`). `reset` gives DTensor back everything.
+Rules are entries in DTensor's tables, the search and extensions are functions that replace DTensor's: which of them
+follows from what is in use here (`_hooks.refresh`). `reset` restores everything.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from ..calls import Call
 from ..mesh import Cluster
 from ..placements import Row
 
-# What a table of DTensor had for an operator that it did not know.
+# Marks an operator that a table of DTensor had no entry for.
 MISSING: Any = object()
 
 
@@ -24,8 +24,8 @@ class RuleLike(Protocol):
 
     Tensors in a call are meta tensors; rows count tensors in the order of the operator's schema, those in
     lists one by one. A rule that needs no more than shapes may also have `rows_by_shape(args, kwargs, outputs)`,
-    which is given PyTorch's tensor metadata as it is and the shapes of the outputs. `rows_left(call)` may give the
-    rows of what earlier axes of a mesh leave of a call, None where they are those of the whole call.
+    which gets PyTorch's tensor metadata unchanged and the shapes of the outputs. `rows_left(call)` may return the
+    rows of the local call that earlier axes of a mesh leave, None where they are those of the whole call.
     """
 
     @property
@@ -39,8 +39,8 @@ class RuleLike(Protocol):
 
 @dataclass
 class RuleInfo(_SingleDimStrategyInfo):
-    """What PyTorch keeps about a registered rule; `rows` gives our form of the same, `left` the rows of what earlier
-    axes of a mesh leave of a call."""
+    """PyTorch's record of a registered rule; `rows` is our form of it, `left` the rows of the local call that earlier
+    axes of a mesh leave."""
 
     rows: Callable[[Any, Any, Any], list[Row]] | None = None
     left: Callable[[Call], Sequence[Row] | None] | None = None
@@ -51,7 +51,7 @@ class Registered:
     """A rule in use; `replaces` says that it is used alone where DTensor has one too."""
 
     rule: RuleLike
-    before: tuple[tuple[dict[Any, Any], Any], ...]  # DTensor's tables, and what each had for the operator
+    before: tuple[tuple[dict[Any, Any], Any], ...]  # DTensor's tables, and the entry of each for the operator
     replaces: bool = True
 
 
@@ -64,8 +64,8 @@ class Search:
 
 @dataclass(frozen=True)
 class Replaced:
-    """A function of torch that one of ours stands in the place of; `own` says that its owner itself held it, and not
-    its class."""
+    """A function of torch that one of ours replaces; `own` says that it was an attribute of its owner itself, and not
+    of its class."""
 
     original: Callable[..., Any]
     own: bool
@@ -73,21 +73,21 @@ class Replaced:
 
 @dataclass
 class Bridge:
-    """What is in use. Where it is empty, DTensor is as torch made it."""
+    """What is in use. If it is empty, DTensor is unchanged."""
 
     rules: dict[OpOverload, Registered] = field(default_factory=dict)
-    # Of those rules, the ones that are used beside or in the place of DTensor's own.
+    # Of those rules, the ones that extend or replace DTensor's own.
     extensions: dict[OpOverload, RuleInfo] = field(default_factory=dict)
     # Operators that DTensor runs by a handler of ours.
     handlers: list[OpOverload] = field(default_factory=list)
     search: Search | None = None
     book: Literal["extending", "replacing"] | None = None
     functions: dict[tuple[Any, str], Replaced] = field(default_factory=dict)
-    # The same propagator as DTensor's in all but this: it knows the extensions, and no other rule.
+    # A copy of DTensor's propagator that has the extensions and no other rule.
     propagator: Any = None
 
     def original(self, owner: Any, name: str) -> Callable[..., Any]:
-        """The function that stood where ours does."""
+        """The function that ours replaced."""
         return self.functions[owner, name].original
 
 

@@ -1,8 +1,8 @@
 """Running the steps of a redistribution on local tensors, with PyTorch's functional collectives.
 
-Every step is the same three moves: pick out of the local tensor what has to be sent, one collective, put what
-arrived in order. What to pick and how to order follows from the positions that layouts give each rank, so
-uneven, empty and strided pieces need no cases of their own. Each move is a function of one rank's tensor and
+Every step has the same three parts: select from the local tensor what has to be sent, one collective, put what
+arrived in order. What to select and how to order it follows from the positions that layouts assign to each rank, so
+uneven, empty and strided pieces need no cases of their own. Each part is a function of one rank's tensor and
 coordinate, which is why the same code runs on real ranks and on simulated ones.
 """
 
@@ -24,7 +24,7 @@ from ..redistribution import Step
 
 
 def run_step(local: Tensor, step: Step, device_mesh: DeviceMesh, shape: Sequence[int]) -> Tensor:
-    """What this rank holds after the step, given what it holds before. `shape` is the whole tensor's."""
+    """This rank's piece after the step, given its piece before. `shape` is the whole tensor's."""
     place = _coordinate(device_mesh)
     shape = tuple(shape)
     axis = changed_axis(step)

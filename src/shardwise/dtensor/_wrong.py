@@ -12,8 +12,8 @@ FINDINGS = Path(__file__).parent / "refuted.yaml"
 
 @functools.cache
 def wrong_operators(findings: Path = FINDINGS) -> frozenset[str]:
-    """Overloads for which DTensor claims a row that gives wrong numbers; none are known of another torch than the
-    audited one, which is said once."""
+    """Overloads for which DTensor claims a row that computes wrong numbers; empty, with one warning, for another
+    torch than the audited one."""
     found = yaml.safe_load(findings.read_text())
     audited, running = str(found["torch"]), torch.__version__.split("+")[0]
     if audited != running:

@@ -98,7 +98,7 @@ def kept(shape: Sequence[int], seed: Tensor, dropout: float) -> Tensor:
     """Which weights of attention dropout keeps, for images, heads, queries and keys.
 
     The seed of a piece is followed by where its first query lies (image, head, position) and by how many there are in
-    all: what is kept then is what the whole would keep there.
+    all: the result is that part of the mask of the whole.
     """
     first, *where = seed.reshape(-1).tolist()
     offsets, sizes = (where[:3], where[3:]) if where else ((0, 0, 0), shape[:3])
@@ -200,7 +200,8 @@ def _cudnn_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, logsumexp: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     mask, causal, scale = rest
-    # Torch finds cuDNN's plan by how query, key and value lie in memory alone: one way for the others must go with it.
+    # Torch looks up cuDNN's plan by the strides of query, key and value only, so the others need one fixed memory
+    # layout.
     if sorted(range(4), key=query.stride().__getitem__) != [3, 1, 2, 0]:
         query = _by_position(query)
     saved = (grad, query, key, value, output, logsumexp.unsqueeze(-1))
@@ -212,7 +213,7 @@ def _cudnn_backward(
 
 
 def _bias(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-    """The mask as what is added to the scores, in rows that are aligned."""
+    """The mask as a bias that is added to the scores, with aligned rows."""
     if mask is None:
         return None
     keys, bias = key.shape[2], mask
@@ -265,7 +266,7 @@ def _efficient_backward(
     return tuple(grads)
 
 
-# What they put out as logarithms means the same, so one's backward may follow another's forward.
+# Their logsumexp outputs mean the same, so the backward of one may follow the forward of another.
 _KERNELS: dict[SDPBackend, _Kernel] = {
     SDPBackend.CUDNN_ATTENTION: (_cudnn, _cudnn_backward),
     SDPBackend.FLASH_ATTENTION: (_flash, _flash_backward),
@@ -274,14 +275,14 @@ _KERNELS: dict[SDPBackend, _Kernel] = {
 
 
 def _torchs_kernel(query: Tensor, key: Tensor, value: Tensor, rest: tuple[Any, ...]) -> _Kernel | None:
-    """What torch itself runs this call with on CUDA, forward and backward; None where the exact kernel is to run."""
+    """The kernel that torch itself selects for this call on CUDA, forward and backward; None for the exact kernel."""
     mask, _seed, causal, scale, dropout = rest
     if dropout or not (query.numel() and key.numel()):
         return None
     if mask is not None and (causal or mask.dtype not in (torch.bool, query.dtype)):
         return None
     grouped = query.shape[1] != key.shape[1]
-    # Asked as in training, wherever the call is made: the kernel must have a backward for it.
+    # Selected as in training, wherever the call is made: the kernel must have a backward for it.
     with torch.inference_mode(), torch.enable_grad():
         choice = torch.ops.aten._fused_sdp_choice.default(
             query.detach().requires_grad_(), key, value, mask, 0.0, causal, scale=scale, enable_gqa=grouped
@@ -367,7 +368,7 @@ def fused_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """`scaled_dot_product_attention` through the pair, or through matrix products where a fused kernel cannot serve."""
+    """`scaled_dot_product_attention` through the pair, or through matrix products where no fused kernel applies."""
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
@@ -395,5 +396,5 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, groupe
         return False
     if query.shape[1] != key.shape[1] and not grouped:
         return False
-    # No fused kernel gives every device the gradient of a mask (a learned bias of positions).
+    # No fused kernel computes the gradient of a mask (a learned position bias) on every device.
     return mask is None or not mask.requires_grad

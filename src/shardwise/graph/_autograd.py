@@ -1,9 +1,10 @@
-"""What a program tells autograd, which `torch.export` does not see: kept where the graph can say it, else refused.
+"""How a program customises autograd, which `torch.export` does not record: kept where a graph can express it, else
+refused.
 
 Export records what is computed, not how it is differentiated. Custom `autograd.Function`s, hooks on tensors and
 gradients that the program takes itself are therefore recorded here as calls that stand in the exported graph and run
-again when AOTAutograd differentiates it. `inference_mode` and `.data` are recorded by what they mean. What is left
-(hooks on parameters and modules, `requires_grad` switched on a parameter, `backward` inside) has no place in a graph.
+again when AOTAutograd differentiates it. `inference_mode` and `.data` are recorded by their meaning. The rest
+(hooks on parameters and modules, `requires_grad` switched on a parameter, `backward` inside) cannot be in a graph.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,7 @@ from ..errors import UsageError
 
 
 class NotKept(Exception):
-    """What a program does that its graph would not do; the message is the rest of "it cannot be captured: "."""
+    """The program does something that its graph would not do; the message continues "it cannot be captured: "."""
 
 
 def refuse_hooks(name: str, module: nn.Module) -> None:
@@ -58,7 +59,7 @@ class Kept:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Within, calls that export would forget leave a stand-in in the graph being traced."""
+        """Within, calls that export does not record leave a placeholder call in the graph being traced."""
         with ExitStack() as stack:
             stack.enter_context(
                 _replaced(Function, "apply", classmethod(self._apply(Function.apply.__func__)))
@@ -70,7 +71,7 @@ class Kept:
             yield
 
     def put_back(self, module: fx.GraphModule) -> None:
-        """Let the stand-ins of an exported graph be the calls themselves."""
+        """Replace the placeholder calls of an exported graph by the calls themselves."""
         for inner in list(module.modules()):
             if not isinstance(inner, fx.GraphModule):
                 continue
@@ -82,7 +83,7 @@ class Kept:
             inner.recompile()
 
     def stand_in(self, call: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
-        """Put a call into the graph being traced: `result` is what it gave."""
+        """Put a call into the graph being traced; `result` is its result."""
         tracer = _tracer()
         leaves, form = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -92,10 +93,10 @@ class Kept:
         track_tensor_tree(result, proxy, constant=None, tracer=tracer)
 
     def _apply(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """`Function.apply` that leaves a stand-in, where there is anything to differentiate."""
+        """`Function.apply` that leaves a placeholder call, where there is anything to differentiate."""
 
         def apply(function: type[Function], *args: Any, **kwargs: Any) -> Any:
-            if function is CheckpointFunction:  # computing again is no matter of meaning
+            if function is CheckpointFunction:  # recomputation does not change the result
                 run, _preserve, *rest = args
                 return run(*rest)
             if self.recording or _tracer() is None or not _is_differentiated((args, kwargs)):
@@ -115,7 +116,7 @@ class Kept:
 class _Again(nn.Module):
     """A call with other tensors in the place of those that it was recorded with."""
 
-    _is_impure = True  # a hook is there for what it does, not for what it gives
+    _is_impure = True  # a hook is called for its side effect
 
     def __init__(self, call: Callable[..., Any], leaves: list[Any], form: pytree.TreeSpec) -> None:
         super().__init__()
@@ -144,7 +145,7 @@ def _is_differentiated(given: Any) -> bool:
 
 @contextmanager
 def _untraced() -> Iterator[None]:
-    """Within, what is called leaves nothing in the graph being traced."""
+    """Within, calls are not recorded in the graph being traced."""
     key = torch._C.DispatchKey.PreDispatch
     include = torch._C._dispatch_tls_local_include_set().remove(key)
     exclude = torch._C._dispatch_tls_local_exclude_set() | torch._C.DispatchKeySet(key)
@@ -153,7 +154,8 @@ def _untraced() -> Iterator[None]:
 
 
 class _Foreign(TorchDispatchMode):
-    """Refuses a function that uses tensors of the program which it is not given: they would be missed."""
+    """Refuses a function that uses tensors of the program that are not its arguments: they would not be
+    differentiated."""
 
     def __init__(self, function: type[Function], given: Any) -> None:
         super().__init__()
@@ -173,11 +175,11 @@ class _Foreign(TorchDispatchMode):
         return op(*args, **(kwargs or {}))
 
 
-# -- what the program does beside calling operators
+# -- what the program does besides calling operators
 
 
 class _Watch(TorchFunctionMode):
-    """Sees what a program does to tensors that is no operator."""
+    """Intercepts what a program does to tensors that is not an operator."""
 
     def __init__(self, kept: Kept) -> None:
         super().__init__()
@@ -289,7 +291,7 @@ _HANDLERS: Mapping[Any, Callable[..., Any]] = {
 
 
 def _without_gradients(self: torch.inference_mode) -> None:
-    """`inference_mode` is recorded as the mode without gradients, which it is for whoever reads the results."""
+    """`inference_mode` is recorded as `no_grad`, which is equivalent for the values of the results."""
     self._before = torch.is_grad_enabled()
     if self.mode:
         torch.set_grad_enabled(False)
@@ -300,7 +302,7 @@ def _gradients_again(self: torch.inference_mode, *_: Any) -> None:
 
 
 def _hooks_on_saved_tensors(self: saved_tensors_hooks) -> None:
-    """Torch's own of these move or recompute what is saved, and leave its values as they are."""
+    """Torch's own hooks move or recompute saved tensors, and do not change their values."""
     if type(self) is saved_tensors_hooks or not type(self).__module__.startswith("torch."):
         raise NotKept("it changes what is saved for backward by saved_tensors_hooks")
     torch._C._autograd._push_saved_tensors_default_hooks(self.pack_hook, self.unpack_hook)

@@ -1,6 +1,6 @@
 """Batch normalisation as two sums over the batch, so that the batch can be sharded with exact statistics.
 
-torch's own decomposition takes `var_mean`, one operator whose variance is no sum of what the shards know; here the
+torch's own decomposition uses `var_mean`, one operator whose variance is not a sum over shards; here the
 mean is a sum, and the variance a sum of squares around that mean.
 """
 

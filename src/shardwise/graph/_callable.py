@@ -1,7 +1,7 @@
-"""Whatever can be called, as a module: its parameters must be the graph's, not constants inside it.
+"""Any callable as a module, so that its parameters become inputs of the graph, not constants inside it.
 
 A function may reach modules through its closure, its globals, its defaults, `functools.partial`, by being a method,
-or through other functions of its file; they become children of the module that stands for it, under the names by
+or through other functions of its file; they become children of the module that wraps it, under the names by
 which the function knows them.
 """
 
@@ -36,20 +36,20 @@ def _is_in_python(function: Callable[..., Any]) -> bool:
 
 
 def _in_python(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What is written in C, such as `torch.matmul`, or is an object that can be called, as a function that can be
+    """A function written in C, such as `torch.matmul`, or a callable object, as a Python function that can be
     traced."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    with suppress(ValueError):  # most that are written in C do not tell what they take
+    with suppress(ValueError):  # most functions written in C have no signature
         forward.__signature__ = signature(function)  # type: ignore[attr-defined]
     return forward
 
 
 def as_module(target: Any) -> nn.Module:
     if isinstance(target, nn.Module):
-        return getattr(target, "_orig_mod", target)  # what `torch.compile` was given
+        return getattr(target, "_orig_mod", target)  # the argument of `torch.compile`
     if not callable(target):
         raise UsageError(f"cannot capture {target!r}: give an nn.Module or a function")
     return Function(target)
@@ -127,7 +127,7 @@ def _free_name(module: nn.Module, name: str) -> str:
 def call_arguments(
     args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call as users give them. A tensor alone is a mistake: it would be taken row by row."""
+    """The arguments of a call, validated. A bare tensor is a mistake: it would be iterated row by row."""
     require(args, (tuple, list), "args", "a tuple of the call's arguments, such as (x,)")
     require(kwargs, (Mapping, NoneType), "kwargs", "a dict of the call's keyword arguments")
     return tuple(args), dict(kwargs or {})

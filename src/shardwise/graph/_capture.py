@@ -1,8 +1,8 @@
 """`capture`: a module or function with example arguments becomes one graph, forward alone or with its backward.
 
 Two of torch's tracers in a row: `torch.export` runs the Python program once on fake tensors and leaves a graph of
-what it called; AOTAutograd turns that graph into the joint graph of forward and backward below autograd. Between the
-two stands what only the first graph still shows: attention as one call, tied weights, which output is the loss.
+its calls; AOTAutograd turns that graph into the joint graph of forward and backward below autograd. Between the
+two, what only the first graph still shows is handled: attention as one call, tied weights, which output is the loss.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from ._attention import fused_attention
 from ._autograd import Kept, refuse_hooks
 from ._callable import as_module, call_arguments, name_of
 from ._device import on_any_device
-from ._eager import Answer, as_if_eager
+from ._eager import IsCompiling, as_if_eager
 from ._exported import flatten, keep_one_of_tied, start_backward_from, take_out_copies
 from ._fake import fake_arguments, fake_state
 from ._graph import Graph, Live
@@ -44,12 +44,12 @@ def capture(
 ) -> Graph:
     """The graph of `model(*args, **kwargs)`, with its backward if `training`.
 
-    No memory is taken for weights or arguments: they may be real, fake or on the meta device, and are left as they
-    are. With `training` the model is captured in the mode it is in (`model.train()`, `model.eval()`), without it in
-    eval mode. `loss` names the outputs that backward starts from: by default the output called `loss`, else every
-    output that is one number, else all of them.
+    No memory is allocated for weights or arguments: they may be real, fake or on the meta device, and are left
+    unchanged. With `training` the model is captured in its current mode (`model.train()`, `model.eval()`), without it
+    in eval mode. `loss` names the outputs that backward starts from: by default the output called `loss`, else every
+    scalar output, else all of them.
     """
-    # Brings in torch's whole compiler, a second that `import shardwise` need not take.
+    # Imports torch's whole compiler, which takes a second that `import shardwise` should not take.
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
     name, module = name_of(model), as_module(model)
@@ -118,12 +118,12 @@ def capture(
 def _exported(
     module: nn.Module, given: Any, training: bool
 ) -> tuple[torch.export.ExportedProgram, Kept, Any]:
-    """The program as torch exports it, what it tells autograd, and the fake arguments that it was traced with."""
-    answer = Answer()
+    """The program as torch exports it, its autograd customisations, and the fake arguments that it was traced with."""
+    is_compiling = IsCompiling()
     try:
-        return _export(module, given, training, as_if_eager(module, answer))
+        return _export(module, given, training, as_if_eager(module, is_compiling))
     except Exception:
-        if not answer.given:
+        if not is_compiling.evaluated:
             raise
     return _export(module, given, training, nullcontext())
 
@@ -147,14 +147,14 @@ def _refuse_hidden_parameters(name: str, exported: torch.export.ExportedProgram)
 
 
 def _refuse_frozen_state(name: str, module: nn.Module, joint: torch.fx.GraphModule) -> None:
-    """The backward of a custom function may reach the model by itself: its weights would stay what they are now."""
+    """Raise if the backward of a custom function reads the model's weights directly: they would become constants."""
     state = {id(tensor): target for target, tensor in _state(module)}
     for node in joint.graph.find_nodes(op="get_attr"):
         target = state.get(id(getattr(joint, node.target)))
         if target is not None:
             raise UsageError(
-                f"{name} cannot be captured: the backward of a custom function uses {target!r} without being "
-                "given it; save it for backward"
+                f"{name} cannot be captured: the backward of a custom function uses {target!r}, which is not "
+                "among its arguments; save it for backward"
             )
 
 
@@ -175,7 +175,7 @@ def _state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _arguments(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[str], list[Any]]:
-    """Names and values of the tensors and numbers that the module is given: `x`, `batch.labels`, `args.0`."""
+    """Names and values of the tensors and numbers among the arguments: `x`, `batch.labels`, `args.0`."""
     takes = parameters(module.forward)
     positional = list(takes.positional)
     positional += [f"{takes.more or 'args'}.{i}" for i in range(len(args) - len(positional))]

@@ -1,4 +1,4 @@
-"""Capture runs on fake CPU tensors for programs that will run elsewhere: what would make the graph a CPU's is off."""
+"""Capture runs on fake CPU tensors for programs that will run elsewhere: CPU-specific behaviour is turned off."""
 
 import logging
 import sys
@@ -46,10 +46,10 @@ def autocast_on_cpu() -> Iterator[None]:
 
 
 class _Draws(TorchFunctionMode):
-    """A number drawn from [0, 1) is never less than one that is not positive.
+    """Makes `random() < rate` false without a random number where the rate is not positive.
 
-    Models that may skip layers at random ask so for every layer, also where the rate is 0, and would otherwise
-    seem to depend on the draw.
+    Models that skip layers at random evaluate it for every layer, also where the rate is 0, and would otherwise
+    seem to depend on a random number.
     """
 
     def __init__(self) -> None:
@@ -74,10 +74,10 @@ _LESS = (torch.Tensor.__lt__, torch.Tensor.lt, torch.lt)
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch writes about an error before it raises it, and without a warning that is mistaken.
+    """Suppress what torch prints about an error before it raises it, and a mistaken warning.
 
     Torch prints the graph so far straight to stderr, where the program may print as well: that is shown unless there is
-    an error. Recurrent modules hold their weights a second time, in a list; seeing it change is no news.
+    an error. Recurrent modules hold their weights a second time, in a list; that it changes is expected.
     """
     loggers = [log for name, log in logging.root.manager.loggerDict.items() if name.split(".")[0] == "torch"]
     handlers = [handler for log in loggers for handler in getattr(log, "handlers", ())]

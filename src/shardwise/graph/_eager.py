@@ -1,7 +1,7 @@
-"""A program is traced as it runs when nobody traces it: asked whether it is being compiled, torch says no.
+"""A program is traced as it runs eagerly: `torch.compiler.is_compiling()` returns False for it.
 
-Programs ask to leave out what a compiler cannot follow, and might do something else instead. So the branch that is
-captured is the one that runs; only where that cannot be traced does the program hear that it is being compiled.
+Programs call it to leave out what a compiler cannot trace, and might do something else instead. So the branch that is
+captured is the one that runs; only where that cannot be traced does it return True for the program.
 """
 
 import sys
@@ -13,27 +13,27 @@ import torch
 from torch import nn
 
 
-class Answer:
-    """What `torch.compiler.is_compiling()` gives: no for the program, yes for torch itself."""
+class IsCompiling:
+    """The result of `torch.compiler.is_compiling()`: False for the program, True for torch itself."""
 
     def __init__(self) -> None:
-        self.given = False
+        self.evaluated = False
 
     def __bool__(self) -> bool:
         if sys._getframe(1).f_globals.get("__name__", "").split(".")[0] == "torch":
             return True
-        self.given = True
+        self.evaluated = True
         return False
 
 
 @contextmanager
-def as_if_eager(module: nn.Module, answer: Answer) -> Iterator[None]:
-    """Within, the program of the module is told that it is not being compiled, each time it is called."""
+def as_if_eager(module: nn.Module, is_compiling: IsCompiling) -> Iterator[None]:
+    """Within, `is_compiling()` returns False for the program of the module, each time it is called."""
     flags = [_flags()]
 
     def begin(*_: object) -> None:
         flags.append(_flags())
-        _set_flags(answer, answer)
+        _set_flags(is_compiling, is_compiling)
 
     def end(*_: object) -> None:
         _set_flags(*flags.pop())

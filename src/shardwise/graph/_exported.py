@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 def keep_one_of_tied(module: fx.GraphModule, ties: Mapping[str, str]) -> None:
-    """Let every use of a tied tensor be one of the name that is kept."""
+    """Replace every use of a tied tensor by the one name that is kept."""
     for node in module.graph.find_nodes(op="get_attr"):
         node.target = ties.get(node.target, node.target)
     for other in ties:
@@ -31,7 +31,7 @@ def keep_one_of_tied(module: fx.GraphModule, ties: Mapping[str, str]) -> None:
 
 
 def take_out_copies(module: fx.GraphModule) -> list[str]:
-    """Turn copies into buffers, which export puts at the end, into further results; gives the buffers' names.
+    """Turn copies into buffers, which export puts at the end, into further results; returns the buffers' names.
 
     A copy would change a tensor that backward needs. Where the new value was made in place the copy does nothing.
     """
@@ -53,7 +53,7 @@ def take_out_copies(module: fx.GraphModule) -> list[str]:
 
 
 def _changed_in_place(node: fx.Node) -> fx.Node:
-    """The node that was written to, if this is what operators in place made of it."""
+    """The node that was written to, if this is the result of in-place operators on it."""
     while isinstance(node.target, torch._ops.OpOverload):
         first = node.target._schema.arguments[:1]
         if not (first and first[0].is_write):
@@ -65,10 +65,10 @@ def _changed_in_place(node: fx.Node) -> fx.Node:
 def start_backward_from(
     module: fx.GraphModule, names: Sequence[str], loss: str | Sequence[str] | None
 ) -> None:
-    """Detach the outputs that backward does not start from, so that no tangent is asked for them.
+    """Detach the outputs that backward does not start from, so that they need no tangent.
 
-    Of the others each gets a tangent of its own: where two show the same memory, they are made copies, else
-    AOTAutograd would differentiate one of them and leave the others to be made from it outside the graph.
+    Each of the others gets a tangent of its own: outputs that share memory are copied, else
+    AOTAutograd would differentiate one of them and derive the others from it outside the graph.
     """
     node = module.graph.output_node()
     values = dict(zip(names, node.args[0], strict=False))
@@ -110,7 +110,7 @@ def _base(value: Any) -> Any:
 
 
 def flatten(module: fx.GraphModule) -> None:
-    """Let the module take and give flat lists: results may be of classes that only the first tracer knows."""
+    """Make the module take and return flat lists: results may be of classes that only the first tracer knows."""
     module._forward_pre_hooks.clear()
     module.graph.set_codegen(fx.graph.CodeGen())
     module.recompile()

@@ -17,7 +17,7 @@ from ..errors import UsageError
 
 
 def without_memory() -> FakeTensorMode:
-    """Tensors that are made under it have shapes and dtypes, and no values."""
+    """A mode in which new tensors have shapes and dtypes, and no values."""
     return FakeTensorMode()
 
 

@@ -1,8 +1,8 @@
 """`Graph`: a captured program as plain data: inputs with their roles, operations in order, outputs with their roles.
 
-Every operation is an ATen (or custom) overload on tensors of known shape and dtype, so that whatever is to be
-known about it (its rows, its price, its local form) follows from the node alone. A tensor is named by the node that
-makes it and the position among that node's outputs: a `Ref`. What was captured live keeps the fx graph beside it,
+Every operation is an ATen (or custom) overload on tensors of known shape and dtype, so that everything
+about it (its rows, its price, its local form) follows from the node alone. A tensor is named by the node that
+computes it and the position among that node's outputs: a `Ref`. A graph just captured keeps the fx graph as well,
 node for node under the same names; a graph loaded from JSON does not have it.
 """
 
@@ -65,7 +65,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Input:
-    """What the graph is given.
+    """An input of the graph.
 
     `target` is the parameter's or buffer's name, the user input's name, or for a tangent the output it belongs
     to. Tied parameters are one input under the first of their names; `aliases` are the others.
@@ -96,7 +96,7 @@ class Node:
 
     @cached_property
     def inputs(self) -> tuple[Ref, ...]:
-        """The tensors it is given, in the order of its arguments, lists one by one."""
+        """Its input tensors, in the order of its arguments, lists flattened."""
         return tuple(leaf for leaf in leaves((self.args, dict(self.kwargs))) if isinstance(leaf, Ref))
 
     @property
@@ -115,11 +115,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Output:
-    """What the graph gives back.
+    """An output of the graph.
 
     `target` names the user's output, the parameter or input whose gradient it is, or the buffer or input that it
     replaces. A parameter that the loss does not depend on has no gradient: `value` is None. So it is where the program
-    returns no tensor but a number, a text or None: that is `constant`.
+    returns a number, a string or None instead of a tensor: that is `constant`.
     """
 
     role: OutputRole
@@ -133,7 +133,7 @@ class Live:
     """The captured graph as torch has it, and how the user's arguments and results are flattened.
 
     Constants (tensors that the program holds without having registered them) are attributes of `module`. `draws` are
-    the program's random calls in order, each by the name of its node, or None where the graph has no use for it.
+    the program's random calls in order, each by the name of its node, or None where the graph does not use it.
     """
 
     module: torch.fx.GraphModule
@@ -173,7 +173,7 @@ class Graph:
     def tensor(self, ref: Ref) -> TensorInfo:
         maker = self[ref.name]
         info = maker.tensor if isinstance(maker, Input) else maker.outputs[ref.output]
-        assert info is not None, f"{ref} is no tensor"
+        assert info is not None, f"{ref} is not a tensor"
         return info
 
     def call(self, node: Node) -> Call:

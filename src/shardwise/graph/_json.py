@@ -31,7 +31,7 @@ def to_json(graph: Graph) -> dict[str, Any]:
 
 def from_json(document: Any) -> Graph:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise UsageError(f"this is no captured graph: its 'format' is not {FORMAT!r}")
+        raise UsageError(f"this is not a captured graph: its 'format' is not {FORMAT!r}")
     try:
         return Graph(
             document["name"],

@@ -1,9 +1,10 @@
 """Attention in the exported graph, simplified: constant masks are recognised, repeated heads are shared.
 
-Models that are being traced write down masks which they would leave away when run: a triangle built from positions,
-a mask that hides nothing. Such a mask depends on no input, so its values can be computed and looked at; attention
-that is causal is then told so, which halves its work and lets a device use its fused kernel. Only a few rows of the
-mask are computed at a time. Where key and value heads were repeated to match the query's, the repetition goes too.
+Models that are being traced build masks which they would omit in eager mode: a triangle built from positions,
+a mask that hides nothing. Such a mask depends on no input, so its values can be computed and inspected; attention
+that is causal is then marked as causal, which halves its work and lets a device use its fused kernel. Only a few rows
+of the mask are computed at a time. Where key and value heads were repeated to match the query's, the repetition is
+removed too.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,8 @@ Shape = Literal["causal", "full", "other"]
 
 
 def simplify_attention(module: fx.GraphModule, stand_in: Callable[..., Tensor]) -> None:
-    """Replace every call of `scaled_dot_product_attention` by one of `stand_in`, as simple as it can be told."""
+    """Replace every call of `scaled_dot_product_attention` by a call of `stand_in`, with the simplest equivalent
+    arguments."""
     for inner in module.modules():
         if isinstance(inner, fx.GraphModule):
             shapes: dict[fx.Node, Shape] = {}
@@ -38,7 +40,7 @@ def simplify_attention(module: fx.GraphModule, stand_in: Callable[..., Tensor]) 
 
 
 def _is_operator(node: fx.Node) -> bool:
-    """Other functions in an exported graph are there for what they do: they begin and end regions."""
+    """Other functions in an exported graph are there for their side effects: they begin and end regions."""
     return isinstance(node.target, torch._ops.OpOverload)
 
 
@@ -114,7 +116,7 @@ def _depends_on_nothing(node: fx.Node) -> bool:
 
 
 def _rows(node: fx.Node, band: slice, rows: int, whole: dict[fx.Node, Any]) -> Tensor | None:
-    """The values of a band of rows, without ever having the whole mask; None where that cannot be done."""
+    """The values of a band of rows, without computing the whole mask; None where that is not possible."""
     tensor = node.meta["val"]
     if tensor.dim() < 2 or tensor.shape[-2] == 1 or tensor.numel() <= _AT_ONCE:
         values = _whole(node, whole)

@@ -1,4 +1,4 @@
-"""A graph for the reader: a summary of a page, and a table of all nodes."""
+"""A graph as text: a one-page summary, and a table of all nodes."""
 
 import textwrap
 from collections.abc import Iterable, Sequence

@@ -16,7 +16,7 @@ from ._refusal import source_line
 
 
 def tidy(module: fx.GraphModule) -> None:
-    """Take out what does nothing, always or with these shapes, views made twice, and what nothing uses; let the
+    """Remove no-ops, always or with these shapes, duplicate views, and unused calls; let the
     backward make its own views."""
     views: dict[Any, fx.Node] = {}
     for node in list(module.graph.nodes):
@@ -33,7 +33,7 @@ def tidy(module: fx.GraphModule) -> None:
             node.replace_all_uses_with(same)
             module.graph.erase_node(node)
     _view_again_in_backward(module.graph)
-    # Nothing a functional graph does is a side effect: a call whose results are not used need not be made.
+    # A functional graph has no side effects: a call whose results are not used can be removed.
     module.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
     module.recompile()
 
@@ -44,7 +44,7 @@ def _is_check(op: Any) -> bool:
 
 
 def _view_again_in_backward(graph: fx.Graph) -> None:
-    """Views that the backward uses, made there once more, from what they are views of.
+    """Make views that the backward uses there again, from their bases.
 
     They cost nothing, and what is kept between forward and backward is then the tensor itself, in whatever layout it
     has: a weight gathered for its transpose need not stay gathered.
@@ -91,14 +91,14 @@ def _hashable(value: Any) -> Any:
 
 
 def random_calls(module: fx.GraphModule) -> list[fx.Node]:
-    """The calls that draw random numbers, in the order in which the program makes them."""
+    """The random calls, in the order in which the program makes them."""
     return [node for node in module.graph.nodes if _draws(node)]
 
 
 def _draws(node: fx.Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload) or not facts(node.target).random:
         return False
-    # To drop everything the program itself draws nothing.
+    # With dropout rate 1 the program itself uses no random numbers.
     return not (facts(node.target).draws == "dropout" and node.args[1] == 1)
 
 
@@ -164,7 +164,7 @@ def argument_places(module: fx.GraphModule) -> tuple[tuple[str, int], ...]:
 def read_outputs(
     module: fx.GraphModule, names: Sequence[str], outputs: Sequence[str], changed: Sequence[str]
 ) -> tuple[Output, ...]:
-    """Beside the user's outputs the program gives the new values of the buffers that are named in `changed`."""
+    """Besides the user's outputs, the program returns the new values of the buffers named in `changed`."""
     node = module.graph.output_node()
     found = []
     for value, given in zip(node.args[0], node.meta["desc"], strict=True):
@@ -195,8 +195,8 @@ def read_nodes(module: fx.GraphModule) -> tuple[Node, ...]:
 def _module_paths(graph: fx.Graph) -> dict[fx.Node, str]:
     """The module that each node belongs to, "" for the model itself.
 
-    Where gradients that a value gets from several users are added, autograd notes none: the sum belongs to what made
-    the value, whose backward takes it.
+    Where the gradients of several users of a value are added, autograd records none: the sum belongs to the module
+    that computed the value.
     """
     paths: dict[fx.Node, str] = {}
     for node in reversed(graph.nodes):
@@ -212,7 +212,9 @@ def _module_paths(graph: fx.Graph) -> dict[fx.Node, str]:
 
 def info(tensor: Tensor, source: str = "") -> TensorInfo:
     if any(not isinstance(size, int) for size in tensor.shape):
-        raise UsageError(f"makes a tensor whose shape depends on values{f' at {source}' if source else ''}")
+        raise UsageError(
+            f"computes a tensor whose shape depends on tensor values{f' at {source}' if source else ''}"
+        )
     shape = tuple(tensor.shape)
     return TensorInfo(shape, tensor.dtype, None if tensor.is_contiguous() else tuple(tensor.stride()))
 
@@ -227,7 +229,7 @@ def _node(node: fx.Node, path: str) -> Node:
     if not isinstance(op, torch._ops.OpOverload):
         called = getattr(op, "__name__", str(op))
         raise UsageError(
-            f"calls {called}{f' at {source}' if source else ''}, which is no operator on tensors"
+            f"calls {called}{f' at {source}' if source else ''}, which is not an operator on tensors"
         )
     value = node.meta["val"]
     made = value if isinstance(value, tuple | list) else (value,)

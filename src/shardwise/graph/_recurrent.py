@@ -1,7 +1,7 @@
 """Recurrent layers in the exported graph: a stack with dropout between its layers becomes its layers, one by one.
 
-Torch's decomposition of a stack forgets that dropout; of a single layer it forgets nothing. The stack is put together
-here as torch's own kernels do it: time before batch, and dropout on what one layer hands to the next.
+Torch's decomposition of a stack omits that dropout; that of a single layer is complete. The stack is put together
+here as in torch's own kernels: time before batch, and dropout on the output of every layer but the last.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ..calls import facts, overload
 
 
 def separate_layers(module: fx.GraphModule) -> None:
-    """Take apart every stack of recurrent layers that has dropout between them."""
+    """Split every stack of recurrent layers that has dropout between them."""
     for inner in module.modules():
         if not isinstance(inner, fx.GraphModule):
             continue
@@ -31,7 +31,7 @@ def _named(node: fx.Node) -> dict[str, Any]:
 
 
 def stacked(name: str, data: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """What the operator called `name` gives, layer by layer."""
+    """The result of the operator called `name`, computed layer by layer."""
     op = overload(name)
     packed = any(argument.name == "batch_sizes" for argument in op._schema.arguments)
     batch_sizes, rest = ((rest[0],), rest[1:]) if packed else ((), rest)

@@ -1,6 +1,6 @@
 """Why a model cannot be captured, in one sentence with the line of the user's model.
 
-torch's errors come from deep inside and tell their story to torch's developers. What the user needs is the innermost
+torch's errors come from deep inside and address torch's developers. What the user needs is the innermost
 line of the program being captured, and the first sentence of the reason.
 """
 
@@ -19,19 +19,19 @@ from ._autograd import NotKept
 _TORCH = f"{Path(torch.__file__).parent}/"
 _NOT_THE_MODEL = ("<", _TORCH, f"{Path(__file__).parents[1]}/", f"{sysconfig.get_paths()['stdlib']}/")
 
-# What torch says, and what it means for the program.
+# Patterns in torch's messages, and what they mean for the program.
 _MEANINGS = (
-    (r"data-dependent|DataDependent|unbacked|u0", "its course depends on the values of a tensor here"),
+    (r"data-dependent|DataDependent|unbacked|u0", "its control flow depends on tensor values here"),
     (
         r"Dynamic(Output)?Shape|dynamic output shape",
-        "the shape of a result depends on the values of a tensor here",
+        "the shape of a result depends on tensor values here",
     ),
 )
 _ADVICE = "write it with torch.where or masks, or give the value as a Python number"
 
 
 def refusal(name: str, error: Exception, line: str = "") -> UsageError:
-    """The error to raise for what torch raised; `line` is where, if the error itself does not tell."""
+    """The error to raise for an error of torch; `line` is where, if the error itself does not say."""
     reason, advice = _reason(error)
     line = _line_of(error) or line
     where = f" at {line}" if line else ""

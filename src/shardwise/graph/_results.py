@@ -1,4 +1,4 @@
-"""Results of classes that torch does not know how to take apart: opened up into plain containers of their tensors.
+"""Results of classes that torch cannot flatten: converted to plain containers of their tensors.
 
 Models return objects of their own, a cache of keys and values, say. For the graph they are the tensors in them,
 named by the attributes that lead there.
@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 @contextmanager
 def opened_results(module: nn.Module) -> Iterator[None]:
-    """Within, the module returns plain containers in the place of objects of unknown classes."""
+    """Within, the module returns plain containers instead of objects of unknown classes."""
     hook = module.register_forward_hook(lambda _module, _args, result: opened(result))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Running a captured graph as it stands, on real tensors: the check that capture kept the program's meaning."""
+"""Running a captured graph unsharded, on real tensors: the check that it computes what the program computes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,8 @@ from ._graph import Graph, Live, TensorInfo
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run gave: the user's outputs by name, gradients by parameter or input, new values of what changed."""
+    """The results of a run: the user's outputs by name, gradients by parameter or input, new values of mutated
+    tensors."""
 
     outputs: dict[str, Any]
     gradients: dict[str, Tensor | None]
@@ -31,7 +32,7 @@ def run(
     kwargs: Mapping[str, Any] | None = None,
     tangents: Mapping[str, Tensor] | None = None,
 ) -> Ran:
-    """Run the graph with the model's weights. Tangents not given are ones. The model itself is not changed."""
+    """Run the graph with the model's weights. Missing tangents are ones. The model itself is not changed."""
     live, values = _live(graph), inputs_of(graph, model, args, kwargs, tangents)
     placeholders = live.module.graph.find_nodes(op="placeholder")
     with torch.no_grad():
@@ -44,7 +45,7 @@ def run(
         "gradient": ran.gradients,
         "mutation": ran.mutations,
     }
-    # Where an input has no gradient the joint graph gives None, without a role.
+    # Where an input has no gradient the joint graph returns None, without a role.
     roles = [d is not None for d in live.module.graph.output_node().meta["desc"]]
     for output, value in zip(graph.outputs, compress(results, roles), strict=True):
         places[output.role][output.target] = value
@@ -58,7 +59,7 @@ def inputs_of(
     kwargs: Mapping[str, Any] | None = None,
     tangents: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Any]:
-    """What the graph is given, by the names of its inputs: the model's state, the arguments, ones for tangents."""
+    """The inputs of the graph by name: the model's state, the arguments, ones for tangents."""
     module = as_module(model)
     state: dict[str, Tensor] = {
         **dict(module.named_parameters(remove_duplicate=False)),
@@ -84,7 +85,7 @@ def constants(graph: Graph) -> dict[str, Tensor]:
 def arguments(
     graph: Graph, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The user's arguments by the names of the graph's inputs. They must be of the form that was captured."""
+    """The user's arguments by the names of the graph's inputs. They must have the structure that was captured."""
     live = _live(graph)
     args, kwargs = call_arguments(args, kwargs)
     try:
@@ -102,7 +103,7 @@ def arguments(
 
 def ones(graph: Graph, tangents: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """Where backward starts: the given tangents by the outputs they belong to, ones for the others, and zeros for
-    values that are written back, whose gradient nobody gives."""
+    values that are written back, which have no incoming gradient."""
     given = {output.target: 1.0 for output in graph.outputs if output.role == "user_output"}
     given |= tangents or {}
     return {

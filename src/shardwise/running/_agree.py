@@ -1,4 +1,4 @@
-"""Agreement between ranks: what fails on one of them is an error on all of them, and nobody waits for the dead."""
+"""Agreement between ranks: a failure on one rank raises on all of them, so that none waits for a rank that stopped."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -10,14 +10,14 @@ import torch.distributed as dist
 from ..dtensor import default_store
 from ..errors import UsageError
 
-# Calls of sharded models are numbered alike on every rank, so that a mistake explains what fails in its own call only.
+# Calls of sharded models have the same numbers on every rank, so that an error is only matched with its own call.
 _calls = itertools.count()
 
 Made = TypeVar("Made")
 
 
 def agreed(stage: str, make: Callable[[], Made]) -> Made:
-    """What `make` gives, if it gives something on every rank; otherwise every rank raises, naming who failed.
+    """The result of `make()` if it succeeds on every rank; otherwise every rank raises, naming the ranks that failed.
 
     `make` must not communicate.
     """
@@ -27,12 +27,12 @@ def agreed(stage: str, make: Callable[[], Made]) -> Made:
         made = make()
     except Exception as error:
         problem = error
-    told: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, None if problem is None else _told(problem))
-    failed = [rank for rank, text in enumerate(told) if text is not None]
+    messages: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(messages, None if problem is None else _message(problem))
+    failed = [rank for rank, text in enumerate(messages) if text is not None]
     if failed:
         others = "" if len(failed) == 1 else f" (and on {len(failed) - 1} more)"
-        raise UsageError(f"{stage} failed on rank {failed[0]}{others}: {told[failed[0]]}") from problem
+        raise UsageError(f"{stage} failed on rank {failed[0]}{others}: {messages[failed[0]]}") from problem
     return cast(Made, made)
 
 
@@ -44,8 +44,9 @@ def from_first(value: Any) -> Any:
 
 
 @contextmanager
-def told_to_others() -> Iterator[str]:
-    """A mistake inside is made known to the other ranks before it is raised here; the key is for `explained`."""
+def announced() -> Iterator[str]:
+    """Publish a user's mistake raised inside to the other ranks before it is raised here; the key is for
+    `explained`."""
     key = f"shardwise/fault/{next(_calls)}"
     try:
         yield key
@@ -56,7 +57,7 @@ def told_to_others() -> Iterator[str]:
 
 @contextmanager
 def explained(key: str) -> Iterator[None]:
-    """A collective that fails inside because another rank has stopped says so, and why that one stopped."""
+    """If a collective inside fails because another rank has stopped, say so, and why that rank stopped."""
     try:
         yield
     except RuntimeError as error:
@@ -65,5 +66,5 @@ def explained(key: str) -> Iterator[None]:
         raise
 
 
-def _told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"

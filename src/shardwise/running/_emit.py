@@ -1,8 +1,8 @@
 """A plan as one program for one rank: an fx graph of ATen calls on local tensors and functional collectives.
 
-The schedule is run once on fake tensors and traced; what comes out is what the rank will run, node by node, with
+The schedule is run once on fake tensors and traced; the trace is what the rank will run, node by node, with
 uneven sizes, offsets and process groups resolved for it. Forward and backward are two graphs, cut where the plan's
-graph is: what backward needs of forward is saved.
+graph is: the tensors of forward that backward needs are saved.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ Entry = Compute | Move
 
 @dataclass(frozen=True)
 class Part:
-    """Forward or backward: what it takes, what it gives, and the entries that lead from one to the other."""
+    """Forward or backward: its inputs, its outputs, and the entries that compute the outputs."""
 
     takes: tuple[Value, ...]
     gives: tuple[Value, ...]
@@ -36,10 +36,10 @@ class Part:
 
 @dataclass(frozen=True)
 class RankProgram:
-    """What one rank runs. The modules take a seed after the values that their part takes.
+    """The program of one rank. The modules take a seed after the inputs of their part.
 
-    Forward gives the values of the graph's outputs and mutations and then those that are saved; backward takes those
-    saved and the tangents, and gives the gradients.
+    Forward returns the graph's outputs and mutations and then the saved tensors; backward takes the
+    saved tensors and the tangents, and returns the gradients.
     """
 
     plan: Plan
@@ -63,7 +63,7 @@ class Parts:
 
     @cached_property
     def results(self) -> tuple[Value, ...]:
-        """What forward owes its caller: user outputs and mutations, each once."""
+        """The values that forward returns to its caller: user outputs and mutations, each once."""
         return self._given("user_output", "mutation")
 
     @cached_property
@@ -72,7 +72,7 @@ class Parts:
 
     @cached_property
     def saved(self) -> tuple[Value, ...]:
-        """What backward needs of forward and of what forward was given."""
+        """The inputs and intermediate values of forward that backward needs."""
         made = {value for entry in self._back for value in entry.made} | set(self.tangents)
         used = [value for entry in self._back for value in entry.used] + list(self.gradients)
         return tuple(dict.fromkeys(value for value in used if value not in made))
@@ -101,7 +101,7 @@ class Parts:
 
     @cached_property
     def _back(self) -> tuple[Entry, ...]:
-        """The calls of backward, and moves that nothing in forward waits for."""
+        """The calls of backward, and moves whose results forward does not use."""
         needed = set(self.results)
         chosen: list[Entry] = []
         for entry in reversed(self.plan.schedule.entries):

@@ -1,6 +1,6 @@
-"""The weights of a sharded model: each rank's pieces of real ones, or of ones that are drawn only now.
+"""The weights of a sharded model: each rank's pieces of existing weights, or of weights that are initialised here.
 
-A model on the meta device has no weights. Its modules are filled one at a time, as they would have filled themselves,
+A model on the meta device has no weights. Its modules are initialised one at a time, by their own initialisation,
 from a seed that all ranks share; each rank keeps its pieces and drops the rest before the next module.
 """
 
@@ -24,7 +24,7 @@ Init = Callable[[nn.Module], Any]
 def local_state(
     plan: Plan, module: nn.Module, rank: int, device: str, init: Init | str | None, seed: int
 ) -> dict[str, Tensor]:
-    """This rank's piece of every parameter and buffer, by name. What has values on the first rank has those."""
+    """This rank's piece of every parameter and buffer, by name. Tensors with values on the first rank get those."""
     entries = {e.target: e for e in plan.graph.inputs if e.role in ("parameter", "buffer")}
     held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     real = from_first([name for name in sorted(entries) if name in held and not held[name].is_meta])
@@ -41,7 +41,7 @@ def local_state(
         _require_all(wanted - made.keys())
         return made
 
-    local = agreed("drawing the weights", drawn)
+    local = agreed("initialising the weights", drawn)
     for name in real:
         own = held[name].detach()
         whole = torch.empty_like(own, device=device) if own.is_meta else own.to(device, copy=True)
@@ -54,14 +54,14 @@ def _require_all(missing: Set[str]) -> None:
     if missing:
         raise UsageError(
             f"{', '.join(sorted(missing)[:3])} {'has' if len(missing) == 1 else 'have'} no values: the model is on the "
-            "meta device; give `init`, a function that fills a module, or init='empty' and load a checkpoint"
+            "meta device; give `init`, a function that initialises a module, or init='empty' and load a checkpoint"
         )
 
 
 def _drawn(
     module: nn.Module, device: str, init: Init | str | None, seed: int
 ) -> Iterator[tuple[str, Tensor]]:
-    """Weights of modules on the meta device, one module at a time; what nobody fills is left out."""
+    """Weights of modules on the meta device, one module at a time; tensors that nothing initialises are left out."""
     for path, part in module.named_modules():
         names = [
             n for n, t in (*part._parameters.items(), *part._buffers.items()) if t is not None and t.is_meta
@@ -78,7 +78,7 @@ def _drawn(
 
 
 def _with_memory(part: nn.Module, device: str) -> nn.Module:
-    """A copy of a module alone whose tensors have memory of their own, with nothing in it yet."""
+    """A copy of a module, without its children, whose tensors have uninitialised memory of their own."""
     twin = copy.copy(part)
     twin._parameters = {
         n: None if t is None else nn.Parameter(_unset(t, device), t.requires_grad)
@@ -89,7 +89,7 @@ def _with_memory(part: nn.Module, device: str) -> nn.Module:
 
 
 def _fill(twin: nn.Module, model: nn.Module, device: str, init: Init | str | None, seed: int) -> None:
-    """Let a module be filled: by `init`, by the model's own way of filling its parts, or by itself."""
+    """Initialise a module: by `init`, by the model's own way of initialising its parts, or by its own method."""
     own = getattr(model, "_init_weights", None)
     with torch.random.fork_rng(), torch.no_grad(), torch.device(device):
         torch.manual_seed(seed)
@@ -102,7 +102,7 @@ def _fill(twin: nn.Module, model: nn.Module, device: str, init: Init | str | Non
 
 
 def _unset(tensor: Tensor, device: str) -> Tensor:
-    """Memory for a tensor that has none, marked as not filled yet: by NaN where there is such a number."""
+    """Memory for a tensor that has none, marked as uninitialised: by NaN where the dtype has it."""
     if not tensor.is_meta:
         return tensor.detach().to(device)
     if tensor.is_floating_point() or tensor.is_complex():
@@ -111,7 +111,7 @@ def _unset(tensor: Tensor, device: str) -> Tensor:
 
 
 def _is_set(tensor: Tensor) -> bool:
-    """Whether memory from `_unset` was filled. Integers have no NaN: what counts is whether they were written to."""
+    """Whether memory from `_unset` was initialised. Integers have no NaN: for them, whether they were written to."""
     if tensor.is_floating_point() or tensor.is_complex():
         return not bool(tensor.isnan().any())
     return tensor._version > 0

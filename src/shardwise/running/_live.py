@@ -1,4 +1,4 @@
-"""A plan from elsewhere (a file, another rank) and this process's own capture of the model, brought together."""
+"""Joins a plan from elsewhere (a file, another rank) with this process's own capture of the model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -33,12 +33,12 @@ def with_live_graph(
 
 
 def require_no_written_arguments(graph: Graph) -> None:
-    """Raise if the model writes to an argument: the caller's tensor would stay as it was."""
+    """Raise if the model writes to an argument: the caller's tensor would stay unchanged."""
     given = {entry.target for entry in graph.with_role("user_input")}
     for output in graph.outputs:
         if output.role == "mutation" and output.target in given:
             raise UsageError(
-                f"{graph.name} writes to its argument {output.target!r}, which it cannot when it is sharded: "
+                f"{graph.name} writes to its argument {output.target!r}, which is not supported when it is sharded: "
                 "return the new value instead"
             )
 

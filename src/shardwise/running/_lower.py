@@ -1,8 +1,8 @@
-"""What one rank runs for one call of a plan: the operator on its pieces, or what stands for it there.
+"""What one rank runs for one call of a plan: the operator on its pieces, or a replacement for it.
 
-Most calls run the operator itself. What differs: pieces have strides of their own, so a view becomes a reshape and a
+Most calls run the operator itself. The exceptions: pieces have strides of their own, so a view becomes a reshape and a
 kernel that relies on strides gets its inputs stored as they were captured; a row that names a local form runs that; a
-random operator draws for the positions that the rank holds.
+random operator generates the random numbers of the positions that the rank holds.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Lowering:
     """A plan's calls, each for any rank.
 
     `wide` runs everything in double precision, whatever the graph says; `device` is where new tensors are made.
-    `traced` leaves random operators that have no draw of their own as they are, for whoever runs the trace to seed.
+    `traced` leaves random operators without position-based random numbers unchanged; whoever runs the trace seeds them.
     """
 
     plan: Plan
@@ -51,7 +51,7 @@ class Lowering:
         return self._calls[node.name]
 
     def _retargeted(self, leaf: Any) -> Any:
-        """An argument, with double precision for every float dtype, and with the device for every device."""
+        """An argument, with every float dtype replaced by float64 if `wide`, and every device by `device`."""
         if self.wide and isinstance(leaf, torch.dtype):
             return wide_dtype(leaf)
         if self.device is not None and isinstance(leaf, torch.device):
@@ -113,7 +113,7 @@ class RankCompute:
 
     @cached_property
     def _drawn(self) -> tuple[tuple[int, ...], Layout]:
-        """Shape and layout of what a random operator draws."""
+        """Shape and layout of the random numbers of a random operator."""
         info, layout = self.compute.node.outputs[0], self.compute.choice.output_layouts[0]
         assert info is not None and layout is not None
         return info.shape, layout

@@ -1,4 +1,4 @@
-"""The optimizers that verification can step with: any that works element by element, so that pieces may be stepped."""
+"""The optimizers that verification can use: elementwise ones, which can step each piece separately."""
 
 from collections.abc import Callable, Mapping, Sequence
 

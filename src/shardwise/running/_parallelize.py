@@ -1,4 +1,4 @@
-"""`parallelize`: a model becomes its sharded self, inside a program that `torchrun` started on every rank."""
+"""`parallelize`: shards a model, inside a program that `torchrun` started on every rank."""
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
@@ -43,12 +43,12 @@ def parallelize(
 ) -> Sharded:
     """The model run by a plan on the ranks of a mesh: an `nn.Module` with DTensor parameters of the same names.
 
-    `args` and `kwargs` are example arguments, as for `capture`. Either `mesh` or `plan` has to be given. Without a plan
+    `args` and `kwargs` are example arguments, as for `capture`. Either `mesh` or `plan` is required. Without a plan
     the first rank makes one, with the options from `cluster` on, which are those of `shardwise.plan`; the first rank's
     plan is used by all. Weights are the first rank's, and the other ranks' models may be on the meta device; those that
-    are on the meta device there, too, are drawn here, by `init` or as its modules draw them, or with `init="empty"`
-    left to a checkpoint. `compile` compiles the local program, by the backend of `torch.compile` that it names. What
-    fails on one rank raises on every rank.
+    are on the meta device there, too, are initialised here, by `init` or by its modules, or with `init="empty"`
+    left to a checkpoint. `compile` compiles the local program, by the backend of `torch.compile` that it names. A
+    failure on one rank raises on every rank.
     """
     if mesh is None and plan is not None:
         require_plan(plan, "parallelize")
@@ -73,9 +73,11 @@ def parallelize(
         "compare": compare,
     }
     if plan is not None and (given_too := _other_than_default(options)):
-        raise UsageError(f"{', '.join(given_too)} cannot be given beside a plan: they are for making one")
+        raise UsageError(
+            f"{', '.join(given_too)} cannot be combined with `plan`: they are options for making one"
+        )
     if init is not None and init != "empty" and not callable(init):
-        raise UsageError(f"init is {init!r}: give a function that fills a module, or 'empty'")
+        raise UsageError(f"init is {init!r}: give a function that initialises a module, or 'empty'")
     require_all_processes(mesh)
     device_mesh = agreed("making the mesh", lambda: _device_mesh(mesh))
     module, args, given = agreed("reading the arguments", lambda: _given(model, args, kwargs, plan))
@@ -124,7 +126,7 @@ def _given(
 
 
 def require_all_processes(mesh: Mesh | DeviceMesh | str) -> None:
-    """Raise before the first agreement, for which processes outside the mesh might not come."""
+    """Raise before the first collective, in which processes outside the mesh might not take part."""
     if isinstance(mesh, DeviceMesh) and mesh.size() != dist.get_world_size():
         raise UsageError(
             f"the mesh has {mesh.size()} of the {dist.get_world_size()} processes: a model runs on all of them; "

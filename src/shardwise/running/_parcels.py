@@ -1,8 +1,8 @@
 """Which rank sends what to whom when a sharded tensor goes from one mesh to another.
 
 Both layouts say which positions of each dim a rank holds, so what one rank has and another needs is the intersection,
-dim by dim. Ranks that hold the same positions share the sending of them; what a rank already holds is not sent. So the
-bytes sent are the least there are: what each rank needs and does not have.
+dim by dim. Ranks that hold the same positions share the sending; data that a rank already holds is not sent. So the
+number of bytes sent is minimal: those that each rank needs and does not have.
 """
 
 import math

@@ -1,6 +1,6 @@
 """`shard_map`: a function on whole tensors becomes one on sharded tensors, traced once and replayed.
 
-The specs pin how arguments and results are laid out; how everything between them is laid out is found by the planner.
+The specs pin the layouts of arguments and results; the planner finds the layouts of everything in between.
 In a program of several processes the function runs on DTensors; without one it runs on simulated ranks.
 """
 
@@ -117,11 +117,11 @@ def shard_map(
     debug: bool = False,
     cluster: Cluster | str = DEFAULT_CLUSTER,
 ) -> ShardMapped:
-    """A function on whole tensors, run sharded over a mesh, which has to be given: `"dp=2,tp=2"`.
+    """A function on whole tensors, run sharded over a mesh such as `"dp=2,tp=2"`, which is required.
 
     `in_specs` has a layout for each tensor among the arguments, `out_specs` one for each result: `"S(0), R"`,
-    placements, a `Layout`, or `{"dp": "S(0)"}` for some axes. What is left out or None is replicated, or with `auto`
-    found. `debug` prints every node with its choice and what the alternatives would have cost.
+    placements, a `Layout`, or `{"dp": "S(0)"}` for some axes. Missing specs and None mean replicated, or with `auto`
+    planned. `debug` prints every node with its choice and the costs of the alternatives.
 
     >>> import torch
     >>> mapped = shard_map(torch.matmul, mesh="d=4", in_specs=["S(1)", "S(0)"], out_specs="R")
@@ -137,7 +137,7 @@ def shard_map(
         )
     require_given(mesh, "shard_map", "a mesh", "shardwise.shard_map(function, mesh='dp=2,tp=2')")
     assert mesh is not None
-    Mesh.of(mesh)  # a mistake in it is told here, not at the first call
+    Mesh.of(mesh)  # raises for an invalid mesh here, not at the first call
     return ShardMapped(function, mesh, in_specs, out_specs, auto, debug, cluster)
 
 
@@ -153,7 +153,7 @@ def _simulated(
 
 
 class _Simulated(torch.autograd.Function):
-    """A simulated call that can be differentiated: its backward is the plan's, run anew with the gradients given."""
+    """A simulated call that can be differentiated: its backward runs the plan again, with the incoming gradients."""
 
     @staticmethod
     def forward(

@@ -1,8 +1,8 @@
 """Simulation: all ranks of a plan inside one process, a plain interpreter over lists of local tensors.
 
-The schedule is run entry by entry: a call on every rank's pieces, a move by the steps that were priced. Nothing is
-distributed and nothing is approximated: each rank computes what it would compute on a device of its own, and what the
-ranks would send each other is recorded.
+The schedule is run entry by entry: a call on every rank's pieces, a redistribution by the steps that were priced.
+Nothing is distributed and nothing is approximated: each rank computes what it would compute on a device of its own,
+and what the ranks would send each other is recorded.
 """
 
 from collections import Counter
@@ -62,7 +62,7 @@ class Pieces:
 
 @dataclass
 class Simulated:
-    """What a simulated run gave. `peak` is the most memory that values took on the first rank at one time, in bytes."""
+    """The results of a simulated run. `peak` is the peak memory of the values on the first rank, in bytes."""
 
     outputs: dict[str, Pieces | None] = field(default_factory=dict)
     gradients: dict[str, Pieces | None] = field(default_factory=dict)
@@ -82,8 +82,8 @@ def simulate(
 ) -> Simulated:
     """Run a plan on all its ranks inside this process: forward, and backward where the plan has one.
 
-    `plan` has to be given: what `shardwise.plan` made of this model and such arguments. `tangents` are the gradients
-    of outputs, by name, that backward starts from; those not given are ones. The model itself is not changed.
+    `plan` is required: the result of `shardwise.plan` for this model and such arguments. `tangents` are the gradients
+    of outputs, by name, that backward starts from; the default is ones. The model itself is not changed.
     """
     require_plan(plan, "simulate")
     assert plan is not None
@@ -93,7 +93,7 @@ def simulate(
 
 
 def plan_pieces(plan: Plan, given: Mapping[str, Any], wide: bool = False) -> dict[str, Pieces]:
-    """The graph's inputs, each cut up as the plan says; with `wide`, in double precision."""
+    """The graph's inputs, each sharded as planned; with `wide`, in double precision."""
     require_planned(plan, given)
     pieces = {}
     for entry in plan.graph.inputs:
@@ -102,7 +102,7 @@ def plan_pieces(plan: Plan, given: Mapping[str, Any], wide: bool = False) -> dic
 
 
 def require_planned(plan: Plan, given: Mapping[str, Any]) -> None:
-    """Raise unless all that the graph is given has the shapes and dtypes that were planned."""
+    """Raise unless all inputs of the graph have the planned shapes and dtypes."""
     for entry in plan.graph.inputs:
         tensor = given[entry.name]
         if not isinstance(tensor, Tensor):
@@ -117,7 +117,7 @@ def require_planned(plan: Plan, given: Mapping[str, Any]) -> None:
 
 
 class Simulation:
-    """A plan made ready to be run, as often as one likes."""
+    """A plan prepared to be run any number of times."""
 
     def __init__(self, plan: Plan, wide: bool = False) -> None:
         self.plan = plan
@@ -131,14 +131,15 @@ class Simulation:
         watch: Callable[[Value, Pieces], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Simulated:
-        """`watch` is shown every value that a call makes; `progress` is told how many entries have run."""
+        """`watch` is called with every value that a call computes, `progress` with the number of entries that have
+        run."""
         values = {Value(Ref(name)): pieces for name, pieces in inputs.items()}
         result = Simulated()
         memory = _Memory()
         for entry in self.plan.graph.inputs:
             memory.add(inputs[entry.name])
             if entry.role not in ("user_input", "tangent"):
-                memory.add(inputs[entry.name])  # it lasts
+                memory.add(inputs[entry.name])  # it is never freed
         draws = torch.tensor(seed)
         with torch.no_grad():
             for number, item in enumerate(self.schedule.entries):
@@ -194,7 +195,7 @@ class Simulation:
         for tensor, piece in zip(made, expected, strict=True):
             if piece is not None and tuple(tensor.shape) != piece.local:
                 raise UsageError(
-                    f"{entry.node} by {entry.choice} gives rank {rank} a piece of shape {tuple(tensor.shape)}, "
+                    f"{entry.node} by {entry.choice} computes on rank {rank} a piece of shape {tuple(tensor.shape)}, "
                     f"where {piece.local} of {piece.shape} was planned"
                 )
         return made
@@ -217,7 +218,7 @@ def _moved(move: Move, pieces: Pieces, record: list[Recorded]) -> Pieces:
 
 
 class _Memory:
-    """Bytes of memory behind the first rank's pieces. A view counts nothing and keeps what it is a view of."""
+    """Bytes of memory of the first rank's pieces. A view takes no memory and keeps its base alive."""
 
     def __init__(self) -> None:
         self.users: Counter[int] = Counter()

@@ -1,7 +1,7 @@
-"""`transfer`: a sharded tensor moves to another mesh: of other shape, on other ranks, on other devices.
+"""`transfer`: moves a sharded tensor to another mesh: of another shape, on other ranks, on other devices.
 
-Every rank sends what others need of its piece straight to them, and receives into its new piece. No rank ever holds
-more than its old and its new piece, and a parcel or two on the way.
+Every rank sends parts of its piece directly to the ranks that need them, and receives its new piece. No rank ever holds
+more than its old piece, its new piece and one or two parcels.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,10 +36,10 @@ def transfer(
     placements: Target | Mapping[str, Target] | Callable[[str], Target],
 ) -> dict[str, Any]: ...
 def transfer(tensor: Any, mesh: DeviceMesh, placements: Any) -> Any:
-    """The tensor on another mesh, laid out as `placements` say: a layout's text, placements, or a `Layout`.
+    """The tensor on another mesh, in the layout `placements`: a layout's text, placements, or a `Layout`.
 
     Every rank of either mesh must call it; a rank that is in neither may. The tensor may also be a state dict:
-    `placements` are then for all its DTensors, or by name, as a dict or a function; other values are left as they are.
+    `placements` are then for all its DTensors, or by name, as a dict or a function; other values are left unchanged.
     """
     if isinstance(tensor, DTensor):
         return _transferred(tensor, mesh, _target(placements, mesh))
@@ -152,7 +152,7 @@ def _sizes(box: Box) -> list[int]:
 
 
 def _without_partials(layout: Layout, ndim: int) -> Layout:
-    """The layout with sums done: scattered where there is a dim to scatter over."""
+    """The layout with partials reduced: scattered where there is a dim to scatter over."""
     if not layout.reductions:
         return layout
     done = shard(0) if ndim else parse_placement("R")
@@ -170,16 +170,16 @@ def _target(placements: Target, mesh: DeviceMesh) -> Layout:
     else:
         layout = Layout(on, tuple(placements))
     if layout.mesh.shape != on.shape:
-        raise UsageError(f"layout {layout} is for mesh {layout.mesh}, but the tensor is to go to {on}")
+        raise UsageError(f"layout {layout} is for mesh {layout.mesh}, but the tensor is moved to {on}")
     if layout.reductions:
-        raise UsageError(f"a tensor cannot arrive as {layout}: use R and S")
+        raise UsageError(f"a tensor cannot be transferred to {layout}: use R and S only")
     return layout
 
 
 def _named(placements: Any, name: str) -> Target:
     if isinstance(placements, Mapping):
         if name not in placements:
-            raise UsageError(f"no placements are given for {name!r}")
+            raise UsageError(f"there are no placements for {name!r}: add them")
         return placements[name]
     if callable(placements):
         return placements(name)

@@ -1,8 +1,8 @@
 """How close two runs must be, and how close they are.
 
 The error of a tensor is its largest difference over its largest value: sharding changes the order of sums, and the
-rounding of a sum is relative to what is summed. A tensor that is nothing but rounding (the gradient of a bias before a
-normalisation) is measured against the largest of its kind instead.
+rounding error of a sum is relative to its terms. A tensor that is nothing but rounding error (the gradient of a bias
+before a normalisation) is measured against the largest of its kind instead.
 """
 
 from collections.abc import Iterable, Mapping
@@ -69,7 +69,7 @@ def compare(
 
 
 def floor_of(tensors: Iterable[Any]) -> float:
-    """Below what a tensor of this kind, or made from these, may be rounding alone."""
+    """The magnitude below which a tensor of this kind, or computed from these, may be rounding error alone."""
     return _FLOOR * max((_scale(t) for t in tensors if isinstance(t, Tensor)), default=0.0)
 
 

@@ -1,8 +1,8 @@
-"""The model as it is written, given the plan's own random numbers.
+"""The user's model, run with the random numbers of a plan.
 
-A plan draws by position: each random call of the graph has a stream, and what an element gets follows from its place.
-Here every random call that the model itself makes, in forward or in backward, gets what the stream of the graph's call
-in its place gives for the whole tensor. So a model with dropout is compared number by number, and against itself alone.
+A plan generates random numbers by position: each random call of the graph has a stream, indexed by element.
+Here every random call of the model itself, in forward or in backward, gets the stream of the graph's corresponding call
+for the whole tensor. So a model with dropout can be compared elementwise with the unmodified model.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ class UnmatchedDraws(Exception):
 
 
 class PlansDraws(TorchDispatchMode):
-    """Within, random calls get the draws that a plan makes of the graph in the step with this seed.
+    """Within, random calls get the random numbers of a plan of the graph in the step with this seed.
 
-    What is computed again in backward with the generator put back, as checkpointing does, gets the same draws again.
+    A recomputation in backward that restores the generator state, as checkpointing does, gets the same numbers again.
     """
 
     def __init__(self, graph: Graph, seed: int) -> None:
@@ -51,13 +51,13 @@ class PlansDraws(TorchDispatchMode):
     def require_all_made(self) -> None:
         if self.waiting:
             raise UnmatchedDraws(
-                f"the graph draws {self.total} times and the model {self.total - len(self.waiting)} times"
+                f"the graph makes {self.total} random calls and the model {self.total - len(self.waiting)}"
             )
 
     def _next(self, call: Call) -> str | None:
-        """The graph's call in the place of this one; None where nothing of the graph depends on it.
+        """The graph's call that corresponds to this one; None where nothing in the graph depends on it.
 
-        The state of torch's generator says which place that is.
+        It is found by the state of torch's generator.
         """
         state = torch.get_rng_state().numpy().tobytes()
         if state not in self.made:
@@ -80,7 +80,7 @@ class PlansDraws(TorchDispatchMode):
         return _written(call, tuple(made) if isinstance(made, tuple | list) else (made,))
 
     def _kept(self, node: Node, call: Call) -> Tensor:
-        """What dropout keeps. The model draws it before it multiplies, the graph in one call with the product."""
+        """The mask of dropout. The model generates it before it multiplies, the graph in one call with the product."""
         shape, share = call.shape("self"), call["p"]
         attention = self._attention(node)
         if attention is not None:
@@ -101,7 +101,7 @@ class PlansDraws(TorchDispatchMode):
         return found.reshape(shape)
 
     def _attention(self, node: Node) -> Node | None:
-        """The attention whose dropout the node draws the seed of."""
+        """The attention for whose dropout the node generates the seed."""
         users = self.graph.users.get(Ref(node.name), ())
         return next((user for user in users if draws_inside(self.graph, user)), None)
 
@@ -121,7 +121,7 @@ class PlansDraws(TorchDispatchMode):
 
 
 def draws_inside(graph: Graph, node: Node) -> bool:
-    """True for a call that draws from a seed which it is given, as attention with dropout does."""
+    """True for a call that takes its random seed as an argument, as attention with dropout does."""
     return node.facts.seeded and _rate(graph, node) != 0
 
 
@@ -131,7 +131,7 @@ def _rate(graph: Graph, node: Node) -> float:
 
 
 def _draws(call: Call) -> bool:
-    """False for a call that draws nothing, because it is not random or drops nothing."""
+    """False for a call that uses no random numbers, because it is not random or its dropout rate is 0."""
     known = facts(call.op)
     if not known.random or (known.dropout is not None and call[known.dropout] == 0):
         return False
@@ -141,12 +141,13 @@ def _draws(call: Call) -> bool:
 
 
 def _family(op: Any) -> str:
-    """The operator, whether it writes into a tensor or makes one: `normal_`, `normal_functional` and `normal`."""
+    """The operator without its in-place and functional variants: `normal_`, `normal_functional` and `normal` are
+    one."""
     return op._schema.name.partition("::")[2].removesuffix("_").removesuffix("_functional")
 
 
 def _as_node_takes_it(node: Node, call: Call) -> Call:
-    """The call of the node's operator, which may be the functional form of the model's; nobody's generator draws."""
+    """The call of the node's operator, which may be the functional form of the model's; without a generator."""
     names = {argument.name for argument in node.overload._schema.arguments} - {"generator"}
     return Call.named(node.overload, {n: value for n, value in call.arguments.items() if n in names})
 
@@ -158,7 +159,7 @@ def _shape(call: Call) -> Sequence[int] | None:
 
 
 def _written(call: Call, made: tuple[Any, ...]) -> Any:
-    """What the model's call gives, when its functional form made this: a call in place puts it where it belongs."""
+    """The result of the model's call, given the results of its functional form: an in-place call writes them back."""
     written = [call[argument.name] for argument in call.schema.arguments if argument.is_write]
     returned = call.schema.returns
     if written and returned[0].alias_info is not None:

@@ -1,4 +1,4 @@
-"""Training steps on real ranks: a process for each, gloo between them, and their pieces brought home."""
+"""Training steps on real ranks: a process per rank, connected by gloo, whose pieces are collected at the end."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ Locals = dict[str, Tensor | None]
 
 @dataclass(frozen=True)
 class _Sent:
-    """A model on its way to another process: itself, or how to make it and what to fill it with."""
+    """A model sent to another process: itself, or how to build it and the values of its state."""
 
     whole: Callable[..., Any] | None
     build: Callable[[], Any] | None = None
@@ -48,7 +48,7 @@ class _Sent:
 
 
 def _files(model: Callable[..., Any], build: Callable[[], Any] | None) -> dict[str, str]:
-    """The files behind what the model is made of, by the names of the modules."""
+    """The source files of the model's classes, by the names of their modules."""
     makers = [*(type(part) for part in as_module(model).modules()), *([build] if build else [])]
     names = {maker.__module__ for maker in makers}
     found = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
@@ -119,8 +119,8 @@ def _train_here(
     optimizer: str | MakeOptimizer,
     seed: int,
 ) -> tuple[Locals, Locals, Locals, list[Recorded], list[Locals]]:
-    """What this rank holds in the end: outputs, gradients of the first step, state; what the last step
-    sent; and the losses of every step."""
+    """The pieces of this rank at the end: outputs, gradients of the first step, state; the collectives of the last
+    step; and the losses of every step."""
     plan, model = Plan.from_json(document), sent.model()
     sharded = parallelize(model, args, kwargs, plan=plan, seed=seed, local_outputs=True)
     graph = sharded.plan.graph

@@ -1,7 +1,7 @@
 """The unsharded run that a plan is compared with: the model as the user wrote it, run by torch's own autograd.
 
-Its random calls get the plan's draws, and in double precision no cast inside it takes the precision away again, so
-nothing but the model itself is ever the reference. The captured graph on whole tensors is run only to find the first
+Its random calls get the plan's random numbers, and in double precision casts inside it are widened too, so
+the model itself is always the reference. The captured graph on whole tensors is run only to find the first
 call that is wrong.
 """
 
@@ -57,9 +57,9 @@ def run_model(
     seed: int = 0,
     wide: bool = False,
 ) -> Run:
-    """Steps of the model as it is written, with the draws of a plan, `wide` in double precision.
+    """Training steps of the user's model, with the random numbers of a plan, `wide` in double precision.
 
-    Its weights are left as they are. Raises `UnmatchedDraws` where the model draws otherwise than its graph.
+    Its weights are left unchanged. Raises `UnmatchedDraws` where the model makes other random calls than its graph.
     """
     module, run = as_module(model), Run()
     names = [output.target for output in graph.outputs if output.role == "user_output"]
@@ -92,7 +92,7 @@ def run_model(
 
 @contextmanager
 def _own_state(module: nn.Module, wide: bool) -> Iterator[None]:
-    """Within, the module's parameters and buffers are copies of what they were, tied ones still tied."""
+    """Within, the module's parameters and buffers are copies; tied ones stay tied."""
     held = [(child, dict(child.__dict__)) for child in module.modules()]
     own: dict[int, Tensor] = {}
 
@@ -118,7 +118,7 @@ def _own_state(module: nn.Module, wide: bool) -> Iterator[None]:
 
 @contextmanager
 def _as_captured(module: nn.Module, graph: Graph) -> Iterator[None]:
-    """Within, the module runs as it was captured: its mode, gradients, what autocast means, attention that draws."""
+    """Within, the module runs as it was captured: its mode, gradients, autocast, and attention with visible dropout."""
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(_mode(module, graph.training))
@@ -126,12 +126,14 @@ def _as_captured(module: nn.Module, graph: Graph) -> Iterator[None]:
         if all(parameter.is_cpu for parameter in module.parameters()):
             stack.enter_context(autocast_on_cpu())
         if any(draws_inside(graph, node) for node in graph.nodes):
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # a fused kernel draws where nobody sees it
+            stack.enter_context(
+                sdpa_kernel(SDPBackend.MATH)
+            )  # a fused kernel generates its dropout mask internally
         yield
 
 
 class _Wide(TorchDispatchMode):
-    """Within, everything is computed in double precision, whatever dtypes the program names."""
+    """Within, everything is computed in double precision, whatever dtypes the program uses."""
 
     def __torch_dispatch__(
         self, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -148,7 +150,7 @@ class _Wide(TorchDispatchMode):
 
 
 def run_graph(plan: Plan, given: Mapping[str, Any], seed: int, wide: bool) -> dict[Ref, Any]:
-    """The captured graph on whole tensors, random operators with the plan's draws: every tensor of it."""
+    """Every tensor of the captured graph run on whole tensors, with the plan's random numbers."""
     graph, lowering = plan.graph, Lowering(plan, wide)
     values: dict[Ref, Any] = {}
     for entry in graph.inputs:

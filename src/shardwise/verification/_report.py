@@ -1,4 +1,4 @@
-"""What a verification found, for people and for programs."""
+"""The result of a verification, for people and for programs."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,10 +17,10 @@ _MOST = 10  # wrong tensors that are named
 class Report(Shown):
     """The result of `verify`. `ok` only if every tensor, every collective and the peak memory agree.
 
-    `verdict` says whether the numbers agree, and if not, why; `random` how random operators were compared. `sharded` of
+    `verdict` says whether the values agree, and if not, why; `random` how random operators were compared. `sharded` of
     the `calls` are sharded on some axis. `collectives` are those of one step that ran and `priced` those that the plan
-    priced. Memory is in bytes, on the first rank; it is measured on simulated ranks alone. `most_sharded` is the report
-    on the plan that shards as much as it can, where that ran too.
+    priced. Memory is in bytes, on the first rank; it is measured only on simulated ranks. `most_sharded` is the report
+    on the plan that shards as much as possible, if that ran too.
     """
 
     model: str
@@ -90,7 +90,7 @@ class Report(Shown):
         yield f"random operators: {self.random}"
         yield from self._found()
         if self.most_sharded is not None:
-            yield Heading(2, "The plan that shards as much as it can")
+            yield Heading(2, "The plan that shards as much as possible")
             yield from self.most_sharded._found() if not self.most_sharded.ok else self.most_sharded._brief()
         yield Outcome(self.ok, self._outcome)
 

@@ -1,4 +1,4 @@
-"""The runs of one verification: the model as it is written and plans of it, from the same weights and arguments."""
+"""The runs of one verification: the user's model and plans of it, from the same weights and arguments."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Joined:
-    """What a plan gave, put together: whole tensors, and by how much ranks that should hold the same differ."""
+    """The results of a plan as whole tensors, and the largest difference between ranks that should hold the same."""
 
     run: Run
     apart: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def checks(graph: Graph, expected: Run, found: Joined, wide: bool = False) -> li
 
 
 def coarsest(graph: Graph, wide: bool = False) -> torch.dtype | None:
-    """The float dtype of largest rounding that the graph computes in."""
+    """The least precise float dtype that the graph computes in."""
     if wide:
         return torch.float64
     dtypes = {info.dtype for node in graph.nodes for info in node.outputs if info is not None}

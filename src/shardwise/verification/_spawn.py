@@ -1,7 +1,7 @@
 """Processes for the ranks of a mesh on this machine, talking through gloo on the loopback interface.
 
 Each process runs one function with the same arguments and sends back what it returns. When one of them fails the
-others are stopped, and none is left behind, however this ends.
+others are stopped, and no process is left running in any case.
 """
 
 import faulthandler
@@ -31,10 +31,10 @@ def on_ranks(
     timeout: float = 300.0,
     files: Mapping[str, str] | None = None,
 ) -> list[Any]:
-    """What `function(*args)` returns on each of `ranks` processes.
+    """The results of `function(*args)` on each of `ranks` processes.
 
-    The function and what it is given must be importable by name; `files` are modules that are to be loaded from a file
-    before, by name, where they cannot be imported.
+    The function and its arguments must be importable by name; `files` are modules to be loaded from a file
+    first, by name, where they cannot be imported.
     """
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job"
@@ -42,7 +42,7 @@ def on_ranks(
             parcel = pickle.dumps((function, args))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise UsageError(
-                f"what the ranks are to run cannot be sent to other processes: {error}; define the model in a module "
+                f"the model cannot be sent to the processes of the ranks: {error}; define it in a module "
                 "that they can import"
             ) from None
         job.write_bytes(pickle.dumps((sys.path, dict(files or {}), timeout, parcel)))
@@ -84,7 +84,7 @@ def _ended(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> boo
 
 
 def _results(folder: Path, statuses: Sequence[int | None], late: bool, timeout: float) -> list[Any]:
-    """What the ranks left behind. One without a status did not end: it was stopped because of another."""
+    """The results of the ranks. One without a status did not end: it was stopped because another failed."""
     if late:
         logs = [(folder / f"log{rank}").read_text(errors="replace")[-2000:] for rank in range(len(statuses))]
         where = "\n".join(f"rank {rank}:\n{log}" for rank, log in enumerate(logs))
@@ -101,13 +101,13 @@ def _results(folder: Path, statuses: Sequence[int | None], late: bool, timeout: 
         elif status is not None:
             log = (folder / f"log{rank}").read_text(errors="replace")
             problems.append(("error", f"rank {rank} ended with status {status}:\n{log[-3000:]}"))
-    for verdict, text in sorted(problems, reverse=True):  # a mistake of the user's explains the others
+    for verdict, text in sorted(problems, reverse=True):  # a user's mistake explains the other failures
         raise UsageError(text) if verdict == "usage" else RuntimeError(text)
     return found
 
 
 def serve(job: Path, ranks: int, rank: int) -> None:
-    """One rank's part: run the function, and leave behind what it returns or what went wrong."""
+    """One rank's part: run the function, and write its result or its error to a file."""
     sys.path[:], files, timeout, parcel = pickle.loads(job.read_bytes())
     faulthandler.dump_traceback_later(0.9 * timeout)  # into the log: where it hangs, if it does
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Training steps on simulated ranks: every rank's optimizer works on the rank's own pieces."""
+"""Training steps on simulated ranks: every rank's optimizer steps the rank's own pieces."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ from ..running import MakeOptimizer, Pieces, Simulated, Simulation, plan_pieces,
 
 @dataclass
 class Trained:
-    """Pieces by name: outputs of the last step, gradients of the first, state after all steps; of every step what it
-    sent and its loss."""
+    """Pieces by name: outputs of the last step, gradients of the first, state after all steps; of every step its
+    collectives and its loss."""
 
     outputs: dict[str, Pieces | None] = field(default_factory=dict)
     gradients: dict[str, Pieces | None] = field(default_factory=dict)

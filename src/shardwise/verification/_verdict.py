@@ -1,6 +1,6 @@
-"""Why a plan and the model differ: by rounding, or because something is wrong, and then where.
+"""Why a plan and the model differ: by rounding error, or because a call is wrong, and then which.
 
-Both are run again in double precision. Rounding becomes smaller there by eight digits; what is wrong stays as it is.
+Both are run again in double precision. Rounding error shrinks there by eight digits; a real error does not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from ._compare import Check, error_of, floor_of, tolerance
 from ._reference import Run, run_graph
 from ._runs import Joined, Runs, checks, coarsest
 
-# What becomes this much smaller in double precision was rounding, however much the model made of it.
+# A difference that shrinks by this factor in double precision was rounding error, however much the model amplified it.
 _SHRINKS = 1e-5
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a comparison came to, and why."""
+    """The result of a comparison, and the reason."""
 
     kind: Literal["verified", "rounding", "wrong", "not compared"] = "verified"
     reason: str = ""
@@ -44,14 +44,14 @@ def verdict(
     if real and all(
         check.ok for check in checks(plan.graph, expected, Joined.of(plan.graph, runs.plan(plan)))
     ):
-        return Verdict("wrong", "simulated ranks give what the model gives, real ranks do not")
+        return Verdict("wrong", "simulated ranks agree with the model, real ranks do not")
     runs.progress("running again in double precision")
     graph = plan.graph
     try:
         finer, finer_found = runs.model(graph, wide=True), Joined.of(graph, runs.plan(plan, wide=True))
-    except Exception as error:  # whatever an operator without double precision raises
+    except Exception as error:  # any exception of an operator without double precision
         first = _wrong(runs, plan, expected, wide=False)
-        return Verdict("wrong", f"{first.reason}; in double precision it cannot be run: {first_line(error)}")
+        return Verdict("wrong", f"{first.reason}; it cannot be run in double precision: {first_line(error)}")
     before = {_key(check): check.error for check in compared}
     exact = {_key(check): check for check in checks(graph, finer, finer_found, wide=True)}
     if any(not check.ok and check.error > _SHRINKS * before[key] for key, check in exact.items()):
@@ -63,12 +63,12 @@ def verdict(
     return Verdict(
         "rounding",
         f"{worst.kind} {worst.name} differs by {worst.error:.1e}, in double precision by {exact[key].error:.1e}; "
-        f"from double precision the model is {away[key]:.1e} away, the plan {ours[key]:.1e}",
+        f"compared with double precision, the model is off by {away[key]:.1e}, the plan by {ours[key]:.1e}",
     )
 
 
 def _wrong(runs: Runs, plan: Plan, expected: Run, *, wide: bool) -> Verdict:
-    """That a plan is wrong, with the first call that is; or the graph it was made for."""
+    """The verdict that a plan is wrong, with its first wrong call; or that its graph is."""
     if (first := first_wrong_call(plan, runs.given, runs.seed, wide)) is not None:
         return Verdict("wrong", f"first wrong call: {first}")
     values = run_graph(plan, runs.given, runs.seed, wide)
@@ -85,11 +85,11 @@ def _wrong(runs: Runs, plan: Plan, expected: Run, *, wide: bool) -> Verdict:
                 "wrong",
                 f"the captured graph differs from the model itself: {check.kind} {check.name} by {check.error:.1e}",
             )
-    return Verdict("wrong", "every call of the first step is right: what is kept between steps differs")
+    return Verdict("wrong", "every call of the first step is right: the state kept between steps differs")
 
 
 def first_wrong_call(plan: Plan, given: Mapping[str, Any], seed: int = 0, wide: bool = False) -> str | None:
-    """The first call, in order, whose result differs from the whole one, with the error and the choice."""
+    """The first call, in order, whose result differs from the unsharded one, with the error and the choice."""
     expected = run_graph(plan, given, seed, wide)
     found: list[str] = []
     entries = {entry.node.name: entry for entry in plan.schedule.entries if isinstance(entry, Compute)}

@@ -1,4 +1,5 @@
-"""`verify`: a plan, run, equals the unsharded model; and it sent what was priced, and took the memory predicted."""
+"""`verify`: runs a plan and compares it with the unsharded model, and its collectives and memory with the
+prediction."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -37,16 +38,16 @@ def verify(
     build: Callable[[], Any] | None = None,
     progress: Progress = silent,
 ) -> Report:
-    """Run a plan and the unsharded model side by side and compare all that they give.
+    """Run a plan and the unsharded model side by side and compare all results.
 
-    `plan` has to be given: what `shardwise.plan` made of this model and such arguments.
-    Outputs and losses, every gradient, and parameters and buffers after `steps` optimizer steps (none for a plan
-    without backward), by a tolerance that follows from the dtypes; `double` runs both in double precision. The model is
-    run as it is written, with the plan's random numbers. What differs is run again in double precision, which tells
-    rounding from a mistake. The plan runs on simulated ranks inside this process, or with `backend="gloo"` on a process
-    for each rank, to which the model is sent; one that cannot be sent is made there by `build`, a function that returns
-    it, alone or first in a tuple. Unless `only_plan`, the plan that shards as much as it can is run on simulated ranks,
-    too: a cheap plan of a small model may shard nothing.
+    `plan` is required: the result of `shardwise.plan` for this model and such arguments.
+    Compared are outputs and losses, every gradient, and parameters and buffers after `steps` optimizer steps (none
+    for a plan without backward), by a tolerance that follows from the dtypes; `double` runs both in double precision.
+    The model is run as written, with the plan's random numbers. If something differs, both run again in double
+    precision, which tells rounding error from a wrong result. The plan runs on simulated ranks inside this process,
+    or with `backend="gloo"` on a process per rank, to which the model is sent; one that cannot be sent is built there
+    by `build`, a function that returns it, alone or first in a tuple. Unless `only_plan`, the plan that shards as
+    much as possible also runs on simulated ranks: a cheap plan of a small model may shard nothing.
     """
     require_plan(plan, "verify")
     assert plan is not None
@@ -56,11 +57,11 @@ def verify(
     plan = with_live_graph(plan, model, args, kwargs)
     chosen = chosen_optimizer(optimizer)
     if steps < 0:
-        raise UsageError(f"{steps} optimizer steps were asked for: give 0 or more")
+        raise UsageError(f"steps is {steps}: give 0 or more")
     if backend not in BACKENDS:
         raise UsageError(f"unknown backend {backend!r}: use one of {', '.join(BACKENDS)}")
     if backend == "gloo" and double:
-        raise UsageError("double precision is for simulated ranks: leave out `double`, or the backend")
+        raise UsageError("double precision needs simulated ranks: leave out `double`, or the backend")
     given = inputs_of(plan.graph, model, args, kwargs)
     require_planned(plan, given)
     steps = steps if plan.graph.training else 0
@@ -103,7 +104,9 @@ def _report(
         backend,
         runs.steps,
         "the model" + (" in double precision" if wide else ""),
-        "the model was given the plan's draws" if is_random_graph(graph) else "none",
+        "compared elementwise: the model used the plan's random numbers"
+        if is_random_graph(graph)
+        else "none",
         tuple(compared),
         sum(any(not row.is_replicated for row in call.choice.rows) for call in calls),
         len(calls),
@@ -131,5 +134,5 @@ def priced_collectives(plan: Plan, graph: Graph | None = None) -> list[Recorded]
 
 
 def predicted_peak(plan: Plan) -> int:
-    """The most bytes that the values of a step take at one time by the plan's own account: no optimizer state."""
+    """The peak bytes of the values of a step as the plan predicts them, without optimizer state."""
     return replace(plan, optimizer="none").cost.peak_of_values
