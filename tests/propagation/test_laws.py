@@ -136,6 +136,14 @@ def test_no_axis_is_removed_or_reordered(program, level):
             assert is_prefix(before.axes, after.axes)
 
 
+def test_an_axis_of_size_one_is_not_put_before_others_of_its_dim():
+    program = Program(Mesh.parse("a=1,b=2"))
+    program.input("x", (8,), "[{b, ?}]")
+    program.op("(p q) -> p q", ["x"], shape=(1, 8), sharding="[{a, ?}, {?}]", name="y")
+    outcome = propagate(program)
+    assert (str(outcome["x"]), str(outcome["y"])) == ("[{b, ?}]", "[{a, ?}, {b, ?}]")
+
+
 @given(programs(), levels)
 @settings(deadline=None)
 def test_closed_dims_and_replicated_axes_stay(program, level):

@@ -170,7 +170,9 @@ def _fits(axis: AxisRef, tensor: Projected, cell: Cell, shards: int, size: int) 
     if not cell.closed and not cell.overflow:
         if cell.minor:
             return part
-        if size % shards == 0:
+        # A more significant factor that is fully sharded takes no further axis, not even one of size 1: in the dim it
+        # would come before the axes of the factors below.
+        if size % shards == 0 and size > shards:
             common = math.gcd(size // shards, part.size)
             if common == part.size:
                 return part
