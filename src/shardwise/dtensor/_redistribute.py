@@ -61,14 +61,7 @@ def redistribute(
     `use_search()` DTensor's own `redistribute` runs the same steps and has gradients.
     """
     require(tensor, DTensor, "tensor", "a DTensor")
-    require(placements, (Layout, str, Sequence), "placements", "a layout such as 'S(0), R'")
-    mesh = Mesh.from_device_mesh(tensor.device_mesh)
-    if isinstance(placements, Layout):
-        target = placements
-    elif isinstance(placements, str):
-        target = Layout.parse(placements, mesh)
-    else:
-        target = Layout(mesh, tuple(placements))
+    target = Layout.of(placements, Mesh.from_device_mesh(tensor.device_mesh))
     if not is_plain(tensor._spec):
         raise UsageError(f"{tensor._spec} cannot be redistributed: it has placements other than R, S and P")
     prices = Prices(cluster)

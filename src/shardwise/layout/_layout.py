@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 
-from ..errors import UsageError
+from ..errors import UsageError, require
 from ..mesh import Mesh
 from ..placements import (
     is_partial,
@@ -86,6 +86,16 @@ class Layout:
     @classmethod
     def replicated(cls, mesh: Mesh) -> "Layout":
         return cls(mesh, (parse_placement("R"),) * mesh.ndim)
+
+    @classmethod
+    def of(cls, placements: "Layout | str | Sequence[Placement]", mesh: Mesh) -> "Layout":
+        """A layout as users give it: itself, its text, or one placement per axis of the mesh."""
+        require(placements, (Layout, str, Sequence), "placements", "a layout such as 'S(0), R'")
+        if isinstance(placements, Layout):
+            return placements
+        if isinstance(placements, str):
+            return cls.parse(placements, mesh)
+        return cls(mesh, tuple(placements))
 
     @classmethod
     def parse(cls, text: str, mesh: Mesh | str) -> "Layout":

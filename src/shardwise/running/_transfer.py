@@ -161,14 +161,8 @@ def _without_partials(layout: Layout, ndim: int) -> Layout:
 
 def _target(placements: Target, mesh: DeviceMesh) -> Layout:
     require(mesh, DeviceMesh, "mesh", "a DeviceMesh")
-    require(placements, (Layout, str, Sequence), "placements", "a layout such as 'S(0), R'")
     on = Mesh.from_device_mesh(mesh)
-    if isinstance(placements, Layout):
-        layout = placements
-    elif isinstance(placements, str):
-        layout = Layout.parse(placements, on)
-    else:
-        layout = Layout(on, tuple(placements))
+    layout = Layout.of(placements, on)
     if layout.mesh.shape != on.shape:
         raise UsageError(f"layout {layout} is for mesh {layout.mesh}, but the tensor is moved to {on}")
     if layout.reductions:
