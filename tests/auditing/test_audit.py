@@ -1,5 +1,6 @@
 """The audit convicts DTensor of what it computes wrong, by its own runs, and of nothing else."""
 
+import ast
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from torch.distributed.tensor import Replicate
 from shardwise import Rule, audit
 from shardwise.auditing import Audit, audit_call, execute
 from shardwise.auditing._audit import isolated
+from shardwise.auditing._reproduce import folded
 from shardwise.calls import Call, diverse_calls, overload_calls
 from shardwise.dtensor import NoDecision, decide, decisions, read, register, registration, unregister
 from shardwise.errors import UsageError
@@ -84,6 +86,24 @@ def test_an_operator_without_strategy_has_no_decision():
     with pytest.raises(NoDecision, match="sharding strategy") as raised:
         read(aten.searchsorted.Tensor, [torch.arange(6.0), torch.rand(4)])
     assert raised.value.missing
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor, init_device_mesh",
+        "got = torch.ops.aten.linalg_pinv.atol_rtol_tensor(da, atol=db, rtol=dc).full_tensor()._local_tensors",
+        "pieces = {"
+        + ", ".join(f"{r}: torch.tensor({[[r / 3] * 5] * 4}, dtype=torch.float64)" for r in (0, 1))
+        + "}",
+        "grouped = (" + "1" * 34 + " - " + "2" * 34 + ")",
+        "short = f(x)",
+    ],
+)
+def test_long_lines_of_scripts_are_broken_without_changing_them(line):
+    broken = folded(line)
+    assert max(map(len, broken)) <= 80
+    assert ast.dump(ast.parse("\n".join(broken))) == ast.dump(ast.parse(line))
 
 
 # -- calls

@@ -1,8 +1,8 @@
-"""Showing that a row which DTensor claims gives a wrong number: a script of a few lines, run before it is shown.
+"""Reproducing a wrong result of a row that DTensor claims: a script of a few lines, run before it is shown.
 
 The script distributes small inputs as the row says, lets DTensor run the call on simulated ranks, and prints one
 element of its result beside the right one. Simple values are tried first, then those of the experiment that
-refuted the row, written out. What DTensor computes right yields no script, whatever experiments say.
+refuted the row, written out. If DTensor's result is right there is no script, whatever experiments say.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import math
 import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ from ..calls import Call, with_leaves
 from ..errors import first_line
 from ..experiments import Counterexample, Expected, ExperimentSuite
 from ..placements import Row, is_partial, is_replicate, is_shard
+
+# Columns of a script, as of everything that the command prints.
+_WIDTH = 80
 
 _HEADER = """\
 import torch, torch.distributed as dist
@@ -61,11 +65,11 @@ class Raised:
 def reproduce(
     suite: ExperimentSuite, row: Row, sizings: Sequence[Call], counterexample: Counterexample | None = None
 ) -> Reproduction | Raised | None:
-    """A script in which DTensor computes a wrong number with inputs placed as the row says; None if it comes out
-    right. The experiment that refuted the row is asked first: where DTensor gets that right, the matter ends."""
+    """A script in which DTensor computes a wrong number with inputs placed as in the row; None if the result is
+    right. The experiment that refuted the row is tried first: if DTensor's result is right there, that decides."""
     first: Reproduction | Raised | None = None
     if counterexample is not None:
-        # Where infinities or NaN alone refute a row, what is right is a matter of taste: no finding.
+        # Rows refuted only by infinities or NaN are not reported: what is right there is debatable.
         special = counterexample.experiment.special_input is not None
         first = None if special else _written_out(row, counterexample).outcome()
         if first is None:
@@ -80,7 +84,7 @@ def reproduce(
 
 
 def execute(script: str) -> str:
-    """What a script prints. It may leave a process group behind, which is taken down here."""
+    """The output of a script. Destroys the process group that it may leave behind."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
@@ -122,7 +126,7 @@ class _Script:
         return outputs
 
     def body(self, pick: str) -> list[str]:
-        """All but the printing; `pick` picks what is looked at from the result."""
+        """All but the printing; `pick` selects the part of the result to compare."""
         names = _names(len(self.values))
         clones = ".clone()" if self.call.schema.is_mutable else ""
         lines = [
@@ -150,9 +154,8 @@ class _Script:
         joined = "\n".join(body)
         used = [n for n in ("DTensor", "Partial", "Replicate", "Shard") if n in joined]
         used += ["distribute_tensor"] if "distribute_tensor" in joined else []
-        return (
-            _HEADER.format(names=", ".join([*used, "init_device_mesh"])) + "\n".join([*body, *ending]) + "\n"
-        )
+        header = _HEADER.format(names=", ".join([*used, "init_device_mesh"])).splitlines()
+        return "\n".join(part for line in (*header, *body, *ending) for part in folded(line)) + "\n"
 
     def outcome(self) -> Reproduction | Raised | None:
         """The reproduction if an output comes out wrong, the error where DTensor raises, None if all are right."""
@@ -183,6 +186,54 @@ class _Script:
             script = self.text(reading, ending)
             return Reproduction(script, execute(script))
         return Raised(error)
+
+
+def folded(line: str) -> list[str]:
+    """A line of a script, broken inside its brackets where it is longer than 80 columns."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    if len(line) <= _WIDTH:
+        return [line]
+    if line.startswith("from ") and "(" not in line:
+        source, _, names = line.partition(" import ")
+        return folded(f"{source} import ({names})")
+    fitting = (
+        (start + 1, end)
+        for start, end in _brackets(line)
+        if end > start + 1 and start < _WIDTH and len(indent + line[end:]) <= _WIDTH
+    )
+    start, end = next(fitting, (0, 0))
+    if not end:
+        return [line]
+    inside = line[start:end]
+    items = _items(inside)
+    fits = len(items) == 1 or len(f"{indent}    {inside}") <= _WIDTH
+    lines = [inside] if fits else [f"{item}," for item in items]
+    inner = [part for one in lines for part in folded(f"{indent}    {one}")]
+    return [line[:start], *inner, indent + line[end:]]
+
+
+def _brackets(line: str) -> list[tuple[int, int]]:
+    """The outermost brackets of a line of code, as positions of opening and closing ones."""
+    found, opened, quote = [], [], ""
+    for place, character in enumerate(line):
+        if quote or character in "\"'":
+            quote = "" if character == quote else quote or character
+        elif character in "([{":
+            opened.append(place)
+        elif character in ")]}":
+            start = opened.pop()
+            found += [(start, place)] if not opened else []
+    return found
+
+
+def _items(inside: str) -> list[str]:
+    """The parts of what stands in brackets, split at its own commas."""
+    hidden = list(inside)
+    for opening, closing in _brackets(inside):
+        hidden[opening : closing + 1] = "_" * (closing + 1 - opening)
+    commas = [place for place, character in enumerate(hidden) if character == ","]
+    parts = [inside[a + 1 : b].strip() for a, b in pairwise([-1, *commas, len(inside)])]
+    return [part for part in parts if part]
 
 
 def _difference(right: Tensor, got: dict[int, Tensor]) -> list[str] | None:
