@@ -356,7 +356,7 @@ def test_emitted_strategies_say_which_arguments_decide(monkeypatch: pytest.Monke
         (["S(d) -> S(d) when d not in dim"], True),
         (["S(d) -> S(d) when d not in dim", "S(d) -> P(max) when d in dim for nonempty shards"], False),
         (["S(d) -> P(max) when d in dim for nonempty shards"], False),
-        # A strategy cannot ask for even shards: such a row is left out, and the others decide.
+        # A strategy cannot require even shards: such a row is left out, and the others decide.
         (["S(d) -> S(d) when d not in dim", "S(d) -> P(max) when d in dim for even shards"], True),
     ],
 )

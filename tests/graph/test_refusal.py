@@ -47,7 +47,7 @@ def own_mistake(x):
     [
         (Branch(), "the branch", "depends on tensor values"),
         (reads_a_number, "the number", "depends on tensor values"),
-        (picks, "the picking", "the shape of a result depends on the values"),
+        (picks, "the picking", "the shape of a result depends on tensor values"),
         (mismatched, "the product", "[3, 4] X [3, 4]"),
         (branches_in_the_graph, "the cond", "cond"),
         (own_mistake, "the mistake", "KeyError: 'missing'"),

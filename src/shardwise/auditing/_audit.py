@@ -1,6 +1,6 @@
-"""The audit: DTensor's own rules held against experiment.
+"""The audit: DTensor's own rules validated by experiment.
 
-For every overload a few calls: what DTensor claims is asked, what holds is found by discovery, and the two are
+For a few calls of every overload, DTensor's claims are read, discovery finds the rows that hold, and the two are
 compared. A claim that experiments do not confirm is a suspicion; it becomes a finding only with a script in which
 DTensor itself computes the wrong number. A row that holds and for which DTensor communicates is missing.
 """
@@ -37,7 +37,7 @@ from ._reproduce import Raised, Reproduction, reproduce
 _TIMEOUT = 120.0
 _RANKS = 2
 
-# Placements of the inputs beyond which discovery is asked about one kind of partial only.
+# Number of input placements beyond which discovery tests one kind of partial only.
 _MANY = 1200
 
 # Shapes on which the cost of a missing row is counted, by number of dims; dims of size 1 stay so.
@@ -47,7 +47,7 @@ _TYPICAL_RANKS = 8
 
 @dataclass
 class CallFindings:
-    """What one call of an overload showed."""
+    """The findings of one call of an overload."""
 
     op: str
     call: str
@@ -61,7 +61,7 @@ class CallFindings:
     cleared: list[str] = field(default_factory=list)
 
 
-# What gives the findings of one call.
+# A function that returns the findings of one call.
 Judge = Callable[..., CallFindings]
 
 
@@ -102,7 +102,7 @@ def audit(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Within, torch computes in one thread: children that are forked from several wait for the others forever."""
+    """Within, torch computes in one thread: children forked from a process with several threads would hang."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -112,7 +112,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _warm_up() -> None:
-    """Load what is loaded at first use, so that the children, who forget everything, need not."""
+    """Load what is loaded at first use, so that forked children need not load it again."""
     values = torch.ones(2, 2)
     for op, args in (
         (torch.ops.aten.any.default, (values,)),
@@ -122,8 +122,8 @@ def _warm_up() -> None:
 
 
 def isolated(calls: Sequence[Call], judge: Judge | None = None) -> list[CallFindings]:
-    """The findings about an overload from a process of its own; if that ends badly, from one for every call. `judge` is
-    `audit_call`, or something in its place."""
+    """The findings about an overload from a process of its own; if that crashes, from one per call. `judge` is
+    `audit_call`, or a replacement."""
     judge = judge or audit_call
     outcome = run_isolated(partial(_each, calls, judge), _TIMEOUT)
     if not isinstance(outcome, Crash):
@@ -208,7 +208,7 @@ def _judge_claim(
     row: Row,
     sizings: Sequence[Call],
 ) -> None:
-    """Suspect a claim that experiments do not confirm for the sizes at hand, and try to convict it."""
+    """Suspect a claim that experiments do not confirm for these sizes, and try to reproduce a wrong result."""
     if found is not None and row.inputs in found.candidates:
         held, refuted = _held_for(found, row), found.counterexample(row)
     else:
@@ -268,7 +268,7 @@ def _checked(call: Call, row: Row) -> tuple[str | None, Counterexample | None]:
     try:
         verdict = check(call.op, row, *call.args, **call.kwargs)
     except UsageError:
-        return None, None  # it names a placement that no experiment has, such as a masked partial
+        return None, None  # it has a placement that experiments do not support, such as a masked partial
     return verdict.shards, verdict.counterexample
 
 
@@ -351,7 +351,7 @@ def moved_bytes(shape: Sequence[int], itemsize: int, before: Placement, after: P
 
 
 def _merge(calls: Sequence[CallFindings]) -> Audit:
-    """One list of each finding, every row of an overload told once."""
+    """One list per kind of finding, every row of an overload once."""
     shortest = sorted((w for c in calls for w in c.wrong), key=lambda w: len(w.script))
     wrong = sorted(_first(iter(shortest)), key=lambda w: (w.op, w.row))
     refuted = {(w.op, w.row) for w in wrong}

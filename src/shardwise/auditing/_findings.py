@@ -1,4 +1,4 @@
-"""What an audit found: wrong rules with their reproductions, missing rows with their price, unsupported calls."""
+"""The findings of an audit: wrong rules with their reproductions, missing rows with their price, unsupported calls."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -47,7 +47,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Unsupported:
-    """A call on which DTensor raises: for want of a strategy, or with one whose local call fails."""
+    """A call on which DTensor raises: it has no strategy, or one whose local call fails."""
 
     op: str
     call: str

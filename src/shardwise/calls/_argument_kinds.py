@@ -1,6 +1,6 @@
 """What arguments mean by their names, where a schema says no more than `int[]`.
 
-The names are those of torch's operators. An operator whose arguments are called otherwise declares them (`_facts`).
+The names are those of torch's operators. An operator with other names declares them (`_facts`).
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ NOT_SIZES = ("kernel_size", "split_size", "split_sizes", "block_size", "chunk_si
 # Lists that spell out the shape of the output.
 SHAPES = ("size", "shape")
 
-# Lists with one number per dim of a window; most often all alike, and a rule does not turn on which.
+# Lists with one number per dim of a window; most often all equal, and rules do not depend on which.
 WINDOWS = ("kernel_size", "stride", "padding", "dilation", "output_padding", "output_size")
 
 # Only operators that slide a window over the last dims have these.
@@ -51,7 +51,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "downscale_factor": (1, 2, 3),
 }
 
-# The probability with which attention drops a weight: where it is 0 nothing is drawn.
+# The dropout probability of attention: where it is 0 no random numbers are used.
 DROPOUT = "dropout_p"
 
 # Where a result is kept.
@@ -60,12 +60,12 @@ STORAGE = frozenset({"layout", "device", "pin_memory"})
 # What rows do not depend on.
 UNIMPORTANT = STORAGE | {"memory_format", "non_blocking", "generator"}
 
-# What an operator makes its result by, and a variant that writes into a tensor takes from that tensor.
+# Properties of a new result, which a variant that writes into a tensor takes from that tensor.
 OF_RESULTS = STORAGE | {"memory_format", "dtype"}
 
 
 def is_size(argument: str, numbers: int) -> bool:
-    """True for an argument that names sizes, where it is given so many numbers. A single number called a size is as a
+    """True for an argument that is a size or a list of sizes, of so many numbers. A single number called a size is as a
     rule that of a window."""
     if argument in SIZES:
         return True

@@ -1,4 +1,4 @@
-"""The values that a call is given: tensors and their stand-ins, lists of them, as text, on meta, hashed and pickled."""
+"""The arguments of a call: tensors and their stand-ins, lists of them, as text, on meta, hashed and pickled."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,7 +62,7 @@ def flat_outputs(result: Any) -> list[Any]:
 
 
 def argument_text(value: Any) -> str:
-    """A value that a call is given, as text: tensors by dtype and shape, `float32[4, 6]`."""
+    """An argument as text: tensors by dtype and shape, `float32[4, 6]`."""
     if is_tensor(value):
         return f"{str(value.dtype)[6:]}{list(value.shape)}"
     if isinstance(value, list | tuple):
@@ -93,7 +93,7 @@ def _copied_leaf(leaf: Any) -> Any:
 
 def hashable(value: Any) -> Any:
     """A value that is equal for arguments that are: tensors by shape and dtype, stand-ins by their own equality, and
-    True, 1 and 1.0 told apart."""
+    True, 1 and 1.0 distinguished."""
     if isinstance(value, Tensor):
         return tuple(value.shape), value.dtype
     if isinstance(value, list | tuple) and not is_tensor(value):
@@ -125,13 +125,13 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """What `packed` was given."""
+    """The inverse of `packed`."""
     return with_leaves(value, lambda part: getattr(torch, part.name) if isinstance(part, _Constant) else part)
 
 
 @contextmanager
 def must_run(text: str) -> Iterator[None]:
-    """Tell in one sentence that a call of an operator does not run."""
+    """Raise a `UsageError` of one sentence if a call of an operator does not run."""
     try:
         yield
     except (RuntimeError, TypeError, ValueError, IndexError) as error:

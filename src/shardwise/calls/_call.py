@@ -76,7 +76,7 @@ class Call:
     def named(
         cls, op: Callable[..., Any], arguments: Mapping[str, Any], made: Sequence[Shape | None] | None = None
     ) -> "Call":
-        """A call from arguments by name, as dispatch hands them on: by position up to the last that is given, those
+        """A call from arguments by name, as dispatch passes them: by position up to the last that is given, those
         left out before it by their defaults; the others by keyword."""
         takes = parameters(operator(op))
         last = max((i for i, name in enumerate(takes.positional) if name in arguments), default=-1)
@@ -136,14 +136,14 @@ class Call:
             elif name in takes.defaults:
                 values[name] = takes.defaults[name]
             elif takes.is_exact:
-                raise UsageError(f"{self.name} was given no {name!r}")
+                raise UsageError(f"{self.name} needs an argument {name!r}")
         if not takes.is_exact:
             values |= {n: v for n, v in given.items() if n not in takes.names and n not in takes.outs}
         return values
 
     @property
     def is_complete(self) -> bool:
-        """True if the operator is given all that it needs, and no more than it takes."""
+        """True if all required arguments are given, and no others than the operator takes."""
         try:
             return self.arguments is not None
         except UsageError:
@@ -169,7 +169,7 @@ class Call:
 
     @cached_property
     def size_arguments(self) -> tuple[str, ...]:
-        """The arguments given that name sizes."""
+        """The given arguments that are sizes."""
         found, known = [], facts(self.op)
         for name, value in self.given.items():
             inside = list(leaves(value))
@@ -309,7 +309,7 @@ class Call:
     # -- running
 
     def __call__(self, /, **changes: Any) -> Any:
-        """What the operator returns for its tensors as they are, with some arguments changed."""
+        """The operator's result on its own tensors, with some arguments changed."""
         call = self.with_arguments(**changes) if changes else self
         if call.guarded:
             call._require_safe(call.tensors)
@@ -362,7 +362,7 @@ class Call:
 
         return run
 
-    # -- telling calls apart
+    # -- comparing calls
 
     @cached_property
     def signature(self) -> Any:
@@ -371,7 +371,7 @@ class Call:
 
     @property
     def arguments_text(self) -> str:
-        """What it is given, as text: `(float32[4, 6], dim=1)`."""
+        """The arguments as text: `(float32[4, 6], dim=1)`."""
         given = [*map(argument_text, self.args)]
         given += [f"{name}={argument_text(value)}" for name, value in self.kwargs.items()]
         return f"({', '.join(given)})"
@@ -380,7 +380,7 @@ class Call:
         return f"{self.name}{self.arguments_text}"
 
     def __reduce__(self) -> Any:
-        """Calls travel between processes, overloads and constants of torch by their names."""
+        """Calls are pickled with overloads and constants of torch by their names."""
         op = self.name if isinstance(self.op, torch._ops.OpOverload) else self.op
         return _unpacked, (op, *packed((self.args, dict(self.kwargs))), self.made)
 
@@ -405,6 +405,6 @@ def _empty(leaf: Any) -> Any:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """What a tensor is made of: NaN equals itself there, and every dtype can be compared."""
+    """The bytes of a tensor: NaN equals itself there, and every dtype can be compared."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)  # one element may have any stride

@@ -1,4 +1,4 @@
-"""What a function becomes at dispatch: the ATen overload that it is a front of, or several that it is made of."""
+"""What a function becomes at dispatch: the ATen overload that it wraps, or several that it consists of."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from ._torch import is_composite, resolved, share_memory
 class Dispatched:
     """What a call becomes at dispatch.
 
-    `judged` is the call that experiments run: the one overload the function is a front of, else the function
+    `judged` is the call that experiments run: the one overload that the function wraps, else the function
     itself (`is_front` tells which). `inputs` and `outputs` say which of the judged call's tensors are the user's, in
     the user's order.
     """
@@ -40,7 +40,7 @@ class Dispatched:
         return tuple(judged)
 
     def user_row(self, row: Row) -> Row:
-        """A row about the judged call, told about the user's."""
+        """A row about the judged call as a row about the user's."""
         return replace(
             row,
             inputs=tuple(row.inputs[i] for i in self.inputs),
@@ -85,7 +85,7 @@ def reached(call: Call) -> list[Call]:
 
 
 def reaches_dispatch(op: Callable[..., Any]) -> bool:
-    """False for functions, and for overloads that are made of others before dispatch."""
+    """False for functions, and for overloads that are decomposed before dispatch."""
     return isinstance(op, torch._ops.OpOverload) and not is_composite(op)
 
 
@@ -118,7 +118,7 @@ def _used(recorder: Recorder, outputs: list[Any]) -> list[tuple[Call, Any]]:
 
 
 def _only_aliases(call: Call, result: Any) -> bool:
-    """True for a call that gave its input back under another name: an expand or view to the shape it had."""
+    """True for a call that returns an alias of its input: an expand or view to the shape it had."""
     return any(_is_alias(leaf, result) for leaf in leaves([call.args, call.kwargs]) if leaf is not result)
 
 

@@ -1,6 +1,6 @@
 """Calls to audit: what torch's OpInfo samples send to dispatch, forward and backward.
 
-DTensor sees overloads, so the samples are run once, every overload call on the way is remembered with its
+DTensor sees overloads, so the samples are run once, every overload call on the way is recorded with its
 arguments, and for each overload a few diverse calls are kept: those that show most that the others do not
 (ranks, dtypes, values of the other arguments).
 """
@@ -36,7 +36,7 @@ def diverse_calls(
 ) -> dict[torch._ops.OpOverload, list[Call]]:
     """Up to `limit` calls of every overload that matches, or that an OpInfo reaches whose name matches.
 
-    An overload matches by `aten.mm.default`, `aten.mm` or `mm`; `progress` is told how many OpInfos are done.
+    An overload matches by `aten.mm.default`, `aten.mm` or `mm`; `progress` is called with the number of OpInfos done.
     """
     infos = [i for i in opinfos() if _matches(pattern, (i.name, i.aten_name))]
     by_name = not infos
@@ -78,7 +78,7 @@ def calls_of(info: Any) -> Iterator[Call]:
 
 def overload_calls(call: Call, backward: bool = True) -> list[Call]:
     """The overloads of torch that a call reaches, and those its backward reaches; without `backward`, those that it
-    reaches when no gradient is asked for. A call that raises has reached those before."""
+    reaches when no gradient is required. A call that raises has reached those before."""
     recorder = Recorder(copies=True)
     args, kwargs = (
         with_leaves(given, _trained) if backward else copied(given) for given in (call.args, call.kwargs)
@@ -112,7 +112,7 @@ def most_diverse(calls: Iterable[Call], limit: int) -> list[Call]:
 
 def with_negative_dims(calls: list[Call]) -> list[Call]:
     """The calls of an overload, and one more if none of them counts a dim from the end: the first that names dims, with
-    the same dims counted so. Rules that forget this are common."""
+    the same dims counted so. Rules that forget negative dims are common."""
     named = [(call, dims) for call in calls if (dims := _dims(call))]
     if not named or any(d < 0 for _, dims in named for value in dims.values() for d in _listed(value)):
         return calls
@@ -165,7 +165,7 @@ def _shardability(call: Call) -> tuple[bool, bool]:
 
 
 def _fits(call: Call) -> bool:
-    """Calls that something can be said about: dense tensors of moderate size with something in them."""
+    """True for calls that can be tested: dense, non-empty tensors of moderate size."""
     tensors = call.tensors
     return (
         bool(tensors)

@@ -1,4 +1,4 @@
-"""Kernels that trust their caller: on shapes that do not fit they divide by zero or write where they must not.
+"""Kernels that do not check their arguments: on shapes that do not fit they divide by zero or write out of bounds.
 
 Discovery runs calls on pieces that need not fit together, so a guard checks the call before one of these runs.
 """
@@ -29,7 +29,7 @@ def attention_shapes_fit(tensors: Sequence[Tensor], _: Given) -> bool:
 
 def channels_fit(tensors: Sequence[Tensor], given: Given) -> bool:
     """Batch norm: one value per channel in every vector, and all other tensors of one shape. Where it does not train,
-    the forward leaves the statistics that it was not asked for empty."""
+    the forward leaves the statistics that it does not need empty."""
     arguments = given()
     trains = arguments.get("train", arguments.get("training", True))
     shape = tensors[0].shape

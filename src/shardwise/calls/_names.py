@@ -23,7 +23,7 @@ TORCH_NAMESPACES = ("aten", "prims", "torch_nn")
 
 
 def operator(op: Callable[..., Any]) -> Callable[..., Any]:
-    """For what `torch.library.custom_op` gives, the overload that it registered; any other as it is."""
+    """For the result of `torch.library.custom_op`, the overload that it registered; any other unchanged."""
     return op._opoverload if isinstance(op, torch.library.CustomOpDef) else op
 
 

@@ -8,10 +8,11 @@ from ._call import Call
 
 
 class Recorder(TorchDispatchMode):
-    """Remembers every overload call that reaches dispatch while it is entered, and the results of those that returned.
+    """Records every overload call that reaches dispatch while it is entered, and the results of those that returned.
 
     With `copies` the tensors of a call are copied before it runs, since it or later ones may overwrite them, and
-    results are not kept: autograd makes an alias of a result that somebody holds, which would be recorded, too.
+    results are not kept: autograd makes an alias of a result that is referenced elsewhere, which would be recorded,
+    too.
     """
 
     def __init__(self, copies: bool = False) -> None:

@@ -1,8 +1,8 @@
 """The same call at other sizes: small ones, and such that shards come out even, uneven or empty.
 
-Dims of equal size in the example vary together, since nothing else tells which of them must agree (the two k of
-a matmul). A size that the operator will not accept stays as it was. Arguments that name sizes (`view`,
-`layer_norm`, `select_backward`) follow the dims they name.
+Dims of equal size in the example vary together, since nothing else shows which of them must agree (the two k of
+a matmul). A size that the operator does not accept stays unchanged. Arguments that are sizes (`view`,
+`layer_norm`, `select_backward`) change with their dims.
 """
 
 import math
@@ -95,8 +95,8 @@ class Resizer:
         return next((s for s in wanted if self.resized({size_class: s}) is not None), None)
 
     def resized(self, sizes: Mapping[int, int]) -> Call | None:
-        """The call with sizes changed, or None where the operator will not run so. Arguments that name sizes are first
-        left as they are."""
+        """The call with sizes changed, or None where the operator does not run so. Arguments that are sizes are first
+        left unchanged."""
         key = tuple(sorted(sizes.items()))
         if key not in self._accepted:
             names = self.call.size_arguments

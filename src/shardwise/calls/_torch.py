@@ -1,6 +1,6 @@
-"""All that discovery needs of torch and that torch does not publish, in one place: to be read again with every torch.
+"""All private APIs of torch that discovery needs, in one place: to be checked with every new version of torch.
 
-The OpInfo database is imported when first asked, since that takes seconds.
+The OpInfo database is imported at first use, since that takes seconds.
 """
 
 import functools
@@ -17,7 +17,7 @@ def share_memory(first: Tensor, second: Tensor) -> bool:
 
 
 def is_composite(op: torch._ops.OpOverload) -> bool:
-    """True for an overload that is made of others before it reaches dispatch."""
+    """True for an overload that is decomposed before it reaches dispatch."""
     return op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
 

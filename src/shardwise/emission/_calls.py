@@ -1,6 +1,6 @@
 """Example calls as source: `call(torch.randn(6, 8).sort(dim=-1).values, torch.randn(6, 4), right=True)`.
 
-Tensors are drawn anew from a fixed seed where their kind is plain to see (normal, positive, indices below a bound,
+Tensors are generated from a fixed seed where their kind is recognised (normal, positive, indices below a bound,
 masks, sorted rows). A call that does not run on such tensors, or whose integers are a permutation, keeps its values.
 """
 

@@ -22,7 +22,7 @@ WIDTH = 88
 
 @dataclass
 class Writer:
-    """The source of one strategy's clauses; `known` are the calls that tell of the outputs' shapes."""
+    """The source of one strategy's clauses; `known` are calls from which the outputs' shapes are derived."""
 
     signature: Signature
     known: KnownCalls

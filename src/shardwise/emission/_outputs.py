@@ -1,6 +1,7 @@
-"""What a strategy must know about outputs, which it is not shown: said over the arguments, and checked in known calls.
+"""What a strategy must know about outputs, which it does not see: expressed in its arguments, and checked on known
+calls.
 
-A strategy is told the shapes of the inputs only. Where a clause speaks of an output's dims, the emitted code needs
+A strategy gets only the shapes of the inputs. Where a clause refers to an output's dims, the emitted code needs
 their number; it is the first of a list of natural expressions that has the right value in every known call. Where a
 clause holds only because some dims vanish from an output, the condition is found in the same way and made explicit.
 """
@@ -127,14 +128,14 @@ class KnownCalls:
 
 
 def why_unserved(rule: Rule, calls: Sequence[Call]) -> str | None:
-    """Why DTensor would never ask a strategy for this overload, or None if it would."""
+    """Why DTensor would never use a strategy for this overload, or None if it would."""
     if not reaches_dispatch(rule.function):
-        return f"torch makes it of {_parts(calls)} before DTensor sees it: their strategies decide"
+        return f"torch decomposes it into {_parts(calls)} before DTensor sees it: their strategies decide"
     try:
         for call in calls[:1]:
             bind(call, rule.reading)
-    except Exception:  # the meta implementation is missing, or raises what comes of a mistake in it
-        return "torch does not tell the shapes of its outputs on meta tensors, which DTensor asks for"
+    except Exception:  # the meta implementation is missing, or has a bug
+        return "it does not run on meta tensors, which DTensor needs for the shapes of its outputs"
     return None
 
 
@@ -212,7 +213,7 @@ def _runs(rule: Rule, call: Call) -> bool:
     try:
         bind(call, rule.reading)
     except (RuntimeError, TypeError, IndexError, ValueError, AttributeError):
-        return False  # shapes or dtypes that the operator does not take, or that its meta implementation stumbles over
+        return False  # shapes or dtypes that the operator or its meta implementation does not accept
     return True
 
 

@@ -1,4 +1,4 @@
-"""The report on one operator: what was tried, which rules hold, why, and on what evidence."""
+"""The report on one operator: what was tested, which rules hold, why, and on what evidence."""
 
 from typing import Any
 

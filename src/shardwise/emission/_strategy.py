@@ -1,7 +1,7 @@
 """`emit_strategy`: rules as the source of a module that registers DTensor strategies for them.
 
 The module depends on torch alone and reads as if written by hand: loops over dims with their conditions, the rules
-and the evidence in the docstring. Rows that DTensor could not run rightly are left out, and the source says so.
+and the evidence in the docstring. Rows that DTensor would run wrongly are left out, with a comment.
 """
 
 import textwrap
@@ -42,8 +42,8 @@ _HELPERS = {
 def emit_strategy(rules: Rule | Sequence[Rule], calls: Sequence[Example] = ()) -> str:
     """The text of a Python module that registers a single-dim strategy for each rule's overload.
 
-    `calls` are example calls; they tell how many dims the outputs have where a clause depends on that. Without
-    them the operator is tried on small meta tensors.
+    `calls` are example calls; they show how many dims the outputs have where a clause depends on that. Without
+    them the operator is run on small meta tensors.
     """
     rules = [rules] if isinstance(rules, Rule) else list(rules)
     if not rules:
@@ -65,12 +65,12 @@ def emit_strategy(rules: Rule | Sequence[Rule], calls: Sequence[Example] = ()) -
 
 
 def served_rules(rules: Sequence[Rule], known: Mapping[str, Sequence[Call]]) -> list[Rule]:
-    """The rules of overloads for which DTensor would ask a strategy."""
+    """The rules of overloads for which DTensor would use a strategy."""
     reasons = {rule.op: why_unserved(rule, known.get(rule.op, ())) for rule in rules}
     served = [rule for rule in rules if reasons[rule.op] is None]
     if not served:
         said = "; ".join(f"{op}, since {why}" for op, why in reasons.items())
-        raise UsageError(f"no strategy can serve {said}")
+        raise UsageError(f"no strategy can be emitted for {said}")
     return served
 
 
@@ -86,14 +86,14 @@ def stated_clauses(rule: Rule, known: KnownCalls) -> tuple[list[Clause], list[tu
         elif clause.local is not None:
             left_out.append((clause, "each rank would need its own size arguments"))
         elif clause.shards == "even":
-            left_out.append((clause, "it holds for even shards only, which a strategy cannot ask for"))
+            left_out.append((clause, "it holds for even shards only, which a strategy cannot require"))
         else:
-            left_out.append((clause, "no condition on its arguments tells which dims its outputs keep"))
+            left_out.append((clause, "no condition on its arguments determines which dims its outputs keep"))
     return kept, left_out
 
 
 def _is_sayable(clause: Clause) -> bool:
-    """True if all ranks call the operator alike, with shards of sizes that DTensor makes."""
+    """True if all ranks call the operator with the same arguments, with shards of sizes that DTensor makes."""
     return clause.local is None and clause.shards != "even"
 
 
@@ -381,7 +381,7 @@ def _evidence_text(evidence: Any) -> str:
     if "calls" in evidence:
         counts.append(f"built from {evidence['calls']} calls")
     if "held_out" in evidence:
-        counts.append(f"held against {evidence['held_out']} others")
+        counts.append(f"validated on {evidence['held_out']} held-out calls")
     if "refutations_tried" in evidence:
         counts.append(f"{evidence['refutations_tried']} made to refute it")
     if "experiments" in evidence:

@@ -1,8 +1,8 @@
-"""Rows held against a call as it is: its own sizes and values, and no placements but theirs.
+"""Rows tested on a call unchanged: with its own sizes and values, and only the placements of the rows.
 
-Discovery also runs what nobody claims, on values that it draws. Kernels that trust their integers (indices in range,
-offsets that ascend), or that tensors which come together are of one size, end the process then. Of such an operator
-only rows that someone claims can be tried, on a call that is known to be sound.
+Discovery also runs placements that no rule claims, on generated values. Kernels that trust their integers (indices in
+range, ascending offsets), or the sizes of their tensors, crash the process then. Of such an operator only claimed
+rows can be tested, on a call that is known to be valid.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from ._experiment import CLAIMED, Experiment, LocalRunFailed
 
 
 def check_as_is(call: Call, rows: Sequence[Row], ranks: int, way: str = "uneven") -> dict[Row, bool]:
-    """Whether each row holds for the call on this number of ranks, those left out that do not claim its sizes; partials
-    are split as `way` says."""
+    """Whether each row holds for the call on this number of ranks, without rows that do not apply to its sizes;
+    partials are split as `way` says."""
     experiment = Experiment(call, ranks, "given", call.tensors, way, mutated=call.mutated)
     held: dict[Row, bool] = {}
     # Tensors that are written in place count as results, too, and stay as they were placed.

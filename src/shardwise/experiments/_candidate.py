@@ -1,4 +1,4 @@
-"""Trying candidate rows against experiments until they fail, and what is left in the end.
+"""Testing candidate rows in experiments until they fail; those that survive are the rows found.
 
 A `Candidate` follows one placement of the inputs. Every output keeps its own set of placements that have agreed with
 all local results so far, separately for whole, even, uneven and empty shards, since a row may hold for some of
@@ -21,7 +21,7 @@ COVERS_REPLICATE = ("avg", "max", "min")
 
 @dataclass
 class Claim:
-    """One output called one placement: the cases in which that agreed and failed, and with what evidence."""
+    """The claim that an output has a placement: the cases in which it agreed and failed, with the evidence."""
 
     passed: Counter[Division] = field(default_factory=Counter)
     failed: dict[Division, Experiment] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Claim:
 
     @property
     def shards(self) -> Shards | None:
-        """The shard sizes for which the claim held; None if it did not, or was met by degenerate values only."""
+        """The shard sizes for which the claim held; None if it failed, or was tested on degenerate values only."""
         if not self.alive or not self.evidence:
             return None
         if "uneven" in self.failed:
@@ -59,7 +59,7 @@ class Candidate:
         local: str | None = None,
         shown: Sequence[int] = (),
     ) -> None:
-        """`shown` are the outputs that the row will speak of."""
+        """`shown` are the outputs that the row will contain."""
         self.inputs = inputs
         self.local = local
         self.shown = shown
@@ -67,7 +67,7 @@ class Candidate:
         self.experiments = 0
         self.judged = 0
         self.raised_at_once = False
-        # For each output that has claims, those that are alive.
+        # For each output that has claims, those that are not refuted.
         self._live = [(i, list(c.items())) for i, c in enumerate(self.claims) if c is not None]
 
     @property
@@ -103,8 +103,8 @@ class Candidate:
                 self._judge(experiment, case, i, placement, claim, local[i])
 
     def _meet_in_local_form(self, experiment: Experiment, case: Division) -> None:
-        """What a local form does may depend on how the outputs are placed, so each placement of the first output
-        is a run of its own; the other outputs are placed alike where they may be."""
+        """A local form may depend on the placements of the outputs, so each placement of the first output
+        is a separate run; the other outputs get the same placement where possible."""
         first = next(c for c in self.claims if c is not None)
         for placement in [p for p, claim in first.items() if claim.alive]:
             placements = [_beside(claims, placement) for claims in self.claims]
@@ -167,14 +167,14 @@ class Candidate:
 
 
 def _beside(claims: dict[Placement, Claim] | None, placement: Placement) -> Placement | None:
-    """How an output is placed when the first one is placed so; None where that is open."""
+    """The placement of an output when the first one has `placement`; None where that is open."""
     if claims is None or placement in claims:
         return placement if claims else None
     return next(iter(claims)) if len(claims) == 1 else None
 
 
 def implies(stronger: Row, weaker: Row) -> bool:
-    """True if whoever knows the first row knows the second: R is a case of P(avg), P(max) and P(min)."""
+    """True if the first row implies the second: R is a special case of P(avg), P(max) and P(min)."""
     if fewest_shards((stronger.shards, weaker.shards)) != weaker.shards:
         return False
     if stronger.local is not None and weaker.local is None:

@@ -1,7 +1,7 @@
 """`discover` and `check`: which rows hold for a call, found by experiment.
 
-Every placement of the inputs meets the experiments in turn and leaves when nothing about its outputs is left to
-claim. Most leave at the first, so the whole search costs little more than the rows that hold.
+Every placement of the inputs is tested by the experiments in turn and dropped when no claim about its outputs is left
+unrefuted. Most are dropped at the first, so the whole search costs little more than the rows that hold.
 """
 
 import functools
@@ -32,11 +32,11 @@ from ._suite import RANKS, ExperimentSuite, Unjudgeable, refuse_strange
 
 @dataclass(frozen=True)
 class ExperimentPolicy:
-    """What experiments consider, with `discover` and `check` under it.
+    """The options of experiments, with `discover` and `check` as methods.
 
-    `partials` are the reductions that are tried, `ranks` the numbers of ranks. `narrowing` accepts partial sums
+    `partials` are the reductions that are tested, `ranks` the numbers of ranks. `narrowing` accepts partial sums
     through a cast to a narrower float, which rounds every piece before they are added. `empty` lets ranks run on empty
-    pieces, which ends the process in a few native kernels.
+    pieces, which crashes the process in a few native kernels.
     """
 
     partials: tuple[str, ...] = ("sum", "avg", "max", "min")
@@ -51,7 +51,7 @@ class ExperimentPolicy:
             if reduction not in PARTIALS:
                 raise UsageError(f"unknown reduction {reduction!r}: use some of {', '.join(PARTIALS)}")
         if not self.ranks or not set(self.ranks) <= set(RANKS):
-            raise UsageError(f"experiments on {self.ranks} ranks are not made: use some of {RANKS}")
+            raise UsageError(f"ranks is {self.ranks}: use some of {RANKS}")
 
     def discover(self, op: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Found:
         """As `shardwise.discover`, under this policy."""
@@ -63,10 +63,10 @@ class ExperimentPolicy:
 
 
 def discover(op: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Found:
-    """All rows that hold for the call `op(*args, **kwargs)`, beside the all-replicated one.
+    """All rows that hold for the call `op(*args, **kwargs)`, besides the all-replicated one.
 
-    The tensors are examples: they give shapes and dtypes, and their values join the generated ones. Only maximal
-    rows are listed: one that takes P(avg), P(max) or P(min) also takes R there.
+    The tensors are examples: they define shapes and dtypes, and their values are used besides generated ones. Only
+    maximal rows are listed: one that takes P(avg), P(max) or P(min) also takes R there.
 
     >>> found = discover(torch.softmax, torch.rand(4, 6, 8), dim=1)
     >>> [str(row) for row in found.rows]
@@ -207,14 +207,14 @@ def _check(
     return best
 
 
-# What is wrong with a row nearly always shows at once; many calls are better than many values for one.
+# A wrong row nearly always fails at once; many calls are better than many values for one.
 _REFUTING_TURNS = 6
 
 
 @_undisturbed
 def refuted(call: Call, rows: Sequence[Row], policy: ExperimentPolicy | None = None) -> list[Row]:
-    """Those of some rows claimed of a call that an experiment contradicts, for shards of which they are claimed. None
-    are where the call cannot be judged."""
+    """The claimed rows of a call that an experiment refutes, for shards for which they are claimed; empty
+    where the call cannot be judged."""
     policy = policy or ExperimentPolicy()
     try:
         refuse_strange(call)
@@ -246,7 +246,7 @@ def _on_cpu(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     if value.is_meta:
-        raise UsageError("experiments need values, but the example has tensors of the meta device")
+        raise UsageError("experiments need values, but the example has tensors on the meta device")
     return value.cpu()
 
 
@@ -260,7 +260,7 @@ def require_operator(op: Any) -> None:
 def _try(
     front: Dispatched, suite: ExperimentSuite, inputs: tuple[Placement, ...], policy: ExperimentPolicy
 ) -> Candidate:
-    """The candidate of one placement of the inputs: as it stands, then with local sizes where arguments name some."""
+    """The candidate of one placement of the inputs: plain, then with local sizes where arguments are sizes."""
     outputs = _output_options(suite, policy, inputs)
     if not policy.narrowing and _adds(inputs):
         for i, narrows in enumerate(suite.narrows):
@@ -287,7 +287,7 @@ def _output_options(
     suite: ExperimentSuite, policy: ExperimentPolicy, inputs: Sequence[Placement]
 ) -> list[list[Placement] | None]:
     """Placements each output may be given; None for outputs that are no tensors. An output that ignores the
-    values is not called partial: it would be so by accident. An input written in place keeps its placement; one that is
+    values is not tested as partial: that would be spurious. An input written in place keeps its placement; one that is
     given another shape in place is the output itself."""
     first = suite.experiments[0]
     options: list[list[Placement] | None] = []
@@ -333,7 +333,7 @@ def _verdict(
             return Verdict(row, False, reason, counterexample=example)
     survived = next(candidate.rows(), None)
     if survived is None:
-        reason = example.reason if example else "no experiment gave values that could tell"
+        reason = example.reason if example else "no experiment had values that could decide it"
         return Verdict(row, False, reason, counterexample=example)
     found, evidence = survived
     reason = f"survived {evidence.total()} experiments"

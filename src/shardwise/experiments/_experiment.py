@@ -1,8 +1,8 @@
 """An experiment: one call at certain sizes and values, on a number of ranks.
 
-It holds the whole inputs and outputs, cuts the inputs into local pieces as asked, runs the call on each rank's
-pieces, and says what the local outputs agree with. PartialPieces are cut once and serve every row. An input that the
-call writes to counts as one more output, after those it returns.
+It holds the whole inputs and outputs, splits the inputs into local pieces, runs the call on each rank's
+pieces, and compares the local outputs with placements of the whole ones. Pieces are cut once for all rows. An input
+that the call writes to counts as one more output, after those it returns.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from ._partials import PartialPieces
 # What the shards of one run look like: none sharded, or the worst of the sharded dims.
 Division = Literal["whole", "even", "uneven", "empty"]
 DIVISIONS: tuple[Division, ...] = ("whole", "even", "uneven", "empty")
-# The cases that a row speaks of, by the shards for which it is said to hold.
+# The cases that a row claims, by the shards for which it is claimed.
 CLAIMED: dict[Shards, tuple[Division, ...]] = {
     "any": DIVISIONS,
     "nonempty": DIVISIONS[:3],
@@ -37,7 +37,7 @@ Local = list[list[np.ndarray]]
 
 
 class LocalRunFailed(Exception):
-    """The operator raised on local pieces, or gave outputs that no placement describes."""
+    """The operator raised on local pieces, or returned outputs that no placement describes."""
 
 
 class Experiment:
@@ -74,7 +74,7 @@ class Experiment:
 
     def fits(self, inputs: Sequence[Placement]) -> bool:
         """Infinities and NaN test the input they sit in: beside other inputs that are partial, inf - inf on one
-        rank is an accident of where the infinity came from, not a fault of the row."""
+        rank is a spurious failure, due to where the infinity came from, not to the row."""
         if not self.allows_empty and self.input_case(inputs) == "empty":
             return False
         special = self.special_input
@@ -83,7 +83,7 @@ class Experiment:
         return not any(is_partial(p) for p in inputs)
 
     def excused(self, inputs: Sequence[Placement], output: Placement) -> Excuse:
-        """What a sum over the ranks need not agree in, where infinities and NaN are among the values.
+        """Which differences a sum over the ranks may have, where infinities and NaN are among the values.
 
         If every rank has the same infinity, each multiplies it by values of its own, of either sign or none: inf - inf
         and 0 * inf are excused. If the infinity is one rank's part of a sum, it is no number that exact arithmetic
@@ -133,7 +133,7 @@ class Experiment:
             return self._partials[index].of(placement.reduce_op)
         if is_replicate(placement):
             return [tensor.contiguous()] * self.ranks
-        # A piece that is a view would show `as_strided` the others.
+        # `as_strided` would see the other pieces through a piece that is a view.
         plain = torch.contiguous_format
         return [piece.clone(memory_format=plain) for piece in split(tensor, placement, self.ranks)]
 
@@ -183,7 +183,7 @@ class Experiment:
         if placement is None or not is_shard(placement):
             return Piece.whole(shape)
         if hasattr(placement, "split_factor"):
-            raise LocalRunFailed("local forms are for plain shards: what a strided one holds lies apart")
+            raise LocalRunFailed("local forms need contiguous shards, not strided ones")
         dim, sizes = placement.dim, shard_sizes(shape[placement.dim], self.ranks)
         start = [0] * len(shape)
         start[dim] = sum(sizes[:rank])

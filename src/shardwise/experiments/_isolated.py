@@ -1,4 +1,4 @@
-"""Running discovery in a child process, so that a crash of a native kernel costs one answer and nothing else."""
+"""Running discovery in a child process, so that a crash of a native kernel costs one result and nothing else."""
 
 import faulthandler
 import multiprocessing
@@ -40,10 +40,10 @@ def run_isolated(
     function: Callable[..., Any], timeout: float | None = 600, progress: Progress | None = None
 ) -> Any:
     """The function's result from a forked child; a `Crash` if a signal ended it, or after `timeout` seconds without
-    a word from it.
+    progress.
 
-    A `UsageError` is raised here as it was there. With `progress` the function is given one to tell, and what it
-    tells there is told here.
+    A `UsageError` of the child is raised here. With `progress` the function gets a callback, whose calls
+    are repeated here.
     """
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
@@ -77,10 +77,10 @@ def _send(sending: Any, function: Callable[..., Any], telling: bool) -> None:
         sending.send(("told", (stage, done, total)))
 
     with open(os.devnull, "w") as nowhere:
-        for stream in (1, 2):  # kernels print warnings about the strange values they are given, on either
+        for stream in (1, 2):  # kernels print warnings about unusual values, on either
             os.dup2(nowhere.fileno(), stream)
-    faulthandler.disable()  # a crash is an answer here
-    torch.set_num_threads(1)  # a forked child that asks OpenMP for its parent's threads waits forever
+    faulthandler.disable()  # a crash is a result here
+    torch.set_num_threads(1)  # a forked child that uses its parent's OpenMP threads hangs
     try:
         sending.send(("ok", function(tell) if telling else function()))
     except UsageError as error:
@@ -92,5 +92,5 @@ def _send(sending: Any, function: Callable[..., Any], telling: bool) -> None:
 def _bare(
     policy: ExperimentPolicy, op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Found:
-    """What was found without the experiments, which do not travel between processes."""
+    """The result without its experiments, which cannot be sent between processes."""
     return replace(policy.discover(op, *args, **kwargs), candidates={}, dispatched=None)

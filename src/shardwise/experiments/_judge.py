@@ -1,6 +1,6 @@
 """Which placements the ranks' local outputs agree with, given the output of the whole call.
 
-One set of local outputs is held against every placement: replicated, a shard of each dim, each partial. Integers
+One set of local outputs is compared with every placement: replicated, a shard of each dim, each partial. Integers
 and bools must be equal; floats agree within a tolerance that follows the dtype. NaN equals NaN in the same place.
 """
 
@@ -25,7 +25,7 @@ _TOLERANCES = {
 }
 
 
-# What a sum of local outputs need not agree in; see `Experiment.excused`.
+# Which differences of a sum of local outputs are excused; see `Experiment.excused`.
 Excuse = Literal["nothing", "cancelled", "infinite"]
 
 
@@ -49,7 +49,7 @@ class Expected:
         self.exact = not (tensor.is_floating_point() or tensor.is_complex())
         self.mask: np.ndarray | None = None
         self.special = not finite_inputs
-        self.has_values = True  # memory as it was found has a shape only
+        self.has_values = True  # uninitialised memory has a shape only
         if not self.exact:
             size = np.abs(self.array)
             finite = np.isfinite(size)
@@ -134,7 +134,7 @@ class Expected:
 
 
 def _is_degenerate(values: np.ndarray) -> bool:
-    """True for values that agree with too much to be evidence: none, all alike, a single zero or NaN."""
+    """True for values that agree with too much to be evidence: none, all equal, a single zero or NaN."""
     if values.size == 0:
         return True
     first = values.flat[0]

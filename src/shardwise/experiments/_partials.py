@@ -18,7 +18,7 @@ _SUM_SPREAD = {"uneven": 2.0, "cancelling": 40.0, "near": 0.3}
 _EXTREME_SPREAD = {"uneven": 3.0, "cancelling": 30.0, "one rank": 1000.0, "near": 0.4}
 _PRODUCT_SPREAD = {"uneven": 1.0, "cancelling": 2.0, "one rank": 0.0, "near": 0.1}
 
-# Random numbers are taken from one pool, at a place given by the seed: drawing them would cost more than all else.
+# Random numbers are taken from one pool, at a position given by the seed: generating them would dominate the time.
 _POOL = np.random.default_rng(20130).standard_normal(1 << 16)
 
 

@@ -119,8 +119,9 @@ class Verdict(Shown):
 class Found(Shown):
     """How a call may be sharded: `rows` beside the all-replicated one, each with its `evidence`.
 
-    `generators` is how many kinds of values the call took; an operator that refuses most says little by the rest.
-    `combinations` counts what was judged: placements of the inputs and an output, held against one run of all ranks.
+    `generators` is how many kinds of values the call accepted; with few of them the evidence is weak.
+    `combinations` counts the decided claims: placements of the inputs and an output, compared with one run of all
+    ranks.
     """
 
     op: str
@@ -147,7 +148,7 @@ class Found(Shown):
         if self.dispatched is None:
             return None
         inputs = self.dispatched.judged_inputs(row.inputs)
-        # Placements that differ in partials from ones that raise were not tried: they raise alike.
+        # Placements that differ only in partials from ones that raise were not tested: they raise too.
         candidate = self.candidates.get(inputs) or self.candidates.get(replicated_partials(inputs))
         if candidate is None:
             return None
@@ -188,7 +189,7 @@ class Found(Shown):
 
 
 def refutation(candidate: Candidate, row: Row) -> Counterexample | None:
-    """The first experiment in which one of the row's outputs was not placed as it says."""
+    """The first experiment in which one of the row's outputs did not have its placement."""
     for i, (claims, placement) in enumerate(zip(candidate.claims, row.outputs, strict=True)):
         if claims is None or placement not in claims:
             continue

@@ -1,6 +1,6 @@
 """The experiments for one call: every generator on every number of ranks, at sizes that cut evenly and not.
 
-Setting up finds out by running the whole call what it takes: float64 where it can, indices in range where
+Setting up runs the whole call to find what it accepts: float64 where possible, indices in range where
 integers are indices, sizes that may change. It also names the calls that experiments cannot judge.
 """
 
@@ -40,8 +40,8 @@ class Unjudgeable(Exception):
 
 
 class ExperimentSuite:
-    """Everything needed to run experiments on a call; `experiments` is the list to survive, or, with `turns`, no more
-    than so many turns of it, which differ from call to call."""
+    """Everything needed to run experiments on a call; `experiments` is the list that a row must survive, or, with
+    `turns`, no more than so many turns of it, which differ from call to call."""
 
     def __init__(
         self,
@@ -111,12 +111,12 @@ class ExperimentSuite:
             return value
         value = value % high
         if value.numel():
-            value.view(-1)[value.numel() // 2] = high - 1  # the border is always met
+            value.view(-1)[value.numel() // 2] = high - 1  # the border is always included
         return value
 
     def _runs(self, sized: Call) -> bool:
         """True if the call runs at these sizes and gives something to compare: a slice up to 5 of a dim that has
-        become 4 would tell nothing about slicing."""
+        become 4 would show nothing about slicing."""
         try:
             inputs = self.inputs(sized, self._accepted)
             outputs = sized.run([t.clone() for t in inputs])
@@ -196,7 +196,7 @@ class ExperimentSuite:
             if first.shape != second.shape or not _same(
                 Expected(first, True).array, Expected(second, True).array
             ):
-                raise Unjudgeable("random", f"{self.call.name} gives other values when run again")
+                raise Unjudgeable("random", f"{self.call.name} is nondeterministic")
 
     @property
     def _indexes_by_position(self) -> bool:
@@ -238,7 +238,7 @@ class ExperimentSuite:
         found[0] += self.resizer.sizings(ranks, "odd")
         if (
             not self.call.size_arguments
-        ):  # where arguments name sizes, dims of one size could not be told apart
+        ):  # where arguments are sizes, dims of equal size could not be distinguished
             found[0] += self.resizer.sizings(ranks, "single")
         return [options for options in found if options] or [[self.call]]
 
@@ -258,7 +258,7 @@ class ExperimentSuite:
             try:
                 experiment = Experiment(at, ranks, generator.name, inputs, way, special, self.mutated)
             except Exception:
-                continue  # the operator does not take such values: they say nothing about it
+                continue  # the operator does not accept such values
             experiment.allows_empty = self.empty
             yield experiment
 
@@ -292,7 +292,7 @@ def changes_nothing(inputs: Sequence[Tensor], outputs: Sequence[object]) -> bool
 
 def _is_consistent(call: Call, inputs: Sequence[Tensor]) -> bool:
     """False where a kernel treats infinities and NaN one way in full vectors and another in what is left over:
-    then they tell where an element lies, not how the operator shards. A strided copy takes the other way."""
+    then they depend on the position of an element, not on the sharding. A strided copy uses the other way."""
     apart = [t.repeat_interleave(2, -1)[..., ::2] if t.ndim else t.clone() for t in inputs]
     try:
         runs = [call.run([t.clone() for t in inputs]), call.run(apart)]
@@ -309,9 +309,9 @@ def _same(first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def refuse_strange(call: Call) -> None:
-    """Refuse what has no dense tensors to compare, and what does not run at all."""
+    """Refuse calls without dense tensors to compare, and calls that do not run at all."""
     if any(t.layout != torch.strided for t in call.tensors):
-        raise Unjudgeable("sparse", f"{call.name} was given a sparse tensor")
+        raise Unjudgeable("sparse", f"{call.name} has a sparse argument")
     try:
         outputs = call.run()
     except NotImplementedError as error:

@@ -1,4 +1,4 @@
-"""What a rule may speak of, as columns: everything about a call that can be changed by itself, and the levels of each.
+"""What conditions can refer to, as columns: everything about a call that can be changed independently, and its levels.
 
 A column is an argument (flags, `None`, enumerations, dims first, middle, last and negative, numbers by sign and special
 value), or a feature of the shapes (batch dims, sizes 1 and equal, operands that broadcast). Its first level leaves the

@@ -1,4 +1,4 @@
-"""Conditions of clauses: which simple statements about a call tell the rows that hold from those that do not."""
+"""Conditions of clauses: simple statements about a call that separate the rows that hold from those that do not."""
 
 import itertools
 from collections.abc import Sequence, Set
@@ -7,7 +7,7 @@ from typing import Any
 
 from ..rules import Scope
 
-# An argument with more values than this is told apart by none of them.
+# An argument with more values than this gets no condition on its values.
 _FEW_VALUES = 12
 _FEW_WORDS = 6
 
@@ -73,7 +73,7 @@ def _ranks(scopes: Sequence[Scope], index: int) -> list[int]:
 
 
 def _values(scopes: Sequence[Scope], dims: Set[str]) -> tuple[list[str], list[str]]:
-    """What is given and what is not, flags, then arguments that take a few values: structure before numbers."""
+    """Conditions on absent arguments and flags, then on arguments with few values: structure before numbers."""
     structure, numbers = list[str](), list[str]()
     names = dict.fromkeys(name for s in scopes for name in s.arguments if name not in dims)
     for name in names:

@@ -1,8 +1,8 @@
 """Covering arrays: few rows in which every combination of levels of any few columns occurs.
 
-Arguments that always change together cannot be told apart, so the calls of a sweep are designed: every pair of levels
-of any two columns occurs in some call, every triple where that stays small. Not every combination is a call; those
-that turn out not to run are left out, and what could not be covered is counted.
+Arguments that always change together cannot be distinguished, so the calls of a sweep are designed: every pair of
+levels of any two columns occurs in some call, every triple where that stays small. Not every combination is a call;
+those that turn out not to run are left out, and what could not be covered is counted.
 """
 
 import itertools

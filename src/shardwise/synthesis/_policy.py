@@ -1,4 +1,4 @@
-"""`synthesize` and the policy under which operators are tested: what is considered, and which calls are tried."""
+"""`synthesize` and `Policy`, the options of discovery and synthesis."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ class Policy(ExperimentPolicy):
     >>> [str(row) for row in sums.discover(torch.neg, torch.rand(4)).rows]
     ['S(0) -> S(0)', 'P(sum) -> P(sum)']
 
-    `partials` are the reductions that are tried, `ranks` the numbers of ranks. `narrowing` accepts partial sums
+    `partials` are the reductions that are tested, `ranks` the numbers of ranks. `narrowing` accepts partial sums
     through a cast to a narrower float, which rounds every piece before they are added. `empty` lets ranks run on empty
-    pieces, which ends the process in a few native kernels.
+    pieces, which crashes the process in a few native kernels.
 
     For `synthesize`, `values` are those to try for arguments by name, beside the examples' own, and `examples` are
-    calls to start from besides the one that is given: each a tuple of arguments and a dict of keyword arguments.
+    further calls to start from: each a tuple of arguments and a dict of keyword arguments.
     """
 
     values: Mapping[str, Sequence[Any]] = field(default_factory=dict)

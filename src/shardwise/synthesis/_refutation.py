@@ -1,6 +1,6 @@
 """Calls made to refute a rule.
 
-Of each call nothing is tried but what the rule claims. That costs little, so many can be tried: those of the sweep that
+On each call only the claims of the rule are tested. That is cheap, so many calls can be tested: those of the sweep that
 were not judged in full, calls in which every triple of levels occurs, and calls changed at random in several places.
 """
 

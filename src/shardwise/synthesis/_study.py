@@ -38,7 +38,7 @@ Example = tuple[Sequence[Any], Mapping[str, Any]]
 @dataclass(frozen=True)
 class Budget:
     """What a study may cost: calls to build from, to validate on and to refute the rule with, and experiments on either
-    after which no further call is judged (not seconds, so that a study ends alike on every machine). A rule that
+    after which no further call is judged (not seconds, so that a study is the same on every machine). A rule that
     fewer than `least` calls validated or failed to refute is not issued."""
 
     build: int = BUILD
@@ -66,7 +66,7 @@ class Observation:
 
 @dataclass
 class Study(Shown):
-    """What was learned about one overload. `unexplained` are calls for which more holds than the rule says, `refused`
+    """The result for one overload. `unexplained` are calls for which more rows hold than the rule yields, `refused`
     the verdicts of calls without rows to judge, with a reason."""
 
     op: str
@@ -105,8 +105,8 @@ def studies(
 ) -> list[Study]:
     """One study per overload that the operator reaches, those with a rule first, that of most calls before others.
 
-    `examples` are calls to start from, without which torch's own samples serve; `values` those to try for arguments
-    by name; `policy` what experiments consider.
+    `examples` are calls to start from, by default torch's own samples; `values` those to try for arguments
+    by name; `policy` the options of experiments.
     """
     require_operator(op)
     given = [Call(op, args, kwargs) for args, kwargs in examples]
@@ -139,13 +139,13 @@ def _require_arguments(op: Callable[..., Any], swept: Sweep, values: Iterable[st
 
 
 def why_no_rule(study: Study) -> str:
-    """What kept a study from a rule, in one sentence."""
+    """Why a study found no rule, in one sentence."""
     if not study.observations:
         verdict, reason = next(iter(study.refused.items()), ("cannot run", "no call of it could be judged"))
         return f"{study.overload} has no rule: {verdict}, {reason}"
     if not any(o.found.rows for o in study.observations):
         return (
-            f"{study.overload} has no rule: in none of {len(study.observations)} calls any row held but the "
+            f"{study.overload} has no rule: no row held in any of {len(study.observations)} calls, except the "
             "replicated one; shardwise.check shows a counterexample to a row"
         )
     last = f", the last by {study.disagreed[0]}" if study.disagreed else ""
@@ -242,8 +242,8 @@ class _Search:
                 if self.progress is not None:
                     self.progress(len(judged) + len(fresh), self.budget.build + self.budget.hold)
         judged.extend(fresh)
-        # Of a call that refuses most values (a mask with more places than there are values to put there) too little
-        # is known.
+        # For a call that accepts few kinds of values (a mask with more places than there are values to put there) too
+        # little is known.
         most = max((o.found.generators for o in judged), default=0)
         judged[:] = [o for o in judged if o.found.generators >= 0.75 * most]
         self.exempt.extend(_spurious(judged))
@@ -258,7 +258,7 @@ class _Search:
         if found.verdict not in ("rows", "no valid rows"):
             self.study.refused.setdefault(found.verdict, found.reason)
             return None
-        # Of the thousands of refuted candidates nothing is needed any more; keeping them would cost much memory.
+        # The thousands of refuted candidates are no longer needed; keeping them would take much memory.
         kept = {
             row.inputs: found.candidates[row.inputs] for row in found.rows if row.inputs in found.candidates
         }

@@ -1,6 +1,6 @@
-"""Many calls of one operator, designed so that what a rule may speak of varies independently.
+"""Many calls of one operator, designed so that everything that conditions can refer to varies independently.
 
-Calls come from OpInfo samples, or from what the user gives. From a few diverse ones of each overload a design is made
+Calls come from OpInfo samples, or from the user. From a few diverse ones of each overload a design is made
 (`_columns`, `_covering`): every pair of levels of any two columns occurs in some call. Calls that do not run, or whose
 result contradicts the operator's own fake kernel, are outside of its domain: they are left out and counted. No-ops
 (a roll by 0) are kept apart.
@@ -74,7 +74,7 @@ class Design:
 @dataclass
 class Sweep:
     """Calls by the overload they reach, in a fixed random order, the design of each overload, and how many calls were
-    left out. A rule need not say all that holds for `exempt` calls, but nothing that does not: no-ops, and
+    left out. A rule need not yield all rows of `exempt` calls, but must not yield wrong ones: no-ops, and
     calls that are unusual for the examples."""
 
     calls: dict[str, list[Call]] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def sweep(
     values: Mapping[str, Sequence[Any]] | None = None,
     most: int = MOST_PAIRS,
 ) -> Sweep:
-    """The calls of an operator by overload. `examples` are calls of it; without them OpInfo's serve. `values` are those
+    """The calls of an operator by overload. `examples` are calls of it, by default those of OpInfo. `values` are those
     to try for named arguments, beside the examples' own; a design has up to `most` calls."""
     found = Sweep()
     seen: set[Any] = set()
@@ -177,7 +177,7 @@ def _add(found: Sweep, call: Call, seen: set[Any], elements: float = math.inf) -
 
 
 def _is_pointless(call: Call, outputs: Sequence[Tensor]) -> bool:
-    """True for a call that says little about how the operator shards."""
+    """True for a call that shows little about how the operator can be sharded."""
     single = bool(call.tensors) and all(t.numel() == 1 for t in call.tensors)
     large = any(t.ndim > MOST_DIMS or _is_scalar_mask(t) for t in call.tensors)
     # A window that fits a dim once does not move along it: the dim is summed over, by coincidence of its size.

@@ -271,7 +271,7 @@ def _terms(
 ) -> list[tuple[Term, float]]:
     """The terms that place tensors of these shapes so, each with a cost; `aligned` as in `Term.place`."""
     if not placed:
-        return [(Term("R"), 0.0)]  # an absent tensor: any term will do, and calls that have it decide
+        return [(Term("R"), 0.0)]  # an absent tensor: any term fits, and calls that have it decide
     each = len(placed) > 1
     first = placed[0][0]
     alike = all(p == first for p, _ in placed)
@@ -313,7 +313,7 @@ def _reading_order(clause: Clause) -> tuple[Any, ...]:
 
 
 def reason_for(clause: Clause, observed: BoundObservation) -> str:
-    """Why the clause holds, said of what was seen."""
+    """Why the clause holds, derived from its terms."""
     names = _argument_names(observed)
     partials = [i for i, t in enumerate(clause.inputs) if t.kind == "P"]
     shards = [i for i, t in enumerate(clause.inputs) if t.kind == "S"]

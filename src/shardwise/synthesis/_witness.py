@@ -1,9 +1,9 @@
-"""Witnesses: why a condition stands in a clause.
+"""Witnesses: the evidence for a condition of a clause.
 
 A condition is kept only with two calls that differ in it alone, one where the row holds and one where it does not.
-They are looked for among the calls that were judged; where these differ in more, a call is changed in what the
-condition speaks of, and the row is tried. If the row fails although the changed call meets the condition, the condition
-was a coincidence of the calls, and the changed call shows it.
+They are searched among the calls that were judged; where these differ in more, a call is changed in what the
+condition refers to, and the row is tested. If the row fails although the changed call satisfies the condition, the
+condition was a coincidence of the calls, and the changed call shows it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -100,7 +100,7 @@ def _instances(clause: Clause, condition: str, observed: Sequence[BoundObservati
 
 
 def _differ_only_in(condition: str, first: _Instance, second: _Instance) -> bool:
-    """True if two calls have the same arguments and shapes, apart from what the condition speaks of."""
+    """True if two calls have the same arguments and shapes, apart from what the condition refers to."""
     names = names_in(condition)
     one, other = first.observed.bound.scope, second.observed.bound.scope
     if not names & _OF_SHAPES and list(one.inputs) != list(other.inputs):
