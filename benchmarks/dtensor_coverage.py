@@ -234,11 +234,11 @@ def valid_rows(calls: list) -> list[Instance]:
     """The valid rows of an overload's calls with shards and no partials on the left. Where the result of one call
     depends on its inputs, another whose result does not (a zero gradient) has spurious rows: it is skipped."""
     found = [(index, discovered(call)) for index, call in enumerate(calls)]
-    telling = any(f is not None and not f.ignores_values for _, f in found)
+    informative = any(f is not None and not f.ignores_values for _, f in found)
     return [
         (index, str(row))
         for index, f in found
-        if f is not None and not (telling and f.ignores_values)
+        if f is not None and not (informative and f.ignores_values)
         for row in f.rows
         if any(p.is_shard() for p in row.inputs) and not any(p.is_partial() for p in row.inputs)
     ]

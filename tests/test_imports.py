@@ -113,7 +113,7 @@ def test_every_room_is_an_attribute_and_no_public_name_hides_one():
         assert getattr(sw, room) is import_module(f"shardwise.{room}")
 
 
-def test_type_checkers_are_told_what_is_there():
+def test_type_checkers_see_every_public_name():
     [told] = [node for node in ast.parse(SOURCE.read_text()).body if ast.unparse(node).startswith("if TYPE_")]
     seen = {name.name: f"shardwise.{line.module}" for line in told.body for name in line.names}
     assert sorted([*seen, "UsageError"]) == sorted(sw.__all__)

@@ -24,7 +24,7 @@ class Told:
 
 
 @pytest.fixture
-def told():
+def reported():
     return Told()
 
 
@@ -38,40 +38,42 @@ def planned(model):
     return sw.plan(model, (torch.rand(4, 8),), mesh="dp=2", cluster="laptop", compare=False)
 
 
-def test_planning_tells_its_stages(told, model):
-    plan = sw.plan(model, (torch.rand(4, 8),), mesh="dp=2", cluster="laptop", time_limit=20, progress=told)
-    assert told.stages == ["choices", "pricing", "searching", "baselines"]
+def test_planning_reports_its_stages(reported, model):
+    plan = sw.plan(
+        model, (torch.rand(4, 8),), mesh="dp=2", cluster="laptop", time_limit=20, progress=reported
+    )
+    assert reported.stages == ["choices", "pricing", "searching", "baselines"]
     nodes = len(plan.graph.nodes)
-    assert told.counts("choices") == [(n + 1, nodes) for n in range(nodes)]
-    assert {limit for stage, *_, limit in told.lines if stage == "searching"} == {20}
+    assert reported.counts("choices") == [(n + 1, nodes) for n in range(nodes)]
+    assert {limit for stage, *_, limit in reported.lines if stage == "searching"} == {20}
 
 
-def test_verification_counts_what_it_runs(told, model, planned):
-    sw.verify(model, (torch.rand(4, 8),), plan=planned, steps=2, only_plan=True, progress=told)
-    assert told.stages == ["running the model", "running the plan", "comparing"]
+def test_verification_counts_what_it_runs(reported, model, planned):
+    sw.verify(model, (torch.rand(4, 8),), plan=planned, steps=2, only_plan=True, progress=reported)
+    assert reported.stages == ["running the model", "running the plan", "comparing"]
     total = 2 * len(planned.schedule.entries)
-    assert told.counts("running the plan") == [(n, total) for n in range(total)]
+    assert reported.counts("running the plan") == [(n, total) for n in range(total)]
 
 
-def test_a_report_counts_what_it_draws(told, planned):
-    document(planned, progress=told)
+def test_a_report_counts_what_it_draws(reported, planned):
+    document(planned, progress=reported)
     total = len(planned.schedule.entries)
-    assert told.counts("drawing") == [(n, total) for n in range(total)]
+    assert reported.counts("drawing") == [(n, total) for n in range(total)]
 
 
-def test_a_child_process_tells_its_parent(told):
+def test_a_child_process_reports_to_its_parent(reported):
     def work(progress):
         progress("first", 1, 2)
         progress("second")
         return "done"
 
-    assert run_isolated(work, progress=told) == "done"
-    assert told.lines == [("first", 1, 2, None), ("second", 0, None, None)]
+    assert run_isolated(work, progress=reported) == "done"
+    assert reported.lines == [("first", 1, 2, None), ("second", 0, None, None)]
 
 
-def test_a_child_that_falls_silent_is_given_up(told):
+def test_a_child_that_falls_silent_is_given_up(reported):
     def work(progress):
         progress("first")
         torch.multiprocessing.Event().wait()
 
-    assert run_isolated(work, timeout=0.5, progress=told) == Crash("timeout")
+    assert run_isolated(work, timeout=0.5, progress=reported) == Crash("timeout")

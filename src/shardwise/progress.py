@@ -20,5 +20,5 @@ class Progress(Protocol):
     ) -> None: ...
 
 
-def silent(*told: object, **more: object) -> None:
+def silent(*progress: object, **more: object) -> None:
     """Reports no progress."""

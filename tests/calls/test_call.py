@@ -81,7 +81,7 @@ def test_a_call_by_name_hands_arguments_on_as_dispatch_does():
     assert str(call) == "aten.sum.dim_IntList(float32[4, 6], [1], dtype=torch.float64)"
 
 
-def test_arguments_that_name_sizes_are_told_from_windows():
+def test_size_arguments_are_distinguished_from_windows():
     assert Call.of(aten.view.default, X, [24]).size_arguments == ()
     assert Call.of(aten.view.default, X, [6, 4]).size_arguments == ("size",)
     assert Call.of(aten.avg_pool2d.default, torch.rand(2, 3, 8, 8), [2, 2]).size_arguments == ()

@@ -46,7 +46,7 @@ def test_a_level_and_a_case_may_be_chosen(shardwise, tmp_path):
     assert [(d["id"], d["level"]) for d in json.loads(out)] == [("two", "basic")]
 
 
-def test_what_differs_from_the_expected_is_told(shardwise, tmp_path):
+def test_differences_from_the_expected_are_listed(shardwise, tmp_path):
     case = json.loads(EXAMPLE.read_text())
     case["results"][0]["expected"] = None
     (tmp_path / "case.json").write_text(json.dumps(case))

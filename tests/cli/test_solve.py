@@ -82,7 +82,7 @@ def test_nothing_is_written_when_the_check_fails(problem_file, tmp_path):
         (["--out", "no/such/folder/s.json"], "there is no directory"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(problem_file, arguments, message):
+def test_mistakes_are_reported_in_one_sentence(problem_file, arguments, message):
     result = _invoke(problem_file, *arguments)
     assert isinstance(result.exception, UsageError) and message in str(result.exception)
 

@@ -107,7 +107,7 @@ def test_what_dtensor_does_without_moving_anything_stays_as_it_was(mesh):
     same(mesh, result, x @ y)
 
 
-def test_arguments_that_dtensor_ignored_are_told_apart(mesh):
+def test_arguments_that_dtensor_ignored_are_distinguished(mesh):
     """Decisions are cached by arguments: the same call with another exponent may get another decision."""
     sw.install()
     x = torch.rand(8, 6) + 1

@@ -460,7 +460,7 @@ def test_layers_skipped_at_random_at_rate_zero_are_never_skipped():
 # --- the graph ----------------------------------------------------------------------------------------------------
 
 
-def test_the_graph_can_be_asked():
+def test_a_graph_answers_queries():
     graph = capture(Net(), (torch.randn(3, 6),))
     relu = graph["relu"]
     [source] = relu.inputs

@@ -198,7 +198,7 @@ def test_data_then_tensor_parallelism_by_priority():
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_constraint_pins_what_follows_and_asks_what_precedes(level):
+def test_a_constraint_pins_its_users_and_propagates_to_its_operand(level):
     program = Program(MESH)
     x = program.input("x", (8, 8))
     y = program.op("... -> ...", [x], name="y")

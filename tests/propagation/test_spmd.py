@@ -227,6 +227,6 @@ def test_a_view_on_local_pieces_gives_the_pieces_of_the_result(data):
     assert torch.equal(after.join(local), tensor.reshape(sizes))
 
 
-def test_axes_of_the_factors_are_told():
+def test_axes_of_the_factors_are_listed():
     run = local_run(MATMUL, shardings("[{dp}, {tp}]", "[{tp}, {}]"))
     assert run.axes == {"m": (AxisRef("dp", 1, 2),), "k": (AxisRef("tp", 1, 4),)}

@@ -67,7 +67,7 @@ def test_axes_that_would_leave_stripes_are_refused():
     )
 
 
-def test_a_refusal_is_told_once_and_a_quiet_run_says_so():
+def test_a_refusal_is_listed_once_and_a_run_without_any_says_so():
     text = lines(two_inputs("[{a}, {}]", "[{}, {?}]"), "user-priority")
     assert len([line for line in text if line.startswith("refused")]) == len(
         {line for line in text if line.startswith("refused")}

@@ -49,7 +49,7 @@ def test_a_move_stands_with_the_call_that_needs_it(stack, made):
     )
 
 
-def test_layers_that_look_alike_are_folded(made):
+def test_equal_layers_are_folded(made):
     [layers] = [
         part for part in made["tree"]["items"] if not isinstance(part, int) and part["name"] == "layers"
     ]

@@ -128,7 +128,7 @@ def test_a_rule_says_no_more_than_holds_where_no_condition_explains_all():
         assert {str(row) for row in study.rule.rows_of(Call.of(op, *args))} <= found
 
 
-def test_an_operator_without_rows_is_told_why_it_has_no_rule():
+def test_an_operator_without_rows_has_no_rule_and_the_message_says_why():
     @torch.library.custom_op("shardwise_test::mixed", mutates_args=())
     def mixed(x: torch.Tensor) -> torch.Tensor:
         return x * x.abs().sum() + x.std()

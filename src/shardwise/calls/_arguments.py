@@ -48,7 +48,7 @@ def with_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def with_tensors(value: Any, rest: Iterator[Any]) -> Any:
-    """The value with the next of the rest in the place of each of its tensors."""
+    """The value with each of its tensors replaced by the next of the rest."""
     return with_leaves(value, lambda leaf: next(rest) if is_tensor(leaf) else leaf)
 
 

@@ -231,7 +231,7 @@ class Call:
 
     @cached_property
     def outputs(self) -> tuple[Shape | None, ...]:
-        """The shapes of the outputs, lists one by one, None for one that is no tensor: as given, else from a run on
+        """The shapes of the outputs, lists one by one, None for one that is not a tensor: as given, else from a run on
         meta tensors, else, where the operator has no such kernel, from a run on copies."""
         if self.made is not None:
             return self.made

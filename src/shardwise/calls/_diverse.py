@@ -62,7 +62,7 @@ def overload_names(op: torch._ops.OpOverload) -> tuple[str, ...]:
 
 def calls_of(info: Any) -> Iterator[Call]:
     """The overload calls of an OpInfo's samples, those of the backward included. What an operator refuses to
-    run is left out: that is no finding about DTensor."""
+    run is left out: that says nothing about DTensor."""
     try:
         chosen = list(zip(samples(info), range(_SAMPLES), strict=False))
     except Exception:

@@ -36,7 +36,7 @@ TABLE = (
         # Forward and backward go by whether the matrix is stored by rows or by columns.
         "aten._linalg_det",
         "aten._linalg_slogdet",
-        # Gradient and input are read as if both were stored alike, weights as if they were contiguous.
+        # Gradient and input are read as if both had the same strides, weights as if they were contiguous.
         "aten.native_group_norm",
         "aten.native_group_norm_backward",
         "aten.native_layer_norm_backward",

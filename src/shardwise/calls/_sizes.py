@@ -43,8 +43,8 @@ def resized(
     numbers: Mapping[int, int] | None = None,
     names: Collection[str] | None = None,
 ) -> Call:
-    """The call on meta tensors with other sizes; dims of one size change alike. `numbers` says what becomes of integers
-    among the arguments, of those in `names` or of all; those it does not list stay as they are."""
+    """The call on meta tensors with other sizes; dims of equal size change together. `numbers` says what becomes of
+    integers among the arguments, of those in `names` or of all; those it does not list stay as they are."""
     tensors = [
         torch.empty([sizes.get(size, size) for size in t.shape], dtype=t.dtype, device="meta")
         for t in call.tensors

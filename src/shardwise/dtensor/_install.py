@@ -18,7 +18,7 @@ from ..rules import Book, book, book_rows, rows_left
 from ._hooks import refresh
 from ._read import registration
 from ._register import count_tensors, extend, register, unregister
-from ._reshape_in_place import serve, serve_no_more
+from ._reshape_in_place import handle, remove_handlers
 from ._state import bridge
 from ._wrong import wrong_operators
 
@@ -82,7 +82,7 @@ def install(*, replace: Literal["wrong"] | None = None) -> None:
     try:
         for op in _operators(book()):
             if facts(op).reshapes_in_place:
-                serve(op)
+                handle(op)
                 continue
             rule = BookRule(op)
             if str(op) in wrong:
@@ -101,7 +101,7 @@ def uninstall() -> None:
     """Restore what DTensor had for every operator before `install()`, if that was called."""
     for op in [op for op, entry in bridge.rules.items() if isinstance(entry.rule, BookRule)]:
         unregister(op)
-    serve_no_more()
+    remove_handlers()
     bridge.book = None
 
 

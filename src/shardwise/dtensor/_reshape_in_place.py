@@ -16,7 +16,7 @@ from ..calls import packet_name, registered
 from ._state import bridge
 
 
-def serve(op: OpOverload) -> None:
+def handle(op: OpOverload) -> None:
     """Make DTensor run the operator so, unless it has no functional variant, or DTensor has a handler of
     its own. Rows do not help here: DTensor would leave the shape unchanged."""
     functional = _functional(op)
@@ -25,7 +25,7 @@ def serve(op: OpOverload) -> None:
         bridge.handlers.append(op)
 
 
-def serve_no_more() -> None:
+def remove_handlers() -> None:
     while bridge.handlers:
         DTensor._op_dispatcher._custom_op_handlers.pop(bridge.handlers.pop())
 

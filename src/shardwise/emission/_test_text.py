@@ -219,7 +219,7 @@ class NAMETest(DTensorTestBase):
         expected: list[Any],
         mesh: DeviceMesh,
     ) -> None:
-        def told(problem: str) -> str:
+        def message(problem: str) -> str:
             return f"{case.op}: {row.inputs} -> {row.outputs}: {problem}"
 
         placements = iter(row.inputs)
@@ -231,19 +231,19 @@ class NAMETest(DTensorTestBase):
         # OUTS
         with CommDebugMode() as comm_mode:
             outputs = tree_leaves(case.op(*args, **kwargs))
-        self.assertEqual(comm_mode.get_total_counts(), 0, msg=told)
-        self.assertEqual(len(outputs), len(row.outputs), msg=told)
+        self.assertEqual(comm_mode.get_total_counts(), 0, msg=message)
+        self.assertEqual(len(outputs), len(row.outputs), msg=message)
         for output, placement, full in zip(outputs, row.outputs, expected):
             if placement is None:
                 self.assertIsNone(output)
                 continue
-            self.assertEqual(output.placements, (placement,), msg=told)
+            self.assertEqual(output.placements, (placement,), msg=message)
             self.assertEqual(
                 output.full_tensor().cpu(),
                 full,
                 atol=1e-4,
                 rtol=1e-4,
-                msg=told,
+                msg=message,
             )
 
     def placed(

@@ -81,7 +81,7 @@ class _Case:
 
 
 def _cases(rule: Rule, calls: Sequence[Call]) -> list[_Case]:
-    """The calls that show every row that the calls have, the most telling first."""
+    """A subset of the calls that shows every row of all of them, the most diverse calls first."""
     known = KnownCalls(rule, Signature.of(rule.op, rule.function), calls)
     stated = replace(rule, clauses=tuple(stated_clauses(rule, known)[0]))
     cases: list[_Case] = []

@@ -1,7 +1,7 @@
 """Which placements of the inputs are worth an experiment.
 
 With few inputs, all of them. With many, the ones a row can have: one shard class (dims of equal size) and one
-kind of partial at a time. Tensors of a long list are placed alike.
+kind of partial at a time. Tensors of a long list get the same placement.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from ..placements import partials_of, shard
 
 # Up to this many combinations are simply all tried.
 FEW = 5000
-# Lists longer than this are placed alike.
+# The tensors of lists longer than this get the same placement.
 LONG = 4
 
 
@@ -47,7 +47,7 @@ def combinations(call: Call, partials: Sequence[str]) -> Iterator[tuple[Placemen
 
 
 def _groups(call: Call) -> list[tuple[int, ...]]:
-    """Inputs that are placed alike: the elements of a long list; all others alone."""
+    """Inputs that get the same placement: the elements of a long list; all others alone."""
     long = [group for group in call.lists if len(group) >= LONG]
     inside = {i for group in long for i in group}
     singles = [(i,) for i in range(len(call.tensors)) if i not in inside]
@@ -63,7 +63,7 @@ def _structured(
     groups: Sequence[tuple[int, ...]], options: Sequence[list[Placement]], tensors: Sequence[Tensor]
 ) -> Iterator[tuple[Placement, ...]]:
     """One size of sharded dim and one kind of partial at a time; if that is still too many, at most three inputs
-    that are not replicated, or all alike."""
+    that are not replicated, or all the same."""
     sizes = {s for t in tensors for s in t.shape if s > 1}
     kinds = {p for o in options for p in o if p.is_partial()}
     for size, kind in itertools.product(sorted(sizes), sorted(kinds, key=str) or [None]):

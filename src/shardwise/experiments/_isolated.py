@@ -51,12 +51,12 @@ def run_isolated(
     child.start()
     sending.close()
     try:
-        outcome = "told"
-        while outcome == "told":
+        outcome = "progress"
+        while outcome == "progress":
             if not receiving.poll(timeout):
                 return Crash("timeout")
             outcome, value = receiving.recv()
-            if outcome == "told" and progress is not None:
+            if outcome == "progress" and progress is not None:
                 progress(*value)
     except EOFError:
         child.join()
@@ -72,9 +72,9 @@ def run_isolated(
     return value
 
 
-def _send(sending: Any, function: Callable[..., Any], telling: bool) -> None:
+def _send(sending: Any, function: Callable[..., Any], reports: bool) -> None:
     def tell(stage: str, done: float = 0, total: float | None = None, **_: Any) -> None:
-        sending.send(("told", (stage, done, total)))
+        sending.send(("progress", (stage, done, total)))
 
     with open(os.devnull, "w") as nowhere:
         for stream in (1, 2):  # kernels print warnings about unusual values, on either
@@ -82,7 +82,7 @@ def _send(sending: Any, function: Callable[..., Any], telling: bool) -> None:
     faulthandler.disable()  # a crash is a result here
     torch.set_num_threads(1)  # a forked child that uses its parent's OpenMP threads hangs
     try:
-        sending.send(("ok", function(tell) if telling else function()))
+        sending.send(("ok", function(tell) if reports else function()))
     except UsageError as error:
         sending.send(("usage", str(error)))
     except Exception as error:

@@ -1,7 +1,7 @@
 """Adversarial inputs: named generators of values that try to refute a row.
 
 A generator is a function `(shape, dtype, device, input_idx) -> Tensor` with a docstring that says what it is for.
-Those here serve every operator; `@adversarial("aten.linalg_cross")` adds one for an operator whose name matches,
+Those here are used for every operator; `@adversarial("aten.linalg_cross")` adds one for an operator whose name matches,
 and it is used beside the others. Values are small enough that products and exponentials stay finite.
 """
 
@@ -93,7 +93,7 @@ def _is_real(dtype: torch.dtype) -> bool:
 def _integers(
     shape: tuple[int, ...], dtype: torch.dtype, random: torch.Generator, low: int, high: int
 ) -> Tensor:
-    """Integers below `high`; for bool, true and false alike."""
+    """Integers below `high`; for bool, true and false equally often."""
     if dtype == torch.bool:
         return torch.rand(shape, generator=random) < 0.5
     return torch.randint(low, high, shape, generator=random).to(dtype)
@@ -283,7 +283,7 @@ def _register_distinct(pattern: str) -> None:
     apart(ties, 1, "Few distinct values, the first input above the second.")
     apart(positive, 1, "Values from 1.1 to 3, the first input above the second.")
     apart(
-        sparse, 0, "Alike but for one element, which only one shard holds; the second input above the first."
+        sparse, 0, "Equal but for one element, which only one shard holds; the second input above the first."
     )
 
 

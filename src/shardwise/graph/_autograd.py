@@ -114,7 +114,7 @@ class Kept:
 
 
 class _Again(nn.Module):
-    """A call with other tensors in the place of those that it was recorded with."""
+    """A recorded call, run with other tensors."""
 
     _is_impure = True  # a hook is called for its side effect
 

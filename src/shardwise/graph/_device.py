@@ -84,10 +84,10 @@ def _quiet() -> Iterator[None]:
     for handler in handlers:
         handler.addFilter(_nothing)
     try:
-        with warnings.catch_warnings(), redirect_stderr(StringIO()) as told:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()) as printed:
             warnings.filterwarnings("ignore", r"The tensor attributes? self\.[\w.]*_flat_weights")
             yield
-        sys.stderr.write(told.getvalue())
+        sys.stderr.write(printed.getvalue())
     finally:
         for handler in handlers:
             handler.removeFilter(_nothing)

@@ -1,4 +1,4 @@
-"""Fake tensors in the place of a model's state and arguments: capture sees shapes and dtypes and no memory.
+"""Fake tensors instead of a model's state and arguments: capture uses shapes and dtypes and no memory.
 
 They are fake CPU tensors whatever the model's own device is, meta included: meta tensors make autograd drop
 gradients silently, and fake tensors of a device that torch was not built for abort the process.

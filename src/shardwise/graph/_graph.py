@@ -177,7 +177,7 @@ class Graph:
         return info
 
     def call(self, node: Node) -> Call:
-        """The call that a node is, with a `TensorInfo` in the place of each of its `inputs`."""
+        """The call of a node, with a `TensorInfo` for each of its `inputs`."""
         if node.name not in self._calls:
             args, kwargs = with_leaves((node.args, dict(node.kwargs)), self._described)
             made = tuple(None if info is None else info.shape for info in node.outputs)

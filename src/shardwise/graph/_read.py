@@ -170,7 +170,7 @@ def read_outputs(
     for value, given in zip(node.args[0], node.meta["desc"], strict=True):
         ref = _ref(value) if isinstance(value, fx.Node) else None
         match given:
-            case None:  # in the place of a gradient, for an input that has none
+            case None:  # instead of a gradient, for an input that has none
                 continue
             case desc.PlainAOTOutput(idx=idx) if idx >= len(outputs):
                 found.append(Output("mutation", changed[idx - len(outputs)], ref))

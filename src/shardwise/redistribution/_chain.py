@@ -188,7 +188,7 @@ def _from_source(
 def space_of(mesh: Mesh, placements: Iterable[tuple[int, Placement]], ndim: int) -> Space:
     """The smallest space whose layouts can have each of these placements on its axis.
 
-    Intermediate layouts need no other reductions and strided shards: plain shards serve as well, at no higher price.
+    Intermediate layouts need no other reductions and strided shards: plain shards cost no more.
     """
     reductions, strided = set(), set()
     for axis, placement in placements:

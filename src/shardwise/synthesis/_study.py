@@ -416,7 +416,7 @@ def _keeps_values(call: Call) -> bool:
 
 def _as_far_as_seen(rule: Rule, judged: Sequence[Observation]) -> Rule:
     """A list of numbers that every call must give and that was the same in all of them (`expand1` in bilinear's
-    `_trilinear`) may decide everything: the rule then speaks of calls with that list alone."""
+    `_trilinear`) may decide everything: the rule then covers only calls with that list."""
     seen: dict[str, set[Any]] = {}
     for j in judged:
         for name, value in _bound(j, rule.reading).bound.scope.arguments.items():

@@ -29,7 +29,7 @@ MOST_SAMPLES, MOST_PAIRS = 40, 150
 
 
 class Design:
-    """The calls that can be made from known calls of one overload, by changing what a rule may speak of."""
+    """The calls that can be made from known calls of one overload, by changing what conditions can refer to."""
 
     def __init__(self, known: Sequence[Call], values: Mapping[str, Sequence[Any]] | None = None) -> None:
         self.examples = spread(known)[:MOST_EXAMPLES]

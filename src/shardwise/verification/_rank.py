@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from ._spawn import serve
+from ._spawn import run_rank
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    run_rank(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

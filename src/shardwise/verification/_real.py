@@ -168,7 +168,7 @@ def _gradient(sharded: Sharded, inputs: Mapping[str, Any], name: str) -> Tensor 
 def _local_arguments(
     sharded: Sharded, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with this rank's piece in the place of every tensor."""
+    """The arguments with every tensor replaced by this rank's piece."""
     plan = sharded.plan
     leaves, form = pytree.tree_flatten((args, kwargs))
     places = arguments(plan.graph, *pytree.tree_unflatten(range(len(leaves)), form))

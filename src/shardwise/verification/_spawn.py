@@ -106,7 +106,7 @@ def _results(folder: Path, statuses: Sequence[int | None], late: bool, timeout: 
     return found
 
 
-def serve(job: Path, ranks: int, rank: int) -> None:
+def run_rank(job: Path, ranks: int, rank: int) -> None:
     """One rank's part: run the function, and write its result or its error to a file."""
     sys.path[:], files, timeout, parcel = pickle.loads(job.read_bytes())
     faulthandler.dump_traceback_later(0.9 * timeout)  # into the log: where it hangs, if it does
