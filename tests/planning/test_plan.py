@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -9,15 +10,16 @@ from torch import nn
 from torch.distributed.tensor import Replicate, Shard
 
 import shardwise as sw
+from shardwise import solver
 from shardwise.expansion import Choice
 from shardwise.graph import capture
 from shardwise.layout import Layout
 from shardwise.placements import Row
-from shardwise.planning import Compute, Copy, Explainer, Planner, plan_graph
+from shardwise.planning import Compute, Copy, DoesNotFit, Explainer, Planner, _make, _search, plan_graph
 from shardwise.planning._items import CopyItem
 from shardwise.planning._make import GAP, bytes_of, cheapest_that_fits
 from shardwise.planning._pins import Pins
-from shardwise.planning._summary import time_text
+from shardwise.planning._summary import exact_bytes_text, time_text
 
 OPTIONS = {"mesh": "dp=2,tp=2", "cluster": "laptop"}
 
@@ -110,9 +112,46 @@ def test_less_memory_is_kept_to_and_costs_no_less(graph, best):
     assert tight.cost.seconds >= best.bound
 
 
-def test_too_little_memory_is_refused_with_what_would_do(graph):
-    with pytest.raises(sw.UsageError, match=r"fits in 1.00 KB a device: .* would do"):
+def test_too_little_memory_is_refused_with_what_is_needed(graph):
+    needs = r"fits in 1.00 KB a device: it needs (at least [\d.]+ MB, and )?[\d.]+ MB( is enough)?$"
+    with pytest.raises(DoesNotFit, match=needs) as refused:
         plan_graph(graph, memory="1KB", **OPTIONS)
+    assert 1000 < refused.value.at_least <= refused.value.enough
+
+
+def test_bounds_and_needs_of_the_guide_s_model_are_true(make_mlp):
+    """A plan of 22.397 ms fits in 20.185 MB, and once a bound under 20.2 MB was above it; 18.36 MB was said to do."""
+    model, (x,) = make_mlp(512, 1024, 4096)
+    options = {"mesh": "dp=2,tp=4", "cluster": "laptop", "compare": False, "time_limit": 240}
+    tight = sw.plan(model, (x.detach(),), memory="20.2MB", **options)
+    assert tight.bound <= 22.397e-3 and tight.cost.seconds <= 22.397e-3 * (1 + GAP)
+    assert tight.cost.peak <= 20_200_000
+    with pytest.raises(DoesNotFit) as refused:
+        sw.plan(model, (x.detach(),), memory="18.36MB", **options)
+    assert 18_360_000 < refused.value.at_least <= tight.cost.peak
+    enough = sw.plan(model, (x.detach(),), memory=refused.value.enough, **options)
+    assert enough.cost.peak <= refused.value.enough
+
+
+def test_a_time_limit_is_that_of_all_searches_together(graph, monkeypatch):
+    given = []
+    real = solver.solve
+
+    def noted(problem, **options):
+        given.append(options["time_limit"])
+        return real(problem, **options)
+
+    for room in (_make, _search):
+        monkeypatch.setattr(room, "solve", noted)
+    plan_graph(graph, time_limit=100, **OPTIONS)
+    assert len(given) > 3
+    assert all(later <= earlier for earlier, later in pairwise(given))
+    assert given[0] <= 50
+
+
+@pytest.mark.parametrize("count", [7, 999, 1000, 18_354_176, 20_185_088, 80_000_000_000, 15_731_265_536])
+def test_an_amount_of_memory_with_all_its_digits_is_read_back(count):
+    assert bytes_of(exact_bytes_text(count)) == count
 
 
 def test_what_is_explained_is_what_was_chosen(best):
@@ -246,7 +285,7 @@ def test_a_baseline_that_beats_a_search_cut_short_is_the_plan(graph):
     cheapest = min(tried, key=lambda made: made.cost.seconds)
     made = cheapest_that_fits(poor, [None, *tried], cheapest.cost.peak)
     assert made.cost.seconds == cheapest.cost.seconds < poor.cost.seconds
-    assert made.bound == poor.bound
+    assert made.bound == min(poor.bound, made.cost.seconds)
     assert cheapest_that_fits(poor, tried, memory=0) is poor
 
 

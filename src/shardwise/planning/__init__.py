@@ -10,6 +10,7 @@ from ._pins import Pin
 from ._plan import BaselineCost, Copy, Plan, require_plan
 from ._random import random_plan
 from ._schedule import Compute, Move, Schedule, Value
+from ._search import DoesNotFit
 from ._summary import bytes_text, time_text
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Considered",
     "Copy",
     "Cost",
+    "DoesNotFit",
     "Explainer",
     "Move",
     "Offers",

@@ -18,7 +18,7 @@ from ..expansion import Combinations
 from ..graph import TensorInfo
 from ..layout import Layout
 from ..mesh import Mesh
-from ..placements import Row, parse_placement, shard
+from ..placements import Row, is_partial, is_replicate, parse_placement, shard
 
 
 class Layouts:
@@ -29,6 +29,7 @@ class Layouts:
         self.all: list[Layout] = []
         self._numbers: dict[tuple[Placement, ...], int] = {}
         self._local: dict[tuple[int, Shape], Shape] = {}
+        self._same: dict[tuple[int, int], bool] = {}
         self.replicated = self.number((parse_placement("R"),) * mesh.ndim)
 
     def number(self, placements: tuple[Placement, ...]) -> int:
@@ -56,6 +57,18 @@ class Layouts:
 
     def bytes(self, number: int, tensor: TensorInfo) -> int:
         return int(np.prod(self.local_shape(number, tensor.shape), dtype=np.int64)) * tensor.dtype.itemsize
+
+    def same(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Whether a tensor in each layout is in each other one as it lies: a replicated one is a partial one too."""
+        rows = [[self._is_same(s, t) for t in target.tolist()] for s in source.tolist()]
+        return np.array(rows, bool).reshape(len(source), len(target))
+
+    def _is_same(self, source: int, target: int) -> bool:
+        key = source, target
+        if key not in self._same:
+            pairs = zip(self.all[source].placements, self.all[target].placements, strict=True)
+            self._same[key] = all(a == b or (is_replicate(a) and is_partial(b)) for a, b in pairs)
+        return self._same[key]
 
     def without_partials(self, shape: Shape) -> list[int]:
         """The layouts that an input or output of the graph may have: replicated or sharded on each axis.

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..solver import FORBIDDEN, Problem
-from ._items import Item, Items
+from ._items import Item, Items, Tie
+from ._memory import Memory
 
 ROUNDS = 4
+_FEW = 200  # items up to which the problem knows memory by pairs of choices: it is several times as large
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,13 +33,16 @@ def fold(
     items: Items, memory: int | None, *, rounds: int = ROUNDS, alike: bool = True, name: str = ""
 ) -> Folded:
     """The problem of the items, with one node for all that look alike, or one for each."""
-    colour = _colours(items, rounds) if alike else np.arange(len(items.all))
+    held = None if memory is None else Memory(items, pairs=len(items.all) <= _FEW)
+    parts = items.all if held is None else [*items.all, *held.uses]
+    ties = items.ties if held is None else [*items.ties, *held.ties]
+    colour = _colours(parts, ties, rounds) if alike else np.arange(len(parts))
     count = int(colour.max()) + 1 if len(colour) else 0
-    first: list[Item] = [items.all[i] for i in np.unique(colour, return_index=True)[1]]
+    first: list[Item] = [parts[i] for i in np.unique(colour, return_index=True)[1]]
     members = np.bincount(colour, minlength=count)
     costs = [_times(item.cost, int(members[c])) for c, item in enumerate(first)]
     edges: dict[tuple[int, int], np.ndarray] = {}
-    for (a, b, _), (table, times) in _joined(items, colour).items():
+    for (a, b, _), (table, times) in _joined(ties, colour).items():
         weighted = _times(table, times)
         if a == b:
             costs[a] = _plus(costs[a], np.diagonal(weighted))
@@ -45,32 +50,28 @@ def fold(
             edges[a, b] = _plus(edges[a, b], weighted) if (a, b) in edges else weighted
     usages = [np.zeros(len(c), np.int64) for c in costs]
     spans = [(0, 0)] * count
-    if memory is not None:
-        for c, profile in enumerate(_profiles(items.all, colour, count)):
-            for begin, end, height in profile:
-                usage = first[c].usage * height
-                if not usage.any():
-                    continue
-                node = c
-                if usages[c].any():
-                    node = len(costs)
-                    costs.append(np.zeros(len(usage), np.int64))
-                    usages.append(usage)
-                    spans.append((begin, end))
-                    edges[c, node] = np.where(np.eye(len(usage), dtype=bool), 0, FORBIDDEN)
-                usages[node], spans[node] = usage, (begin, end)
-    return Folded(_problem(costs, usages, spans, edges, memory, name), colour, count)
+    if held is not None:
+        for c, begin, end, usage in _profiles(parts, held, colour):
+            node = c
+            if usages[c].any():
+                node = len(costs)
+                costs.append(np.zeros(len(usage), np.int64))
+                usages.append(usage)
+                spans.append((begin, end))
+                edges[c, node] = np.where(np.eye(len(usage), dtype=bool), 0, FORBIDDEN)
+            usages[node], spans[node] = usage, (begin, end)
+    return Folded(_problem(costs, usages, spans, edges, memory, name), colour[: len(items.all)], count)
 
 
-def _colours(items: Items, rounds: int) -> np.ndarray:
+def _colours(items: Sequence[Item], ties: Sequence[Tie], rounds: int) -> np.ndarray:
     """Equal numbers for items with equal labels and surroundings, numbered in order of appearance."""
-    near: list[list[tuple[int, int, int]]] = [[] for _ in items.all]
+    near: list[list[tuple[int, int, int]]] = [[] for _ in items]
     tables: dict[int, int] = {}
-    for tie in items.ties:
+    for tie in ties:
         table = tables.setdefault(id(tie.table), len(tables))
         near[tie.a].append((table, 0, tie.b))
         near[tie.b].append((table, 1, tie.a))
-    colour = _numbered([(item.label, len(item)) for item in items.all])
+    colour = _numbered([(item.label, len(item)) for item in items])
     for _ in range(rounds):
         seen = [
             (own, tuple(sorted((table, side, colour[other]) for table, side, other in around)))
@@ -88,12 +89,12 @@ def _numbered(keys: Sequence[object]) -> list[int]:
     return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
-def _joined(items: Items, colour: np.ndarray) -> dict[tuple[int, int, int], tuple[np.ndarray, int]]:
+def _joined(ties: Sequence[Tie], colour: np.ndarray) -> dict[tuple[int, int, int], tuple[np.ndarray, int]]:
     """The ties between nodes: each table once, with how often it occurs."""
     counts: Counter[tuple[int, int, int]] = Counter()
     tables: dict[tuple[int, int, int], np.ndarray] = {}
     turned: dict[int, np.ndarray] = {}
-    for tie in items.ties:
+    for tie in ties:
         a, b, table = int(colour[tie.a]), int(colour[tie.b]), tie.table
         if a > b:
             a, b = b, a
@@ -104,31 +105,33 @@ def _joined(items: Items, colour: np.ndarray) -> dict[tuple[int, int, int], tupl
     return {key: (tables[key], times) for key, times in counts.items()}
 
 
-def _profiles(items: Sequence[Item], colour: np.ndarray, count: int) -> Iterator[list[tuple[int, int, int]]]:
-    """For each node, when how many of its items hold memory, as intervals of points in time with a height.
+def _profiles(
+    items: Sequence[Item], held: Memory, colour: np.ndarray
+) -> Iterator[tuple[int, int, int, np.ndarray]]:
+    """What nodes hold: (node, begin, end, bytes by its choice), in points of time that are numbered anew.
 
     Layer by layer memory grows or shrinks evenly, so of the calls that look alike only the first and the last can be
-    where most is held: their times are the points.
+    where most is held: the points are theirs. What is held at no point of theirs does not count.
     """
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
+    first: dict[int, str] = {}
+    last: dict[int, str] = {}
     for item, c in zip(items, colour.tolist(), strict=True):
         if item.kind == "call":
-            first.setdefault(c, item.span[0])
-            last[c] = item.span[0]
-    points = np.unique([*first.values(), *last.values()])
-    begins = np.searchsorted(points, [item.span[0] for item in items])
-    ends = np.searchsorted(points, [item.span[1] for item in items])
-    members: list[list[int]] = [[] for _ in range(count)]
-    for i, c in enumerate(colour.tolist()):
-        members[c].append(i)
-    for inside in members:
-        change = np.zeros(len(points) + 1, np.int64)
-        for i in inside:
-            if begins[i] < ends[i]:
-                change[begins[i]] += 1
-                change[ends[i]] -= 1
-        yield list(_intervals(np.cumsum(change)))
+            first.setdefault(c, item.name)
+            last[c] = item.name
+    points = held.points.of({*first.values(), *last.values()})
+    steps: dict[tuple[int, bytes], tuple[np.ndarray, np.ndarray]] = {}
+    for place, holdings in held.held.items():
+        for holding in holdings:
+            begin, end = np.searchsorted(points, (holding.begin, holding.end))
+            if begin < end:
+                key = int(colour[place]), holding.usage.tobytes()
+                usage, change = steps.setdefault(key, (holding.usage, np.zeros(len(points) + 1, np.int64)))
+                change[begin] += 1
+                change[end] -= 1
+    for (c, _), (usage, change) in steps.items():
+        for begin, end, height in _intervals(np.cumsum(change)):
+            yield c, begin, end, usage * height
 
 
 def _intervals(heights: np.ndarray) -> Iterator[tuple[int, int, int]]:

@@ -1,12 +1,12 @@
 """The plan problem of a graph, one item per thing to be decided: inputs, calls, copies for groups of users, outputs.
 
 Items are tied by tables indexed by their choices. Between a tensor and several users stands a copy: it keeps the
-layout in which the tensor was made, for nothing, or brings it into another one once for all of them, at a price and
-for memory as long as it lives. A single user pays for its own change on the tie to the maker.
+layout in which the tensor was made, for nothing, or brings it into another one once for all of them, at a price. A
+single user pays for its own change on the tie to the maker. What memory it all takes is said in `_memory`.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,12 +20,12 @@ from ._baselines import Restriction
 from ._choices import Choices, Layouts, choices_of
 from ._offers import Offers
 from ._pins import Named, Pins
-from ._prices import OptimizerCost, compute_seconds, kernel_kind
+from ._prices import OptimizerCost, compute_seconds, kernel_kind, scratch_bytes
 
 UNIT = 1e-13  # seconds that one unit of cost stands for; costs are rounded down, so bounds stay bounds
 FAR = 150  # nodes between two users that do not share a copy
 
-Kind = Literal["input", "call", "copy", "output"]
+Kind = Literal["input", "call", "copy", "output", "use"]
 
 
 @dataclass(eq=False)
@@ -35,8 +35,6 @@ class Item:
     kind: Kind
     name: str
     cost: np.ndarray
-    usage: np.ndarray
-    span: tuple[int, int]
     label: Any
 
     def __len__(self) -> int:
@@ -51,6 +49,14 @@ class CopyItem(Item):
     users: tuple[str, ...] = ()
     layouts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     kept: int = 0
+
+
+@dataclass(frozen=True)
+class Group:
+    """Users of a tensor that share a copy of it, or the one user that needs none; `copy` is the place of its item."""
+
+    users: tuple[Node, ...]
+    copy: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +88,8 @@ class Items:
         self.all: list[Item] = []
         self.ties: list[Tie] = []
         self.choices: dict[str, Choices] = {}
+        self.scratch: dict[str, np.ndarray] = {}  # bytes of each choice, of calls whose kernels hold some
+        self.groups: dict[Ref, list[Group]] = {}
         self._kinds: dict[Any, tuple[Choices, np.ndarray, np.ndarray]] = {}
         self._tables: dict[Any, np.ndarray] = {}
         self._numbers: dict[Any, set[int]] = {}
@@ -90,25 +98,25 @@ class Items:
         self.places: dict[tuple[Kind, str], int] = {}
         self.made: dict[Ref, tuple[int, np.ndarray]] = {}
         self.time = {node.name: t for t, node in enumerate(graph.nodes)}
-        self.ends = _alias_ends(graph, self.time)
+        outputs = [(output.value, position) for position, output in enumerate(graph.outputs)]
+        self.first_given = {value: position for value, position in reversed(outputs) if value is not None}
         self._build()
 
     # -- items
 
     def _build(self) -> None:
-        end = len(self.graph.nodes)
         for entry in self.graph.inputs:
-            self._add_input(entry, end)
-        for t, node in enumerate(self.graph.nodes):
-            self._add_call(node, t)
-            self.progress(t + 1, end)
+            self._add_input(entry)
+        for done, node in enumerate(self.graph.nodes, 1):
+            self._add_call(node)
+            self.progress(done, len(self.graph.nodes))
         self._note_layouts()
         for ref, (maker, face) in self.made.items():
             for users in self._groups(ref):
                 self._connect(ref, maker, face, users)
         for position, output in enumerate(self.graph.outputs):
             if output.value is not None:
-                self._add_output(position, output, output.value, end)
+                self._add_output(position, output, output.value)
         self._tie_partners()
 
     def options_of(self, item: Item) -> np.ndarray:
@@ -126,17 +134,11 @@ class Items:
         self.all.append(item)
         return len(self.all) - 1
 
-    def _add_input(self, entry: Input, end: int) -> None:
+    def _add_input(self, entry: Input) -> None:
         options = self._options(entry.tensor)
-        trained = entry.role == "parameter" and entry.trainable and self.graph.training
-        usage, cost = [], []
-        for number in options.tolist():
-            local = self.layouts.local(number, entry.tensor)
-            usage.append(local.bytes + (self.optimizer.state_bytes(local) if trained else 0))
-            cost.append(self.optimizer.seconds(local, self.cluster.device) if trained else 0.0)
-        ref = Ref(entry.name)
-        lasting = entry.role in ("parameter", "buffer", "constant")
-        span = (0, end) if lasting else (0, self.ends.get(ref, 0))
+        local = [self.layouts.local(number, entry.tensor) for number in options.tolist()]
+        trained = self.graph.training and entry.role == "parameter" and entry.trainable
+        cost = [self.optimizer.seconds(part, self.cluster.device) if trained else 0.0 for part in local]
         allowed = self.pins.allowed(Named.input(entry), options, self.layouts)
         if self.restriction is not None:
             allowed = _both(allowed, self.restriction.of_input(entry, options))
@@ -144,37 +146,32 @@ class Items:
             "input",
             entry.name,
             _units(cost, allowed),
-            np.array(usage, np.int64),
-            span,
             ("input", entry.role, entry.trainable, entry.tensor, pattern(entry.target), _key(allowed)),
         )
-        self.made[ref] = self._add(item), options
+        self.made[Ref(entry.name)] = self._add(item), options
 
-    def _add_call(self, node: Node, t: int) -> None:
-        choices, cost, usage = self._kind_of(node)
+    def _add_call(self, node: Node) -> None:
+        choices, cost, scratch = self._kind_of(node)
         self.choices[node.name] = choices
+        if scratch.any():
+            self.scratch[node.name] = scratch
         allowed = self._allowed(node, choices)
-        live = [Ref(node.name, o) for o, info in enumerate(node.outputs) if info is not None]
-        span = (t, max((self.ends.get(ref, t + 1) for ref in live), default=t + 1))
         label = ("call", id(choices), node.phase, pattern(node.module), _key(allowed))
-        place = self._add(
-            Item("call", node.name, cost if allowed is None else _forbid(cost, allowed), usage, span, label)
-        )
-        for ref in live:
-            face = choices.outputs[ref.output]
-            assert face is not None
-            self.made[ref] = place, face
+        place = self._add(Item("call", node.name, cost if allowed is None else _forbid(cost, allowed), label))
+        for output, (info, face) in enumerate(zip(node.outputs, choices.outputs, strict=True)):
+            if info is not None:
+                assert face is not None
+                self.made[Ref(node.name, output)] = place, face
 
     def _kind_of(self, node: Node) -> tuple[Choices, np.ndarray, np.ndarray]:
-        """Choices, costs and memory of a call; worked out once for all calls of the same kind."""
+        """Choices, costs and scratch memory of a call; worked out once for all calls of the same kind."""
         call = self.graph.call(node)
         if call.signature not in self._kinds:
             inputs: Sequence[TensorInfo] = call.tensors
             combinations = self.offers.combinations(node, self.layouts.mesh)
             choices = choices_of(combinations, inputs, node.outputs, self.layouts)
             kernel = kernel_kind(node.overload, inputs, node.outputs)
-            seconds, usage = [], []
-            view = node.facts.view
+            seconds, scratch = [], []
             for c in range(len(choices)):
                 local = [
                     self.layouts.local(int(column[c]), info)
@@ -184,9 +181,10 @@ class Items:
                     None if info is None or column is None else self.layouts.local(int(column[c]), info)
                     for column, info in zip(choices.outputs, node.outputs, strict=True)
                 )
-                seconds.append(compute_seconds(self.cluster.device, kernel, call.with_tensors(local), made))
-                usage.append(0 if view else sum(info.bytes for info in made if info is not None))
-            self._kinds[call.signature] = choices, _units(seconds), np.array(usage, np.int64)
+                local_call = call.with_tensors(local)
+                seconds.append(compute_seconds(self.cluster.device, kernel, local_call, made))
+                scratch.append(scratch_bytes(local_call))
+            self._kinds[call.signature] = choices, _units(seconds), np.array(scratch, np.int64)
         return self._kinds[call.signature]
 
     def _allowed(self, node: Node, choices: Choices) -> np.ndarray | None:
@@ -213,28 +211,21 @@ class Items:
     def _connect(self, ref: Ref, maker: int, face: np.ndarray, users: tuple[Node, ...]) -> None:
         tensor = self.graph.tensor(ref)
         wanted = [
-            (self.places["call", node.name], column)
+            (self.places["call", node.name], [self.choices[node.name].inputs[i] for i in _uses(node, ref)])
             for node in users
-            for position, column in zip(node.inputs, self.choices[node.name].inputs, strict=True)
-            if position == ref
         ]
-        if len(wanted) == 1 and self.all[maker].kind == "call":
-            [(user, column)] = wanted
-            self._tie(maker, user, self._moving(tensor, face, column))
+        columns = [column for _, each in wanted for column in each]
+        if len(columns) == 1 and self.all[maker].kind == "call":
+            self._tie(maker, wanted[0][0], self._moving(tensor, face, columns[0]))
+            self.groups.setdefault(ref, []).append(Group(users, None))
             return
         kept = self._array(np.unique(face))
-        into = self._array(np.unique(np.concatenate([column for _, column in wanted])))
+        into = self._array(np.unique(np.concatenate(columns)))
         layouts = self._array(np.concatenate([kept, into]))
-        usage = [0] * len(kept) + [self.layouts.bytes(number, tensor) for number in into.tolist()]
-        times = [self.time[node.name] for node in users]
-        until = max(self._held_until(node) for node in users)
-        name = f"{ref}@{users[0].name}"
         item = CopyItem(
             "copy",
-            name,
+            f"{ref}@{users[0].name}",
             np.zeros(len(layouts), np.int64),
-            np.array(usage, np.int64),
-            (min(times), until),
             ("copy", id(layouts), len(kept), tensor, users[0].phase),
             ref,
             tuple(node.name for node in users),
@@ -242,31 +233,36 @@ class Items:
             len(kept),
         )
         place = self._add(item)
+        self.groups.setdefault(ref, []).append(Group(users, place))
         self._tie(maker, place, self._keeping(tensor, face, kept, into))
-        for user, column in wanted:
-            self._tie(place, user, self._moving(tensor, layouts, column))
+        for user, each in wanted:
+            self._tie(place, user, self._moving_all(tensor, layouts, each))
 
-    def _held_until(self, node: Node) -> int:
-        """When a tensor is free of one user: after the call, or if it is a view, after the last use of its result."""
-        t = self.time[node.name]
-        if not node.facts.view:
-            return t + 1
-        return max((self.ends.get(Ref(node.name, o), t + 1) for o in range(len(node.outputs))), default=t + 1)
-
-    def _add_output(self, position: int, output: Output, value: Ref, end: int) -> None:
+    def _add_output(self, position: int, output: Output, value: Ref) -> None:
         tensor = self.graph.tensor(value)
         options = self._options(tensor)
-        usage = np.array([self.layouts.bytes(number, tensor) for number in options.tolist()], np.int64)
-        made = self.time.get(value.name, -1) + 1
         allowed = None
         if output.role == "user_output":
             allowed = self.pins.allowed(Named("output", output.target), options, self.layouts)
         label = ("output", output.role, tensor, pattern(output.target), _key(allowed))
-        place = self._add(
-            Item("output", str(position), _units([0.0] * len(options), allowed), usage, (made, end), label)
-        )
-        maker, face = self.made[value]
-        self._tie(maker, place, self._moving(tensor, face, options))
+        place = self._add(Item("output", str(position), _units([0.0] * len(options), allowed), label))
+        first = self.first_given[value]
+        if first == position:
+            maker, face = self.made[value]
+            self._tie(maker, place, self._moving(tensor, face, options))
+        else:
+            self._tie_again(self.places["output", str(first)], place)
+
+    def _tie_again(self, first: int, again: int) -> None:
+        """What is given back twice is brought into one layout once, and has one unless pins or partners want two.
+
+        The price of the second, which three choices would decide, is left out: bounds stay bounds.
+        """
+        one, two = self.all[first], self.all[again]
+        users = all(self.graph.outputs[int(item.name)].role == "user_output" for item in (one, two))
+        alike = users and bool(((one.cost < FORBIDDEN) & (two.cost < FORBIDDEN)).any())
+        differs = self._array(np.where(np.eye(len(one), dtype=bool), 0, FORBIDDEN if alike else 1))
+        self._tie(first, again, differs)
 
     def _tie_partners(self) -> None:
         """A gradient has the layout of what it is the gradient of, a new value that of the old one, and what comes
@@ -296,13 +292,27 @@ class Items:
             self._tables[key] = prices[np.ix_(rows, columns)]
         return self._tables[key]
 
+    def _moving_all(self, tensor: TensorInfo, source: np.ndarray, targets: list[np.ndarray]) -> np.ndarray:
+        """The price for a user that takes a tensor several times: each layout is brought about once."""
+        if len(targets) == 1:
+            return self._moving(tensor, source, targets[0])
+        key = tensor.shape, tensor.dtype.itemsize, id(source), *map(id, targets)
+        if key not in self._tables:
+            total = np.zeros((len(source), len(targets[0])), np.int64)
+            for i, target in enumerate(targets):
+                fresh = np.all([target != before for before in targets[:i]], axis=0)
+                total += np.where(fresh, self._moving(tensor, source, target), 0)
+            self._tables[key] = np.minimum(total, FORBIDDEN)
+        return self._tables[key]
+
     def _keeping(
         self, tensor: TensorInfo, face: np.ndarray, kept: np.ndarray, into: np.ndarray
     ) -> np.ndarray:
         key = tensor.shape, tensor.dtype.itemsize, id(face), id(kept), id(into)
         if key not in self._tables:
             keep = np.where(face[:, None] == kept[None, :], 0, FORBIDDEN)
-            self._tables[key] = np.concatenate([keep, self._moving(tensor, face, into)], axis=1)
+            move = np.where(self.layouts.same(face, into), FORBIDDEN, self._moving(tensor, face, into))
+            self._tables[key] = np.concatenate([keep, move], axis=1)
         return self._tables[key]
 
     def _price(self, tensor: TensorInfo) -> tuple[dict[int, int], np.ndarray]:
@@ -343,17 +353,9 @@ class Items:
         return self._arrays.setdefault((array.shape, array.tobytes()), array)
 
 
-def _alias_ends(graph: Graph, time: Mapping[str, int]) -> dict[Ref, int]:
-    """When each tensor's memory is free: after the last call that uses it, or a view of it."""
-    ends: dict[Ref, int] = {}
-    for node in reversed(graph.nodes):
-        t = time[node.name]
-        until = t + 1
-        if node.facts.view:
-            until = max((ends.get(Ref(node.name, o), t + 1) for o in range(len(node.outputs))), default=t + 1)
-        for ref in node.inputs:
-            ends[ref] = max(ends.get(ref, 0), until)
-    return ends
+def _uses(node: Node, ref: Ref) -> list[int]:
+    """The positions at which a node takes a tensor."""
+    return [position for position, used in enumerate(node.inputs) if used == ref]
 
 
 def _units(seconds: Sequence[float], allowed: np.ndarray | None = None) -> np.ndarray:

@@ -15,7 +15,7 @@ from ..expansion import Choice
 from ..graph import Graph, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
-from ..solver import Improvement, Solution, prepare, solve
+from ..solver import Solution, prepare, solve
 from ._baselines import Baseline, Restriction, baselines
 from ._choices import Layouts
 from ._explain import all_considered
@@ -25,10 +25,9 @@ from ._offers import Offers
 from ._pins import Pin, Pins
 from ._plan import BaselineCost, Copy, Plan
 from ._prices import OptimizerCost
-from ._summary import bytes_text
+from ._search import Clock, Search, Unsolved
 
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
-_TIGHTENINGS = 6
 _MANY = 2_000  # items from which layers that look alike share their choices
 
 
@@ -58,9 +57,9 @@ def plan(
     (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of parameters, inputs, outputs and
     nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. With `alike`, layers that look alike get the
     same choices, as they do by default in large graphs. The search stops once the plan is known to lie within `gap` of
-    the best, or after `time_limit` seconds. With `compare` the baselines are worked out too, and the plan costs no more
-    than any of them that fits. With `debug`, every node is printed with what was considered for it. `progress` is
-    called as each stage goes on.
+    the best; all searches together (within memory, of baselines) have `time_limit` seconds. With `compare` the
+    baselines are worked out too, and the plan costs no more than any of them that fits. With `debug`, every node is
+    printed with what was considered for it. `progress` is called as each stage goes on.
 
     >>> import torch
     >>> best = plan(torch.nn.Linear(64, 64), (torch.rand(32, 64),), mesh="dp=2,tp=2", cluster="laptop")
@@ -148,40 +147,41 @@ class Planner:
         self.most_choices = max(map(len, items.all), default=0)
         if alike is None:
             alike = len(items.all) > _MANY
-        best = self._within_memory(items, held, alike, gap, time_limit)
+        clock = Clock(time_limit)
+        best = self._cheapest(items, held, alike, gap, clock)
         if not compare:
             return best
-        tried = self._timed("baselines", lambda: self.baselines(held, gap, time_limit))
+        tried = self._timed("baselines", lambda: self.baselines(held, gap, clock))
         table = {name: _cost_of(made) for name, made in tried.items()}
         return replace(cheapest_that_fits(best, tried.values(), self.memory), baselines=table)
 
-    def _within_memory(self, items: Items, pins: Pins, alike: bool, gap: float, time_limit: float) -> Plan:
-        # Without the limit the problem is easier by far, and often its best plan fits.
-        made = self._read(items, *self._solve(items, None, alike, gap, time_limit), pins)
-        if made.cost.peak <= self.memory:
-            return made
-        limit = self.memory
-        for _ in range(_TIGHTENINGS):
-            made = self._read(items, *self._solve(items, limit, alike, gap, time_limit), pins)
-            over = made.cost.peak - self.memory
-            if over <= 0:
-                return made
-            # The problem counts memory a little differently from the plan: ask for as much less.
-            limit = max(limit - over, 0)
-        raise UsageError(
-            f"no plan of {self.graph.name} on {self.mesh} was found within {bytes_text(self.memory)}: the last "
-            f"one holds {bytes_text(made.cost.peak)}"
+    def _cheapest(self, items: Items, pins: Pins, alike: bool, gap: float, clock: Clock) -> Plan:
+        search = Search(
+            items,
+            lambda folded, solution: self._read(items, folded, solution, pins),
+            memory=self.memory,
+            alike=alike,
+            gap=gap,
+            clock=clock,
+            progress=self.progress,
+            timed=self._timed,
+            what=f"{self.graph.name} on {self.mesh}",
         )
+        try:
+            return search.cheapest()
+        except Unsolved as unsolved:
+            raise UsageError(self._why_not(unsolved.solution, pins, clock)) from None
 
-    def baselines(self, pins: Pins, gap: float = GAP, time_limit: float = 60.0) -> dict[str, Plan | None]:
-        """The plan of each baseline, whatever memory it takes; None where pins leave none."""
+    def baselines(self, pins: Pins, gap: float = GAP, clock: Clock | None = None) -> dict[str, Plan | None]:
+        """The plan of each baseline, whatever memory it takes; None where pins or time leave none."""
+        clock = clock or Clock(60.0)
         found: dict[str, Plan | None] = {}
         named = list(baselines(self.mesh))
         for number, baseline in enumerate(named):
             self.progress("baselines", number, len(named), note=baseline.name)
             items = self._items(pins, baseline)
             folded = fold(items, None, alike=len(items.all) > _MANY, name=self.graph.name)
-            solution = solve(folded.problem, time_limit=time_limit, gap=gap)
+            solution = solve(folded.problem, time_limit=clock.share, gap=gap)
             found[baseline.name] = None
             if solution.choices is not None:
                 found[baseline.name] = self._read(items, folded, solution, pins)
@@ -195,47 +195,22 @@ class Planner:
         limits = None if baseline is None else Restriction(baseline, self.graph, self.layouts)
         return Items(self.graph, self.layouts, self.cluster, self.offers, self.optimizer, pins, limits, note)
 
-    def _solve(
-        self, items: Items, limit: int | None, alike: bool, gap: float, time_limit: float
-    ) -> tuple[Folded, Solution]:
-        self.progress("pricing")
-        folded = self._timed("problem", lambda: fold(items, limit, alike=alike, name=self.graph.name))
-        stage = "searching" if limit is None else "searching within memory"
-
-        def note(line: Improvement) -> None:
-            known = "" if line.gap is None else f"at most {line.gap:.1%} from the best"
-            self.progress(stage, limit=time_limit, note=known)
-
-        self.progress(stage, limit=time_limit)
-        solution = self._timed(
-            "solve", lambda: solve(folded.problem, time_limit=time_limit, gap=gap, progress=note)
-        )
-        if solution.choices is None:
-            raise UsageError(self._why_not(solution, limit, items.pins))
-        return folded, solution
-
-    def _why_not(self, solution: Solution, limit: int | None, pins: Pins) -> str:
-        head = f"no plan of {self.graph.name} on {self.mesh} fits in {bytes_text(self.memory)} a device"
-        if limit is None and solution.status == "unknown":
-            return f"no plan was found in {solution.seconds:.0f} seconds: give the search more time"
+    def _why_not(self, solution: Solution, pins: Pins, clock: Clock) -> str:
         if solution.status == "unknown":
-            return f"{head}, as far as {solution.seconds:.0f} seconds of search can tell: give it more time or memory"
-        lacking = solution.shortfall
-        if limit is None or lacking is None or lacking.forbidden:
-            clash = " and ".join(f"{name}: {pin}" for name, pin in self._clashing(pins).items())
-            return f"no plan of {self.graph.name} on {self.mesh} meets these pins together: {clash}"
-        need = (lacking.enough if lacking.enough is not None else lacking.at_least) or 0
-        need += self.memory - limit  # what the problem does not count
-        least = "at least " if lacking.enough is None else ""
-        return f"{head}: {least}{bytes_text(need)} would do"
+            return (
+                f"no plan of {self.graph.name} on {self.mesh} was found in {clock.seconds:.0f} seconds of search: "
+                "give it more time"
+            )
+        clash = " and ".join(f"{name}: {pin}" for name, pin in self._clashing(pins, clock).items())
+        return f"no plan of {self.graph.name} on {self.mesh} meets these pins together: {clash}"
 
-    def _clashing(self, pins: Pins) -> dict[str, Pin]:
+    def _clashing(self, pins: Pins, clock: Clock) -> dict[str, Pin]:
         """The fewest pins found that no plan meets together: those without which the others could be met."""
         left = dict(pins.pins)
         for name in pins.pins:
             fewer = {key: pin for key, pin in left.items() if key != name}
             folded = fold(self._items(Pins(self.mesh, fewer)), None)
-            if solve(folded.problem, time_limit=20, gap=1.0).choices is None:
+            if solve(folded.problem, time_limit=clock.share, gap=1.0).status == "infeasible":
                 left = fewer
         return left
 
@@ -286,10 +261,11 @@ class Planner:
 
 def cheapest_that_fits(best: Plan, others: Iterable[Plan | None], memory: int) -> Plan:
     """The best plan, or one of the others that fits in memory and costs less: a search may be cut short. What bounds
-    the cost of the best plan bounds that of every plan."""
+    the cost of the best plan bounds that of every plan, except of one whose equal layers do not share their choices."""
     for other in others:
         if other is not None and other.cost.peak <= memory and other.cost.seconds < best.cost.seconds:
-            best = replace(other, bound=best.bound)
+            bound = None if best.bound is None else min(best.bound, other.cost.seconds)
+            best = replace(other, bound=bound)
     return best
 
 
@@ -307,7 +283,7 @@ def bytes_of(memory: int | float | str) -> int:
     """Bytes from a number or from `80GB`, `512MiB`."""
     if isinstance(memory, str) and (match := _AMOUNT.fullmatch(memory.strip())):
         number, prefix, binary = match.groups()
-        return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
+        return round(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
     if isinstance(memory, int | float) and 0 <= memory < math.inf:
         return int(memory)
     raise UsageError(f"memory {memory!r} is no amount of bytes: write it as 80GB or 512MiB")

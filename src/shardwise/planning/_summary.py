@@ -139,6 +139,15 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def exact_bytes_text(count: int) -> str:
+    """All digits, so that it can be given as a limit: `20.185088 MB`."""
+    for unit, digits in (("GB", 9), ("MB", 6), ("KB", 3)):
+        if count >= 10**digits:
+            whole, rest = divmod(count, 10**digits)
+            return f"{whole}.{rest:0{digits}}".rstrip("0").rstrip(".") + f" {unit}"
+    return f"{count} B"
+
+
 def sparkline(values: tuple[int, ...], width: int = 48) -> str:
     """Values over time as a line of blocks, each the largest of its share."""
     if not values:

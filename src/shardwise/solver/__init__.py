@@ -9,7 +9,7 @@ from ._evaluate import Evaluation, evaluate
 from ._prepare import prepare
 from ._problem import FORBIDDEN, Problem, read_problem
 from ._solution import Improvement, Shortfall, Solution
-from ._solve import solve
+from ._solve import least_memory, solve
 from ._threads import in_time
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = [
     "Solution",
     "evaluate",
     "in_time",
+    "least_memory",
     "prepare",
     "read_problem",
     "reduce",

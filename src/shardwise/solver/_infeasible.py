@@ -17,8 +17,10 @@ from ._solution import Shortfall, Solution
 _UNLIMITED = 2**63 - 1
 
 
-def shortfall(problem: Problem, deadline: float, solve: Callable[[Problem, float], Solution]) -> Shortfall:
-    """How much memory an infeasible problem lacks, as precisely as the time until `deadline` allows.
+def shortfall(
+    problem: Problem, low: int, deadline: float, solve: Callable[[Problem, float], Solution]
+) -> Shortfall:
+    """How much memory a problem needs, if `low` or more, as precisely as the time until `deadline` allows.
 
     `solve` takes a problem and a deadline.
     """
@@ -31,7 +33,8 @@ def shortfall(problem: Problem, deadline: float, solve: Callable[[Problem, float
     first = solve(free, deadline)
     if first.status == "infeasible":
         return Shortfall(None, None, None, forbidden=True)
-    low = max(problem.usage_limit + 1, smallest_load(problem)[0])
+    unit = max(1, int(np.gcd.reduce(problem.usages, initial=0)))  # every load is a multiple of it
+    low = _up(max(low, smallest_load(problem)[0]), unit)
     if first.choices is None:
         return Shortfall(low, None, None)
     best = first.choices
@@ -40,14 +43,18 @@ def shortfall(problem: Problem, deadline: float, solve: Callable[[Problem, float
     while low < high and time.monotonic() < deadline:
         attempt = solve(replace(free, usage_limit=middle), deadline)
         if attempt.status == "infeasible":
-            low = middle + 1
+            low = _up(middle + 1, unit)
         elif attempt.choices is not None:
             best = attempt.choices
             high = evaluate(free, best).peak
         else:
             break
-        middle = (low + high) // 2
-    return Shortfall(low, high, _peak_interval(problem, best))
+        middle = _up((low + high - unit) // 2, unit)
+    return Shortfall(low, high, _peak_interval(problem, best), choices=best)
+
+
+def _up(count: int, unit: int) -> int:
+    return -(-count // unit) * unit
 
 
 def smallest_load(problem: Problem) -> tuple[int, int | None]:

@@ -9,12 +9,14 @@ class Shortfall:
 
     They are equal when the smallest feasible limit is known. `interval` is the half-open time interval where it is
     binding. If `forbidden`, no limit is feasible: the forbidden choices and pairs alone exclude all solutions.
+    `choices` fit in `enough`.
     """
 
     at_least: int | None
     enough: int | None
     interval: tuple[int, int] | None
     forbidden: bool = False
+    choices: list[int] | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         if self.forbidden:

@@ -20,7 +20,7 @@ from ._exchange import Exchange, View
 from ._infeasible import shortfall
 from ._prepare import prepare
 from ._problem import Problem
-from ._solution import Improvement, Solution
+from ._solution import Improvement, Shortfall, Solution
 from ._threads import Threads, in_time
 
 if TYPE_CHECKING:
@@ -65,6 +65,16 @@ def solve(
         return run.solve()
     except KeyboardInterrupt:
         return run.interrupted()
+
+
+def least_memory(
+    problem: Problem, *, time_limit: float = 60.0, max_iterations: int | None = None, seed: int = 0
+) -> Shortfall:
+    """The smallest memory limit under which the problem has a solution, and one; bounds on it if time ends before."""
+    begun = time.monotonic()
+    _check(time_limit, 0.0, max_iterations, None)
+    workers = _workers(None, max_iterations)
+    return _Run(problem, begun, begun + time_limit, max_iterations, seed, workers, None).least_memory(0)
 
 
 def _check(time_limit: float, gap: float, max_iterations: int | None, workers: int | None) -> None:
@@ -139,6 +149,9 @@ class _Run:
 
     def _prepare(self) -> bool:
         return prepare()
+
+    def least_memory(self, low: int) -> Shortfall:
+        return shortfall(self.problem, low, self.deadline, self._attempt)
 
     def interrupted(self) -> Solution:
         """The result after Ctrl-C: the best solution so far."""
@@ -265,6 +278,6 @@ class _Run:
 
     def _infeasible(self) -> Solution:
         assert self.reduction is not None
-        lacking = shortfall(self.problem, self.deadline, self._attempt) if self.explain else None
+        lacking = self.least_memory(self.problem.usage_limit + 1) if self.explain else None
         seconds = time.monotonic() - self.begun
         return Solution("infeasible", None, None, None, None, seconds, tuple(self.log), lacking)

@@ -1,0 +1,227 @@
+"""The search for the cheapest plan that fits: the solver proposes, the evaluator of plans decides.
+
+The problem counts no more memory than a plan holds (`_memory`). So where it has no solution under a limit there is no
+plan under it either, and its bound under the limit is one for every plan that fits. A solution may still hold more as a
+plan than as a solution: then the problem is given smaller limits until its plan fits, and the limits in between are
+searched for a cheaper one.
+"""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError, require
+from ..progress import Progress
+from ..solver import FORBIDDEN, Improvement, Problem, Shortfall, Solution, least_memory, solve
+from ._fold import Folded, fold
+from ._items import UNIT, Items
+from ._plan import Plan
+from ._summary import bytes_text, exact_bytes_text
+
+_LIMITS = 8  # that the problem is given before a plan counts as the best that was found
+_EXCLUDED = 24  # problems that are solved after excluding choices
+_ROUNDS = 60  # of search for the least memory: with as many, it is the same every time
+
+
+class Clock:
+    """The time of all searches for one plan. Each gets at most half of what is left, so that the next has some."""
+
+    def __init__(self, seconds: float) -> None:
+        require(seconds, (int, float), "time_limit", "a number")
+        if not seconds > 0:
+            raise UsageError(f"time_limit is {seconds!r}: it must be a positive number of seconds.")
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        return max(self._end - time.monotonic(), 0.01)
+
+    @property
+    def share(self) -> float:
+        return max(self.left / 2, 0.01)
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self._end
+
+
+class DoesNotFit(UsageError):
+    """No plan fits. With less than `at_least` bytes none can; with `enough` there is one (None: it is not known)."""
+
+    def __init__(self, message: str, at_least: int, enough: int | None) -> None:
+        super().__init__(message)
+        self.at_least, self.enough = at_least, enough
+
+
+class Unsolved(Exception):
+    """The problem without a limit on memory has no solution that was found."""
+
+    def __init__(self, solution: Solution) -> None:
+        super().__init__(solution.status)
+        self.solution = solution
+
+
+class Search:
+    """The problem of some items, with and without a limit on memory, and the plans of its solutions."""
+
+    def __init__(
+        self,
+        items: Items,
+        read: Callable[[Folded, Solution], Plan],
+        *,
+        memory: int,
+        alike: bool,
+        gap: float,
+        clock: Clock,
+        progress: Progress,
+        timed: Callable[[str, Callable[[], Any]], Any],
+        what: str,
+    ) -> None:
+        self.items, self.read, self.memory, self.alike = items, read, memory, alike
+        self.gap, self.clock, self.progress, self.timed, self.what = gap, clock, progress, timed, what
+
+    def cheapest(self) -> Plan:
+        # Without the limit the problem is easier by far, and often its best plan fits.
+        folded = self._fold(None)
+        solution = self._solve(folded.problem, "searching")
+        if solution.choices is None:
+            raise Unsolved(solution)
+        made = self.read(folded, solution)
+        return made if made.cost.peak <= self.memory else self._cheapest_that_fits()
+
+    def _cheapest_that_fits(self) -> Plan:
+        folded = self._fold(self.memory)
+        first = self._solve(folded.problem, "searching within memory")
+        if first.status == "infeasible":
+            assert first.shortfall is not None
+            raise self._needs(folded, first.shortfall)
+        if first.choices is None:
+            raise DoesNotFit(
+                f"no plan of {self.what} that fits in {bytes_text(self.memory)} a device was found in "
+                f"{self.clock.seconds:.0f} seconds of search: give it more time or memory",
+                0,
+                None,
+            )
+        best = self._tighten(folded, first) or self._exclude(folded, first)
+        if best is None:
+            lacking = least_memory(folded.problem, time_limit=self.clock.share, max_iterations=_ROUNDS)
+            best = self._smallest(folded, lacking)
+            if best is None or best.cost.peak > self.memory:
+                raise self._needs(folded, lacking)
+        bound = None if first.bound is None else first.bound * UNIT
+        return replace(best, bound=bound)
+
+    def _tighten(self, folded: Folded, solution: Solution) -> Plan | None:
+        """The cheapest plan that fits among those of solutions under smaller limits; None if none fits."""
+        bound = 0.0 if solution.bound is None else solution.bound * UNIT
+        best: Plan | None = None
+        limit, fits, misses = self.memory, -1, self.memory + 1
+        for _ in range(_LIMITS):
+            made = self.read(folded, solution)
+            over = made.cost.peak - self.memory
+            if over > 0:
+                misses = limit
+            else:
+                fits = limit
+                if best is None or made.cost.seconds < best.cost.seconds:
+                    best = made
+            within = best is not None and best.cost.seconds * (1 - self.gap) <= bound
+            limit = (fits + misses) // 2 if fits >= 0 else limit - over
+            if within or limit <= max(fits, 0) or self.clock.over:
+                break
+            tighter = replace(folded.problem, usage_limit=limit)
+            solution = self._solve(tighter, "searching within memory")
+            if solution.choices is None:
+                break
+        return best
+
+    def _exclude(self, folded: Folded, solution: Solution) -> Plan | None:
+        """A plan that fits, found by excluding choices that decide what plans which do not fit hold at their peak."""
+        made = self.read(folded, solution)
+        waiting: list[tuple[int, int, frozenset[tuple[int, int]], Solution, Plan]] = []
+        heappush(waiting, (made.cost.peak, 0, frozenset(), solution, made))
+        tried = 0
+        while waiting:
+            _, _, excluded, solution, made = heappop(waiting)
+            assert solution.choices is not None
+            for node in self._at_peak(folded, made):
+                if tried == _EXCLUDED or self.clock.over:
+                    return None
+                tried += 1
+                more = excluded | {(node, solution.choices[node])}
+                next_ = self._solve(_without(folded.problem, more), "searching within memory")
+                if next_.choices is None:
+                    continue
+                made = self.read(folded, next_)
+                if made.cost.peak <= self.memory:
+                    return made
+                heappush(waiting, (made.cost.peak, tried, more, next_, made))
+        return None
+
+    def _at_peak(self, folded: Folded, made: Plan) -> list[int]:
+        """The nodes of the problem that decide what a plan holds where it holds most."""
+        entry = made.schedule.entries[int(np.argmax(made.cost.held))]
+        refs = {value.ref for value in (*entry.used, *entry.made)}
+        items = self.items
+        places = {items.made[ref][0] for ref in refs}
+        for ref in refs:
+            for group in items.groups.get(ref, ()):
+                places |= {items.places["call", node.name] for node in group.users}
+                places |= set() if group.copy is None else {group.copy}
+        return sorted({int(folded.node[place]) for place in places})
+
+    def _smallest(self, folded: Folded, lacking: Shortfall) -> Plan | None:
+        """The plan that holds least among those of solutions under the smallest limit; None if there is none."""
+        if lacking.choices is None or lacking.enough is None:
+            return None
+        known = Solution("feasible", lacking.choices, None, None, lacking.enough, 0.0)
+        cheap = solve(
+            replace(folded.problem, usage_limit=lacking.enough),
+            time_limit=self.clock.share,
+            max_iterations=_ROUNDS,
+            gap=self.gap,
+        )
+        found = [self.read(folded, solution) for solution in (cheap, known) if solution.choices is not None]
+        return min(found, key=lambda made: (max(made.cost.peak, self.memory), made.cost.seconds))
+
+    def _needs(self, folded: Folded, lacking: Shortfall) -> DoesNotFit:
+        smallest = self._smallest(folded, lacking)
+        enough = None if smallest is None else smallest.cost.peak
+        least = lacking.at_least or 0
+        if enough is not None and least == enough:
+            needs = f"it needs {exact_bytes_text(enough)}"
+        else:
+            known = [] if least <= self.memory else [f"it needs at least {exact_bytes_text(least)}"]
+            known += [] if enough is None else [f"{exact_bytes_text(enough)} is enough"]
+            needs = ", and ".join(known)
+        verb = "fits" if least > self.memory else "was found that fits"
+        head = f"no plan of {self.what} {verb} in {bytes_text(self.memory)} a device"
+        return DoesNotFit(f"{head}: {needs}", least, enough)
+
+    def _fold(self, memory: int | None) -> Folded:
+        self.progress("pricing")
+        name = self.items.graph.name
+        return self.timed("problem", lambda: fold(self.items, memory, alike=self.alike, name=name))
+
+    def _solve(self, problem: Problem, stage: str) -> Solution:
+        seconds = self.clock.share
+
+        def note(line: Improvement) -> None:
+            known = "" if line.gap is None else f"at most {line.gap:.1%} from the best"
+            self.progress(stage, limit=seconds, note=known)
+
+        self.progress(stage, limit=seconds)
+        return self.timed("solve", lambda: solve(problem, time_limit=seconds, gap=self.gap, progress=note))
+
+
+def _without(problem: Problem, excluded: Collection[tuple[int, int]]) -> Problem:
+    """The problem without some choices of nodes."""
+    costs = problem.costs.copy()
+    for node, choice in excluded:
+        costs[problem.choice_start[node] + choice] = FORBIDDEN
+    return replace(problem, costs=costs)
