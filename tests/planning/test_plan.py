@@ -49,7 +49,7 @@ def test_a_plan_survives_json(best, tmp_path):
     best.save(tmp_path / "plan.json")
     again = sw.Plan.load(tmp_path / "plan.json")
     assert again == sw.Plan.from_json(json.loads(json.dumps(best.to_json())))
-    for name in ("optimizer", "memory", "pins", "bound", "baselines"):
+    for name in ("optimizer", "memory", "pins", "bound", "alike", "baselines"):
         assert getattr(again, name) == getattr(best, name) is not None
     assert again.cost == best.cost
     assert "->" in again.diff(best) and "\n" not in again.diff(best)  # the two times, and no difference

@@ -17,7 +17,6 @@ from ._items import Item, Items, Tie
 from ._memory import Memory
 
 ROUNDS = 4
-_FEW = 200  # items up to which the problem knows memory by pairs of choices: it is several times as large
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,10 +29,20 @@ class Folded:
 
 
 def fold(
-    items: Items, memory: int | None, *, rounds: int = ROUNDS, alike: bool = True, name: str = ""
+    items: Items,
+    memory: int | None,
+    *,
+    pairs: bool = False,
+    rounds: int = ROUNDS,
+    alike: bool = True,
+    name: str = "",
 ) -> Folded:
-    """The problem of the items, with one node for all that look alike, or one for each."""
-    held = None if memory is None else Memory(items, pairs=len(items.all) <= _FEW)
+    """The problem of the items, with one node for all that look alike, or one for each.
+
+    Memory is what single choices hold, or, with `pairs`, what pairs of choices hold: closer to what a plan holds, in a
+    larger problem.
+    """
+    held = None if memory is None else Memory(items, pairs=pairs)
     parts = items.all if held is None else [*items.all, *held.uses]
     ties = items.ties if held is None else [*items.ties, *held.ties]
     colour = _colours(parts, ties, rounds) if alike else np.arange(len(parts))

@@ -33,6 +33,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "memory": plan.memory,
             "pins": {name: pin if isinstance(pin, str) else dict(pin) for name, pin in plan.pins.items()},
             "bound": plan.bound,
+            "alike": plan.alike,
             "baselines": {name: _of_baseline(cost) for name, cost in plan.baselines.items()},
         },
         "cost": {
@@ -94,16 +95,18 @@ def _of_baseline(cost: BaselineCost | None) -> dict[str, Any] | None:
 def _options(document: dict[str, Any]) -> dict[str, Any]:
     """The fields of a plan that say what it was planned for and what came of it."""
     optimizer, memory, bound = (document.get(name) for name in ("optimizer", "memory", "bound"))
+    alike = document.get("alike", False)
     require(optimizer, (str, NoneType), "the plan's optimizer", "a name such as 'adam'")
     require(memory, (int, NoneType), "the plan's memory", "a number of bytes")
     require(bound, (int, float, NoneType), "the plan's bound", "a number of seconds")
+    require(alike, bool, "the plan's alike", "true or false")
     baselines = {
         name: None
         if cost is None
         else BaselineCost(cost["compute"], cost["update"], cost["communication"], cost["peak"])
         for name, cost in document.get("baselines", {}).items()
     }
-    given = {"optimizer": optimizer or "none", "memory": memory, "bound": bound}
+    given = {"optimizer": optimizer or "none", "memory": memory, "bound": bound, "alike": alike}
     return {**given, "pins": document.get("pins", {}), "baselines": baselines}
 
 

@@ -148,7 +148,7 @@ class Planner:
         if alike is None:
             alike = len(items.all) > _MANY
         clock = Clock(time_limit)
-        best = self._cheapest(items, held, alike, gap, clock)
+        best = replace(self._cheapest(items, held, alike, gap, clock), alike=alike)
         if not compare:
             return best
         tried = self._timed("baselines", lambda: self.baselines(held, gap, clock))
@@ -265,7 +265,7 @@ def cheapest_that_fits(best: Plan, others: Iterable[Plan | None], memory: int) -
     for other in others:
         if other is not None and other.cost.peak <= memory and other.cost.seconds < best.cost.seconds:
             bound = None if best.bound is None else min(best.bound, other.cost.seconds)
-            best = replace(other, bound=bound)
+            best = replace(other, bound=bound, alike=best.alike)
     return best
 
 

@@ -60,8 +60,9 @@ class Plan(Shown):
     there is no value). A gradient has the layout of its parameter.
 
     What it was planned for: the `optimizer`, the `memory` that each device may use, in bytes, and the `pins`, as text.
-    What came of it: `bound`, the seconds below which no plan can be, and the `baselines` that it was compared with, by
-    name (None for one that the pins rule out).
+    What came of it: `bound`, the seconds below which no plan that fits in the memory can be (with `alike`, none whose
+    equal layers share their choices), and the `baselines` that it was compared with, by name (None for one that the
+    pins rule out).
     """
 
     graph: Graph
@@ -75,6 +76,7 @@ class Plan(Shown):
     memory: int | None = None
     pins: Mapping[str, PinText] = field(default_factory=dict)
     bound: float | None = None
+    alike: bool = False
     baselines: Mapping[str, BaselineCost | None] = field(default_factory=dict)
 
     @cached_property

@@ -7,7 +7,7 @@ searched for a cheaper one.
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
@@ -22,6 +22,7 @@ from ._items import UNIT, Items
 from ._plan import Plan
 from ._summary import bytes_text, exact_bytes_text
 
+_FEW = 200  # items up to which the problem may know memory by pairs of choices: it is several times as large
 _LIMITS = 8  # that the problem is given before a plan counts as the best that was found
 _EXCLUDED = 24  # problems that are solved after excluding choices
 _ROUNDS = 60  # of search for the least memory: with as many, it is the same every time
@@ -51,7 +52,10 @@ class Clock:
 
 
 class DoesNotFit(UsageError):
-    """No plan fits. With less than `at_least` bytes none can; with `enough` there is one (None: it is not known)."""
+    """No plan fits. With less than `at_least` bytes none can; with `enough` there is one (None: it is not known).
+
+    Where equal layers share their choices, which the message then says, other plans are left out.
+    """
 
     def __init__(self, message: str, at_least: int, enough: int | None) -> None:
         super().__init__(message)
@@ -92,34 +96,53 @@ class Search:
         if solution.choices is None:
             raise Unsolved(solution)
         made = self.read(folded, solution)
-        return made if made.cost.peak <= self.memory else self._cheapest_that_fits()
+        return made if made.cost.peak <= self.memory else self._cheapest_that_fits(made.bound)
 
-    def _cheapest_that_fits(self) -> Plan:
-        folded = self._fold(self.memory)
-        first = self._solve(folded.problem, "searching within memory")
-        if first.status == "infeasible":
-            assert first.shortfall is not None
-            raise self._needs(folded, first.shortfall)
-        if first.choices is None:
+    def _cheapest_that_fits(self, bound: float | None) -> Plan:
+        """The cheapest plan that was found to fit; `bound` is that of all plans, whatever they hold."""
+        best: Plan | None = None
+        last: tuple[Folded, Solution] | None = None
+        problems = self._problems()
+        for folded in problems:
+            solution = self._solve(folded.problem, "searching within memory")
+            if solution.status == "infeasible":
+                assert solution.shortfall is not None
+                raise self._needs(folded, solution.shortfall, problems)
+            if solution.bound is not None:
+                bound = max(bound or 0.0, solution.bound * UNIT)
+            if solution.choices is not None:
+                last = folded, solution
+                best = self._tighten(folded, solution, best, bound or 0.0)
+                if best is not None and self._is_close(best, bound or 0.0):
+                    break
+        if last is None:
             raise DoesNotFit(
                 f"no plan of {self.what} that fits in {bytes_text(self.memory)} a device was found in "
                 f"{self.clock.seconds:.0f} seconds of search: give it more time or memory",
                 0,
                 None,
             )
-        best = self._tighten(folded, first) or self._exclude(folded, first)
+        best = best or self._exclude(*last)
         if best is None:
+            folded, _ = last
             lacking = least_memory(folded.problem, time_limit=self.clock.share, max_iterations=_ROUNDS)
             best = self._smallest(folded, lacking)
             if best is None or best.cost.peak > self.memory:
-                raise self._needs(folded, lacking)
-        bound = None if first.bound is None else first.bound * UNIT
+                raise self._needs(folded, lacking, problems)
         return replace(best, bound=bound)
 
-    def _tighten(self, folded: Folded, solution: Solution) -> Plan | None:
-        """The cheapest plan that fits among those of solutions under smaller limits; None if none fits."""
-        bound = 0.0 if solution.bound is None else solution.bound * UNIT
-        best: Plan | None = None
+    def _problems(self) -> Iterator[Folded]:
+        """The problem under the memory limit: with what single choices hold, which is small and often enough to know,
+        then, unless the graph is large, with what pairs of choices hold."""
+        yield self._fold(self.memory)
+        if len(self.items.all) <= _FEW:
+            yield self._fold(self.memory, pairs=True)
+
+    def _is_close(self, made: Plan, bound: float) -> bool:
+        return made.cost.seconds * (1 - self.gap) <= bound
+
+    def _tighten(self, folded: Folded, solution: Solution, best: Plan | None, bound: float) -> Plan | None:
+        """The cheapest plan that fits: the best so far, or that of a solution under the limit or a smaller one."""
         limit, fits, misses = self.memory, -1, self.memory + 1
         for _ in range(_LIMITS):
             made = self.read(folded, solution)
@@ -130,9 +153,9 @@ class Search:
                 fits = limit
                 if best is None or made.cost.seconds < best.cost.seconds:
                     best = made
-            within = best is not None and best.cost.seconds * (1 - self.gap) <= bound
             limit = (fits + misses) // 2 if fits >= 0 else limit - over
-            if within or limit <= max(fits, 0) or self.clock.over:
+            close = best is not None and self._is_close(best, bound)
+            if close or limit <= max(fits, 0) or self.clock.over:
                 break
             tighter = replace(folded.problem, usage_limit=limit)
             solution = self._solve(tighter, "searching within memory")
@@ -189,10 +212,19 @@ class Search:
         found = [self.read(folded, solution) for solution in (cheap, known) if solution.choices is not None]
         return min(found, key=lambda made: (max(made.cost.peak, self.memory), made.cost.seconds))
 
-    def _needs(self, folded: Folded, lacking: Shortfall) -> DoesNotFit:
-        smallest = self._smallest(folded, lacking)
+    def _needs(self, folded: Folded, lacking: Shortfall, finer: Iterator[Folded]) -> DoesNotFit:
+        """The refusal, with what the problem proves to be needed and what a plan shows to be enough."""
+        least, smallest = lacking.at_least or 0, self._smallest(folded, lacking)
+        for folded in finer:
+            if self.clock.over or (smallest is not None and smallest.cost.peak == least):
+                break
+            lacking = least_memory(
+                folded.problem, at_least=least, time_limit=self.clock.share, max_iterations=_ROUNDS
+            )
+            least = max(least, lacking.at_least or 0)
+            found = [plan for plan in (smallest, self._smallest(folded, lacking)) if plan is not None]
+            smallest = min(found, key=lambda plan: plan.cost.peak, default=None)
         enough = None if smallest is None else smallest.cost.peak
-        least = lacking.at_least or 0
         if enough is not None and least == enough:
             needs = f"it needs {exact_bytes_text(enough)}"
         else:
@@ -200,13 +232,16 @@ class Search:
             known += [] if enough is None else [f"{exact_bytes_text(enough)} is enough"]
             needs = ", and ".join(known)
         verb = "fits" if least > self.memory else "was found that fits"
-        head = f"no plan of {self.what} {verb} in {bytes_text(self.memory)} a device"
+        shared = " with equal layers sharded alike" if self.alike else ""
+        head = f"no plan of {self.what}{shared} {verb} in {bytes_text(self.memory)} a device"
         return DoesNotFit(f"{head}: {needs}", least, enough)
 
-    def _fold(self, memory: int | None) -> Folded:
+    def _fold(self, memory: int | None, *, pairs: bool = False) -> Folded:
         self.progress("pricing")
         name = self.items.graph.name
-        return self.timed("problem", lambda: fold(self.items, memory, alike=self.alike, name=name))
+        return self.timed(
+            "problem", lambda: fold(self.items, memory, pairs=pairs, alike=self.alike, name=name)
+        )
 
     def _solve(self, problem: Problem, stage: str) -> Solution:
         seconds = self.clock.share

@@ -64,7 +64,8 @@ def _against(plan: "Plan") -> Table:
     ]
     if plan.bound is not None and own.seconds:
         short = max(0.0, 1 - plan.bound / own.seconds)
-        rows.append(("lower bound", time_text(plan.bound), "", f"at most {short:.2%} can be gained"))
+        shared = ", layers alike" if plan.alike else ""
+        rows.append(("lower bound", time_text(plan.bound), "", f"at most {short:.2%} can be gained{shared}"))
     return Table(("", ">step", ">memory", ""), rows)
 
 

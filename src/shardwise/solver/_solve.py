@@ -68,13 +68,23 @@ def solve(
 
 
 def least_memory(
-    problem: Problem, *, time_limit: float = 60.0, max_iterations: int | None = None, seed: int = 0
+    problem: Problem,
+    *,
+    at_least: int = 0,
+    time_limit: float = 60.0,
+    max_iterations: int | None = None,
+    seed: int = 0,
 ) -> Shortfall:
-    """The smallest memory limit under which the problem has a solution, and one; bounds on it if time ends before."""
+    """The smallest memory limit under which the problem has a solution, and one; bounds on it if time ends before.
+
+    Limits below `at_least` are taken to be infeasible, as the caller knows.
+    """
     begun = time.monotonic()
     _check(time_limit, 0.0, max_iterations, None)
     workers = _workers(None, max_iterations)
-    return _Run(problem, begun, begun + time_limit, max_iterations, seed, workers, None).least_memory(0)
+    return _Run(problem, begun, begun + time_limit, max_iterations, seed, workers, None).least_memory(
+        at_least
+    )
 
 
 def _check(time_limit: float, gap: float, max_iterations: int | None, workers: int | None) -> None:
