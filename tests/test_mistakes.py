@@ -72,7 +72,7 @@ MISTAKES = [
     (lambda: sw.shard_map(torch.neg), "shard_map needs a mesh: write shardwise.shard_map"),
     (lambda: planned(mesh=3), "3 is not a mesh: give a Mesh"),
     (lambda: planned(cluster=3), "unknown cluster '3': use one of"),
-    (lambda: planned(memory=[]), r"memory \[\] is no amount of bytes"),
+    (lambda: planned(memory=[]), r"memory \[\] is not a byte count"),
     (lambda: planned(optimizer=3), "unknown optimizer 3: use none"),
     (lambda: planned(time_limit="1"), "time_limit is '1': give a number"),
     (lambda: planned(pin=3), "pin is 3: give a dict such as"),
@@ -129,7 +129,7 @@ def test_a_mistake_is_one_sentence(mistake, sentence):
         (lambda plan: sw.parallelize(MODEL, (X,), plan="plan.json"), "plan is 'plan.json': give a Plan"),
         (lambda plan: plan.save(3), "path is 3: give the name of a file"),
         (lambda plan: plan.graph.save(3), "path is 3: give the name of a file"),
-        (lambda plan: plan.explain(3), "3 is no module, node, parameter or input"),
+        (lambda plan: plan.explain(3), "3 is not a module, node, parameter or input"),
     ],
 )
 def test_a_mistake_beside_a_plan_is_one_sentence(plan, mistake, sentence):

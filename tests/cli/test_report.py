@@ -33,7 +33,7 @@ def test_json_is_what_the_page_shows(shardwise, saved):
 @pytest.mark.parametrize(
     ("text", "out", "message"),
     [
-        ("{}", "page.html", "this is no plan"),
+        ("{}", "page.html", "this is not a plan"),
         ('{"format": "shardwise.plan/1", "mesh": "d=2", "rows": 3}', "page.html", "the plan is malformed"),
         ("no json", "page.html", "is not valid JSON"),
         (None, "page.html", "cannot be read"),

@@ -206,7 +206,7 @@ def test_debug_prints_what_was_considered_for_every_node(capsys):
 
 
 def test_a_place_that_is_not_there_is_refused(best):
-    with pytest.raises(sw.UsageError, match="'nowhere' is no module, node, parameter or input"):
+    with pytest.raises(sw.UsageError, match="'nowhere' is not a module, node, parameter or input"):
         best.explain("nowhere")
 
 
@@ -239,7 +239,7 @@ def test_pins_that_cannot_be_are_refused(graph, pins, complaint):
     "memory", ["much", "80 apples", "GB", "infGB", "-1GB", -1, float("nan"), float("inf")]
 )
 def test_memory_is_an_amount(graph, memory):
-    with pytest.raises(sw.UsageError, match="is no amount of bytes"):
+    with pytest.raises(sw.UsageError, match="is not a byte count"):
         plan_graph(graph, memory=memory, **OPTIONS)
 
 

@@ -1,7 +1,7 @@
 """What a plan costs, worked out from its schedule entry by entry: the authority on time and memory.
 
-The solver's problem approximates when memory is held; here every value counts from when it is made to its last use,
-views share what they are views of, and copies count while they live.
+Every value counts from when it is made to its last use, views share the memory of their base, and redistributed tensors
+count while they are live. The solver's problem counts no more than this (`_memory`).
 """
 
 from collections import Counter

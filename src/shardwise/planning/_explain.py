@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Considered:
-    """One choice for a node: its rows, its own seconds, and those of the changes of layout around it, everything
-    else staying as planned. Infinite where it does not go together with what is around it."""
+    """One choice for a node: its rows, the seconds of its kernel, and those of the redistributions of its inputs and
+    outputs, every other choice as planned; infinite where it is not compatible with the neighbouring choices."""
 
     rows: str
     compute: float
-    around: float
+    redistribution: float
     chosen: bool
 
     @property
     def seconds(self) -> float:
-        return self.compute + self.around
+        return self.compute + self.redistribution
 
 
 def considered(plan: "Plan", name: str) -> list[Considered]:
@@ -52,9 +52,7 @@ def all_considered(plan: "Plan", most: int = 8) -> str:
         shown = [entry for i, entry in enumerate(found) if i < most or entry.chosen]
         for entry in shown:
             mark = "*" if entry.chosen else " "
-            lines.append(
-                f"  {mark} {entry.rows}: compute {time_text(entry.compute)}, around {time_text(entry.around)}"
-            )
+            lines.append(f"  {mark} {entry.rows}: {_seconds(entry)}")
         if len(found) > len(shown):
             lines.append(f"    ... and {len(found) - len(shown)} more")
     return "\n".join(lines)
@@ -114,16 +112,16 @@ class Explainer:
         if place is None:
             raise UsageError(f"the plan has no call {name!r}: plan.graph.table() lists them")
         item, choices = self.items.all[place], self.items.choices[name]
-        around = np.zeros(len(item))
+        redistribution = np.zeros(len(item))
         for table, other in self.ties[place]:
             column = table[:, self.chosen[other]].astype(float)
-            around += np.where(column >= 1e18, np.inf, column)
+            redistribution += np.where(column >= 1e18, np.inf, column)
         names = self.plan.mesh.names
         found = [
             Considered(
                 "; ".join(f"{axis}: {row}" for axis, row in zip(names, choices.rows_of(c), strict=True)),
                 float(item.cost[c]) * UNIT if item.cost[c] < 1e18 else np.inf,
-                float(around[c]) * UNIT,
+                float(redistribution[c]) * UNIT,
                 c == self.chosen[place],
             )
             for c in range(len(item))
@@ -143,7 +141,8 @@ class Explainer:
             nodes = [n for n in plan.graph.nodes if n.module.endswith(f".{place}")]
         if not nodes:
             raise UsageError(
-                f"{place!r} is no module, node, parameter or input of {plan.graph.name}: plan.graph.table() lists them"
+                f"{place!r} is not a module, node, parameter or input of {plan.graph.name}: "
+                "plan.graph.table() lists them"
             )
         parameters = [
             i for i in plan.graph.with_role("parameter") if i.target.startswith(f"{nodes[0].module}.")
@@ -169,7 +168,7 @@ class Explainer:
         found = self.considered(node.name)
         chosen = next(entry for entry in found if entry.chosen)
         yield f"{node}"
-        yield f"  chosen     {chosen.rows}: {time_text(chosen.compute)} + {time_text(chosen.around)} around it"
+        yield f"  chosen     {chosen.rows}: {_seconds(chosen)}"
         others = [entry for entry in found if not entry.chosen and np.isfinite(entry.seconds)]
         if others:
             best = others[0]
@@ -177,7 +176,12 @@ class Explainer:
             sign = "+" if more >= 0 else "-"
             yield f"  runner-up  {best.rows}: {sign}{time_text(abs(more))}"
         source = self.plan.choices[node.name].source
-        yield f"  rows       {source}; {len(found)} choices, {len(others) + 1} of which fit what is around"
+        compatible = f"{len(others) + 1} compatible with the neighbouring choices"
+        yield f"  rows       {source}; {len(found)} choices, {compatible}"
+
+
+def _seconds(entry: Considered) -> str:
+    return f"compute {time_text(entry.compute)}, redistribution {time_text(entry.redistribution)}"
 
 
 def _first(match: np.ndarray, item: Item, wanted: "Choice | Layout") -> int:

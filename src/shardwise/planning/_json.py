@@ -57,7 +57,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 def from_json(document: Any) -> Plan:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise UsageError(f"this is no plan: its 'format' is not {FORMAT!r}")
+        raise UsageError(f"this is not a plan: its 'format' is not {FORMAT!r}")
     try:
         mesh = Mesh.parse(document["mesh"])
         rows = [Row.from_json(row) for row in document["rows"]]

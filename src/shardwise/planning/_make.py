@@ -286,4 +286,4 @@ def bytes_of(memory: int | float | str) -> int:
         return round(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
     if isinstance(memory, int | float) and 0 <= memory < math.inf:
         return int(memory)
-    raise UsageError(f"memory {memory!r} is no amount of bytes: write it as 80GB or 512MiB")
+    raise UsageError(f"memory {memory!r} is not a byte count: write it as 80GB or 512MiB")

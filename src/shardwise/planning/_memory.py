@@ -70,8 +70,8 @@ class Points:
             self._count += 2 * len(node.inputs)
             self.calls[node.name] = self._count
             self._count += 1
-            for output in range(len(node.outputs)):
-                give(Ref(node.name, output))
+            for place in range(len(node.outputs)):
+                give(Ref(node.name, place))
         self.end = self._count
 
     def of(self, nodes: Collection[str]) -> np.ndarray:

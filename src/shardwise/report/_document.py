@@ -242,7 +242,8 @@ def _choices(name: str, found: Sequence[Considered]) -> dict[str, Any]:
         "all": len(found),
         "fit": len(fits),
         "shown": [
-            [entry.rows, _finite(entry.compute), _finite(entry.around), entry.chosen] for entry in shown
+            [entry.rows, _finite(entry.compute), _finite(entry.redistribution), entry.chosen]
+            for entry in shown
         ],
     }
 

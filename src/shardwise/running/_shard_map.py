@@ -213,7 +213,8 @@ def _print_debug(plan: Plan, alternatives: int = 3) -> None:
         print(f"{node}", file=sys.stderr)
         for considered in plan.considered(node.name)[: alternatives + 1]:
             mark = "*" if considered.chosen else " "
-            costs = f"compute {considered.compute * 1e6:.2f} us, changes {considered.around * 1e6:.2f} us"
+            own, moved = considered.compute * 1e6, considered.redistribution * 1e6
+            costs = f"compute {own:.2f} us, redistribution {moved:.2f} us"
             print(f"  {mark} {considered.rows}  # {costs}", file=sys.stderr)
     for move in plan.schedule.moves:
         print(f"{move}", file=sys.stderr)
