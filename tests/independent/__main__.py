@@ -4,9 +4,11 @@ import argparse
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from .checking import Finding
+from .lookup import use_book
 from .replay import finding_document, is_claimed, replayed
 from .running import Result, check_book
 
@@ -17,9 +19,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--changes", type=int, default=60, help="changed calls of every overload")
     parser.add_argument("--only", nargs="*", help="names of OpInfos, such as addmm or nn_functional_conv2d")
+    parser.add_argument("--ops", nargs="*", help="patterns of overloads, such as 'aten.max_pool*'; no others")
+    parser.add_argument("--book", type=Path, help="a book other than the shipped one; it may be half built")
     parser.add_argument("--json", help="write what was found, with counterexamples that --replay reads")
     parser.add_argument("--replay", help="run the counterexamples of such a file again, and nothing else")
     given = parser.parse_args()
+    if given.book:
+        use_book(given.book)
     if given.replay:
         return 1 if replay(given.replay) else 0
     started, last = time.monotonic(), [""]
@@ -33,7 +39,7 @@ def main() -> int:
                 file=sys.stderr,
             )
 
-    result = check_book(given.seed, given.jobs, given.changes, given.only, progress)
+    result = check_book(given.seed, given.jobs, given.changes, given.only, progress, given.ops)
     print(summary(result, time.monotonic() - started))
     if given.json:
         with open(given.json, "w") as file:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from random import Random
 
 from .calls import Call, variants_of
@@ -121,7 +122,11 @@ def check_book(
     changes: int = 60,
     names: Sequence[str] | None = None,
     progress: Progress = lambda op, result: None,
+    ops: Sequence[str] | None = None,
 ) -> Result:
-    """Check the book on calls of these OpInfos, all of them if none are named."""
-    calls = chosen(record(list(opinfos()) if names is None else names, seed, jobs), seed)
+    """Check the book on calls of these OpInfos, all of them if none are named, and of overloads of these patterns."""
+    by_op = record(list(opinfos()) if names is None else names, seed, jobs)
+    if ops is not None:
+        by_op = {op: calls for op, calls in by_op.items() if any(fnmatch(op, pattern) for pattern in ops)}
+    calls = chosen(by_op, seed)
     return check_calls(calls, seed, jobs, changes, progress)

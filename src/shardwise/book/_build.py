@@ -14,8 +14,10 @@ from pathlib import Path
 import torch
 
 from ..calls import overload
+from ..errors import UsageError
 from ..progress import Progress, silent
 from ..rules import VERDICTS, Entry, require_no_others, variants_of, write
+from ._by_hand import refusal
 from ._learn import learn, learn_variant
 from ._reach import Reached, reach
 from ._state import State
@@ -49,6 +51,9 @@ def build(
     tasks = [partial(_confirm, state, reached, name, original) for name, original in originals.items()]
     _in_parallel("variants", tasks, workers, progress)
     entries = [entry for name in (*studied, *originals) if (entry := state.entry(name)) is not None]
+    if wrong := refusal(entries):
+        state.drop(entry.op for entry in entries if entry.evidence.get("refuted"))
+        raise UsageError(f"{wrong}; correct it, and go on with --resume")
     entries += [Entry(name, "cannot run", reason) for name, reason in reached.unreached.items()]
     write(out, entries, torch.__version__.split("+")[0], reached.functions)
     counts = Counter(entry.verdict for entry in entries)

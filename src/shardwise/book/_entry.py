@@ -1,4 +1,4 @@
-"""The entry of one operator: a study of its calls, or experiments that hold a hand-written rule to account."""
+"""The entry of one operator: a study of its calls, or experiments on the rows of its hand-written rule."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -7,16 +7,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._ops import OpOverload
 
 from ..calls import UNIMPORTANT, Call, facts, overload
 from ..errors import UsageError, first_line
-from ..experiments import ExperimentPolicy, Found, check, check_as_is
-from ..placements import Row
+from ..experiments import ExperimentPolicy, Found
 from ..rules import Case, Entry, book_rows, constants, is_by_hand, plain
 from ..synthesis import Budget, Study, Sweep, study_calls, sweep
 from ._accidents import without_accidents
+from ._by_hand import by_hand
 from ._calls import calls_of, of_all_alike, of_one_kind
 
 # What a study may cost: more for an operator with several inputs, which may broadcast, and more for one with other
@@ -32,9 +31,9 @@ _PAIRS = 120
 # With more inputs than this, sums are the only partials that are tried.
 _MANY_INPUTS, _SUMS = 2, ("sum",)
 
-# Calls of an operator without a rule whose rows are kept; calls that a hand-written rule is held against; calls that a
-# rule with conditions must at least be held against.
-_CASES, _BY_HAND, _HELD = 12, 3, 4
+# Calls of an operator without a rule whose rows are kept; calls on which a rule with conditions must at least be
+# validated.
+_CASES, _HELD = 12, 4
 
 _PARTLY = "for some calls more holds than it says: no short list of clauses yields all of their rows"
 
@@ -94,62 +93,6 @@ def _budget(op: Any) -> Budget:
     if inputs < len(arguments):
         return _WITH_ARGUMENTS
     return _ONE_INPUT if inputs == 1 else _MORE_INPUTS
-
-
-def by_hand(
-    name: str,
-    calls: Sequence[Call],
-    rows_of: Callable[[Call], list[Row] | None],
-    like: str | None = None,
-) -> Entry:
-    """The entry of an operator with a hand-written rule: experiments on a few calls, and how many of them agree with
-    every row that it gives where the operator itself is run on the pieces."""
-    judged, agreeing, experiments = 0, 0, 0
-    verdict, reason = "ruled", ""
-    for call in calls[:_BY_HAND]:
-        found = found_for(ExperimentPolicy(), call.op, *call.args, **call.kwargs)
-        if found.verdict not in ("rows", "no valid rows"):
-            verdict, reason = ("random", found.reason) if found.verdict == "random" else (verdict, reason)
-            continue
-        given = rows_of(call) or []
-        held = {(row.inputs, row.outputs) for row in found.rows}
-        # What discovery does not list may follow from a row that it does list, or have partials that it did not try.
-        others = [row for row in given if row.local is None and (row.inputs, row.outputs) not in held]
-        judged += 1
-        agreeing += all(check(call.op, row, *call.args, **call.kwargs) for row in others)
-        experiments += found.experiments
-    evidence = {"calls": judged, "agreeing": agreeing, "experiments": experiments}
-    return Entry(name, verdict, reason, like=like, evidence=evidence if judged else {}, by_hand=True)
-
-
-def by_hand_as_given(
-    name: str,
-    calls: Sequence[Call],
-    rows_of: Callable[[Call], list[Row] | None],
-    why: str,
-    like: str | None = None,
-) -> Entry:
-    """The entry of an operator with a hand-written rule that discovery does not get through, with the reason: how many
-    calls agree with every row that it gives, run as they are."""
-    judged, agreeing, experiments = 0, 0, 0
-    for call in [c for c in calls if _is_dense(c)][:_BY_HAND]:
-        rows = rows_of(call) or []
-        met = [check_as_is(call, rows, n) for n in (2, 3)]
-        judged += 1
-        agreeing += all(all(held.values()) for held in met)
-        experiments += sum(map(len, met))
-    evidence = {"calls": judged, "agreeing": agreeing, "experiments": experiments}
-    reason = f"discovery is left out, {why}: the rows were run on calls as they are"
-    return Entry(name, "ruled", reason, like=like, evidence=evidence if judged else {}, by_hand=True)
-
-
-def _is_dense(call: Call) -> bool:
-    """True if a call runs and gives tensors that can be compared."""
-    try:
-        results = call.run()
-    except Exception:
-        return False  # samples may be made to raise
-    return all(not isinstance(r, Tensor) or r.layout == torch.strided for r in results)
 
 
 def found_for(policy: ExperimentPolicy, op: OpOverload, /, *args: Any, **kwargs: Any) -> Found:

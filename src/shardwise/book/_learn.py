@@ -17,7 +17,8 @@ from ..errors import UsageError
 from ..experiments import Crash, ExperimentPolicy, Found, run_isolated
 from ..rules import Entry, book_rows, is_by_hand
 from ..synthesis import Budget, Sweep, study_calls
-from ._entry import by_hand_as_given, entry_of, found_for, studied, studied_with_sums
+from ._by_hand import by_hand_as_given
+from ._entry import entry_of, found_for, studied, studied_with_sums
 from ._variant import confirmed, confirmed_as_given
 
 # CPU seconds of one study and of one call met alone, and how much longer it may take when others use the machine, too.

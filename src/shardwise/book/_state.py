@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -43,6 +44,11 @@ class State:
         new = self._path(entry.op).with_suffix(".new")
         new.write_text(json.dumps(entry.to_document()))
         new.replace(self._path(entry.op))
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget entries, so that a build that goes on makes them again."""
+        for name in names:
+            self._path(name).unlink()
 
     def entry(self, name: str) -> Entry | None:
         if not self.has(name):

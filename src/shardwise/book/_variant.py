@@ -11,8 +11,9 @@ from ..calls import Call
 from ..experiments import ExperimentPolicy, Found
 from ..rules import Entry, Rule, derived, is_covered, variant_by_hand
 from ..synthesis import confirms
+from ._by_hand import by_hand, by_hand_as_given
 from ._calls import calls_of, of_one_kind
-from ._entry import by_hand, by_hand_as_given, found_for, partials_tried
+from ._entry import found_for, partials_tried
 
 # Calls that confirm a variant.
 _CONFIRMING = 1

@@ -2,7 +2,7 @@
 
 from ._as_is import check_as_is
 from ._candidate import implies
-from ._discover import ExperimentPolicy, check, discover, refuted, require_operator
+from ._discover import ExperimentPolicy, check, check_rows, discover, refuted, require_operator
 from ._experiment import Division, Experiment
 from ._isolated import Crash, discover_isolated, run_isolated
 from ._judge import Expected
@@ -32,6 +32,7 @@ __all__ = [
     "check",
     "check_as_is",
     "check_choice",
+    "check_rows",
     "discover",
     "discover_isolated",
     "generators",

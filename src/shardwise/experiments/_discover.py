@@ -59,7 +59,7 @@ class ExperimentPolicy:
 
     def check(self, op: Callable[..., Any], row: Row | str, /, *args: Any, **kwargs: Any) -> Verdict:
         """As `shardwise.check`, under this policy."""
-        return _check(self, op, row, args, kwargs)
+        return _check(self, op, [row], args, kwargs)[0]
 
 
 def discover(op: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Found:
@@ -88,6 +88,11 @@ def check(op: Callable[..., Any], row: Row | str, /, *args: Any, **kwargs: Any) 
     True
     """
     return ExperimentPolicy().check(op, row, *args, **kwargs)
+
+
+def check_rows(call: Call, rows: Sequence[Row]) -> list[Verdict]:
+    """As `check` of every row, by the same experiments."""
+    return _check(ExperimentPolicy(), call.op, rows, call.args, dict(call.kwargs))
 
 
 Given = ParamSpec("Given")
@@ -175,19 +180,24 @@ def _discover(
 def _check(
     policy: ExperimentPolicy,
     op: Callable[..., Any],
-    row: Row | str,
+    rows: Sequence[Row | str],
     args: Sequence[Any],
     kwargs: dict[str, Any],
-) -> Verdict:
-    row = row if isinstance(row, Row) else Row.parse(row)
+) -> list[Verdict]:
+    claimed = [row if isinstance(row, Row) else Row.parse(row) for row in rows]
     call = _bind(op, args, kwargs)
-    _check_inputs(row, call)
+    for row in claimed:
+        _check_inputs(row, call)
     try:
         refuse_strange(call)
         front = dispatched(call)
         suite = _suite_of(call, front, policy)
     except Unjudgeable as why:
-        return Verdict(row, False, f"{why.verdict}: {why.reason}")
+        return [Verdict(row, False, f"{why.verdict}: {why.reason}") for row in claimed]
+    return [_check_row(policy, row, front, suite) for row in claimed]
+
+
+def _check_row(policy: ExperimentPolicy, row: Row, front: Dispatched, suite: ExperimentSuite) -> Verdict:
     _check_outputs(row, front, suite)
     if row.local is not None:
         require_form(row.local, front.judged.op)
@@ -339,7 +349,7 @@ def _verdict(
     reason = f"survived {evidence.total()} experiments"
     if found.shards == "even":
         reason += ", for even shards only"
-    return Verdict(row, True, reason, found.shards, evidence)
+    return Verdict(row, True, reason, found.shards, evidence, example)
 
 
 def _check_inputs(row: Row, call: Call) -> None:

@@ -13,7 +13,7 @@ from ..calls import Dispatched
 from ..display import Block, Heading, Outcome, Shown, Table
 from ..placements import Row, Shards, is_shard
 from ._candidate import Candidate, replicated_partials
-from ._experiment import DIVISIONS, Experiment, LocalRunFailed
+from ._experiment import CLAIMED, Experiment, LocalRunFailed
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ class Counterexample:
 
 @dataclass(frozen=True)
 class Verdict(Shown):
-    """The answer to one claim: true if no experiment refuted it."""
+    """The answer to one claim: true if no experiment with even shards refuted it. The counterexample is one with shards
+    of which the row speaks; it may be there for a row that holds for `shards` alone."""
 
     row: Row
     valid: bool
@@ -108,7 +109,7 @@ class Verdict(Shown):
 
     def blocks(self) -> Iterator[Block]:
         yield Outcome(self.valid, self._sentence)
-        if self.counterexample is not None:
+        if self.counterexample is not None and not self.valid:
             yield from self.counterexample.shown().splitlines()
 
     def __repr__(self) -> str:
@@ -189,12 +190,12 @@ class Found(Shown):
 
 
 def refutation(candidate: Candidate, row: Row) -> Counterexample | None:
-    """The first experiment in which one of the row's outputs did not have its placement."""
+    """The first experiment, with shards of which the row speaks, in which an output did not have its placement."""
     for i, (claims, placement) in enumerate(zip(candidate.claims, row.outputs, strict=True)):
         if claims is None or placement not in claims:
             continue
         claim = claims[placement]
-        for case in DIVISIONS:
+        for case in CLAIMED[row.shards]:
             if case in claim.failed:
                 return Counterexample(row, i, claim.failed[case], claim.reasons[case])
     return None

@@ -6,7 +6,7 @@ that document alone. An index lists every operator with its verdict, and which o
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ import yaml
 
 from ..calls import Call, short_name
 from ..errors import UsageError
-from ..placements import Row, is_partial, is_replicate, partials_of
+from ..placements import Row, is_replicate
 from ._cases import Case, is_covered
+from ._partials import partials_fit
 from ._rule import Rule
 from ._variants import derived
 
@@ -59,7 +60,7 @@ class Entry:
             numbers = _numbers(call)
             if numbers:
                 return self._without(numbers, call)
-            return [row for row in self.rule.rows_of(call) if _partials_fit(row, call.tensors)]
+            return [row for row in self.rule.rows_of(call) if partials_fit(row, call.tensors)]
         return next((list(case.rows) for case in self.cases if case.matches(call.arguments)), None)
 
     def _without(self, numbers: Mapping[str, Any], call: Call) -> list[Row]:
@@ -69,7 +70,7 @@ class Entry:
         places = [i for i, t in enumerate(whole.tensors) if isinstance(t, _Number)]
         found: dict[Row, None] = {}
         for row in self.rule.rows_of(whole):
-            if all(is_replicate(row.inputs[i]) for i in places) and _partials_fit(row, whole.tensors):
+            if all(is_replicate(row.inputs[i]) for i in places) and partials_fit(row, whole.tensors):
                 inputs = tuple(p for i, p in enumerate(row.inputs) if i not in places)
                 kept = Row(inputs, row.outputs, row.shards, row.local)
                 found.update({} if kept.is_replicated else {kept: None})
@@ -229,11 +230,3 @@ def _numbers(call: Call) -> dict[str, _Number]:
         for a in call.schema.arguments
         if a.name in call and type(call[a.name]) in dtypes and "Tensor" in str(a.type)
     }
-
-
-def _partials_fit(row: Row, tensors: Sequence[Any]) -> bool:
-    """False where an input is partial in a way that its dtype does not have."""
-    return all(
-        not is_partial(placement) or partials_of(tensor.dtype, [placement.reduce_op])
-        for tensor, placement in zip(tensors, row.inputs, strict=False)
-    )

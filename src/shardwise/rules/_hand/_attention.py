@@ -44,6 +44,27 @@ def _has_positions(call: Call) -> bool:
     return not (call["causal"] and call.has("mask") and call["mask"].dtype.is_floating_point)
 
 
+def _is_attention(call: Call) -> bool:
+    """False for shapes that are not those of attention, but happen to broadcast."""
+    query, key, value = (call.shape(name) for name in ("query", "key", "value"))
+    if not all(len(shape) == 4 and shape[0] == query[0] for shape in (query, key, value)):
+        return False
+    if query[3] != key[3] or key[:3] != value[:3] or not key[1] or query[1] % key[1]:
+        return False
+    scores = (*query[:3], key[2])
+    mask = call.shape("mask") if call.has("mask") else ()
+    covers = all(size in (1, of) for size, of in zip(reversed(mask), reversed(scores), strict=False))
+    return covers and len(mask) <= 4 and call["query"].dtype.is_floating_point
+
+
+def _is_backward(call: Call) -> bool:
+    """The same of what backward is given besides."""
+    if not _is_attention(call):
+        return False
+    rows, made = call.shape("query")[:3], (*call.shape("query")[:3], call.shape("value")[3])
+    return call.shape("grad") == call.shape("output") == made and call.shape("logsumexp") == rows
+
+
 def _all_alike(call: Call, names: Sequence[str]) -> Iterator[Row]:
     """Rows that cut all of some tensors alike: between images, or between groups of heads."""
     heads, shared = _heads(call)
@@ -57,6 +78,8 @@ def _all_alike(call: Call, names: Sequence[str]) -> Iterator[Row]:
 
 @hand("shardwise.attention.default")
 def attention(call: Call) -> Iterator[Row]:
+    if not _is_attention(call):
+        return
     heads, shared = _heads(call)
     queries = "causal" if call["causal"] else None
     yield from _all_alike(call, ("query", "key", "value"))
@@ -74,6 +97,8 @@ def attention(call: Call) -> Iterator[Row]:
 
 @hand("shardwise.attention_backward.default")
 def attention_backward(call: Call) -> Iterator[Row]:
+    if not _is_backward(call):
+        return
     of_queries = ("grad", "query", "output", "logsumexp")
     heads, shared = _heads(call)
     positions = "causal" if call["causal"] else None

@@ -6,7 +6,7 @@ import torch
 from torch.distributed.tensor.placement_types import Placement
 
 from ...calls import Call
-from ...placements import Row, partial, partials_of, shard
+from ...placements import Row, partials_of, shard
 from ._register import hand
 from ._rows import ALL, R, dims, pass_through, row_of, sharded_dims
 
@@ -15,9 +15,8 @@ def _made(call: Call, zero: bool) -> Iterator[tuple[Placement, str | None]]:
     """Placements of what is made, each with the form it needs."""
     for dim in sharded_dims(call.output):
         yield shard(dim), "sizes"
-    dtype = call["dtype"] or (call["self"].dtype if call.has("self") else None)
-    if zero and dtype != torch.bool:
-        yield partial("sum"), None
+    dtype = call["dtype"] or (call["self"].dtype if call.has("self") else torch.get_default_dtype())
+    yield from ((p, None) for p in partials_of(dtype, ("sum",)) if zero)
 
 
 @hand("aten.full.default")

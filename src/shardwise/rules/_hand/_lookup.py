@@ -14,8 +14,8 @@ from ._rows import ALL, LINEAR, R, aligned, dim_of, dims, pass_through, row_of, 
 
 def looked_up(call: Call, name: str, dim: int) -> Iterator[Row]:
     """The row for a sharded dim that is read by index: zeros and what is held add up to the whole."""
-    if call.shape(name)[dim] > 1 and call[name].dtype != torch.bool:
-        yield row_of(call, {name: shard(dim)}, partial("sum"), local="lookup")
+    for p in partials_of(call[name].dtype, ("sum",)) if call.shape(name)[dim] > 1 else ():
+        yield row_of(call, {name: shard(dim)}, p, local="lookup")
 
 
 @hand("aten.embedding.default")
@@ -32,11 +32,13 @@ def embedding(call: Call) -> Iterator[Row]:
 @hand("aten.embedding_dense_backward.default")
 def embedding_dense_backward(call: Call) -> Iterator[Row]:
     grad, ndim = "grad_output", len(call.shape("indices"))
+    if call.shape(grad)[:-1] != call.shape("indices"):
+        return  # the kernel takes any shape of as many elements
     if ndim in dims(call, grad):
         yield row_of(call, {grad: shard(ndim)}, shard(1))
-    if not call["scale_grad_by_freq"]:
+    for p in partials_of(call[grad].dtype, ("sum",)) if not call["scale_grad_by_freq"] else ():
         for dim in dims(call, "indices"):
-            yield row_of(call, {grad: shard(dim), "indices": shard(dim)}, partial("sum"))
+            yield row_of(call, {grad: shard(dim), "indices": shard(dim)}, p)
     if call.output[0] > 1:
         yield row_of(call, {}, shard(0), local="lookup")
     yield from pass_through(call, grad, LINEAR)
@@ -62,7 +64,7 @@ def embedding_bag(call: Call) -> Iterator[Row]:
 
 @hand("aten._embedding_bag_backward.default", "aten._embedding_bag_dense_backward.default")
 def embedding_bag_backward(call: Call) -> Iterator[Row]:
-    if call["mode"] not in (_SUM, _MEAN):
+    if call["mode"] not in (_SUM, _MEAN) or len(call.shape("grad")) != 2:
         return
     if 1 in dims(call, "grad"):
         yield row_of(call, {"grad": shard(1)}, shard(1))

@@ -26,7 +26,8 @@ def _samples(call: Call) -> Iterator[tuple[int, int]]:
 
 @hand("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
 def nll_loss(call: Call) -> Iterator[Row]:
-    """The second output is the weight of all samples, which is left at zero where nothing is reduced."""
+    """The second output is the weight of all samples, which is left at zero where nothing is reduced and there is
+    more than one sample."""
     reduction, added = call["reduction"], partial("sum")
     for dim, of_labels in _samples(call):
         outputs: list[Placement] = [shard(of_labels), R] if reduction == _NONE else [added, added]
@@ -35,7 +36,7 @@ def nll_loss(call: Call) -> Iterator[Row]:
     for p in partials_of(call["self"].dtype, LINEAR):
         yield row_of(call, {"self": p}, [p, R])
         if call.has("weight") and reduction != _MEAN:
-            yield row_of(call, {"weight": p}, [p, R if reduction == _NONE else p])
+            yield row_of(call, {"weight": p}, [p, R if reduction == _NONE and call.shape("target") else p])
     if reduction == _NONE and not call.has("weight"):
         for p in partials_of(call["self"].dtype, ("max", "min")):
             yield row_of(call, {"self": p}, [partial(_FALLING[p.reduce_op]), R])
@@ -58,7 +59,7 @@ def nll_loss_backward(call: Call) -> Iterator[Row]:
 def binary_cross_entropy(call: Call) -> Iterator[Row]:
     """Linear in the weights. It is affine in the labels, too, but takes none beyond 0 and 1, as pieces may be."""
     reduction = call["reduction"]
-    for dim in dims(call, "self"):
+    for dim in dims(call, "self") if call.shape("target") == call.shape("self") else ():
         row: dict[str, Placement] = {"self": shard(dim), "target": shard(dim)}
         own = aligned(call.shape("weight"), dim, len(call.shape("self"))) if call.has("weight") else None
         if own is not None:

@@ -1,6 +1,7 @@
 """Normalisation over the last dims (layer), over groups of channels (group) or over all images (batch): whatever is
 left outside can be cut."""
 
+import math
 from collections.abc import Iterator
 
 from torch.distributed.tensor.placement_types import Placement
@@ -22,10 +23,17 @@ def layer_norm(call: Call) -> Iterator[Row]:
 
 @hand("aten.native_layer_norm_backward.default")
 def layer_norm_backward(call: Call) -> Iterator[Row]:
-    for dim in _outside(call):
+    for dim in _outside(call) if _has_statistics(call) else ():
         row = dict.fromkeys(("grad_out", "input", "mean", "rstd"), shard(dim))
         yield row_of(call, row, [shard(dim), _SUM, _SUM])
     yield from _weighted_backward(call)
+
+
+def _has_statistics(call: Call) -> bool:
+    """True if there is one mean for every part that is normalised: kernels take any shape for it."""
+    kept = len(call.shape("input")) - len(call["normalized_shape"])
+    expected = (*call.shape("input")[:kept], *[1] * len(call["normalized_shape"]))
+    return call.shape("mean") == call.shape("rstd") == expected
 
 
 def _outside(call: Call) -> list[int]:
@@ -35,6 +43,8 @@ def _outside(call: Call) -> list[int]:
 
 @hand("aten.native_group_norm.default")
 def group_norm(call: Call) -> Iterator[Row]:
+    if not _is_grouped(call):
+        return
     if call["N"] > 1:
         yield row_of(call, {"input": shard(0)}, shard(0), local="sizes")
     if call["group"] > 1:
@@ -43,8 +53,21 @@ def group_norm(call: Call) -> Iterator[Row]:
     yield from _weighted(call)
 
 
+def _is_grouped(call: Call) -> bool:
+    """True if the sizes that are given besides are those of the images: kernels trust them."""
+    images, channels = call.shape("input"), call["C"]
+    fits = images[:2] == (call["N"], channels) and math.prod(images[2:]) == call["HxW"]
+    weights = (call.shape(name) for name in ("weight", "bias") if name in call and call.has(name))
+    return fits and channels % call["group"] == 0 and all(shape == (channels,) for shape in weights)
+
+
 @hand("aten.native_group_norm_backward.default")
 def group_norm_backward(call: Call) -> Iterator[Row]:
+    statistics = (call["N"], call["group"])
+    if not _is_grouped(call) or call.shape("grad_out") != call.shape("input"):
+        return
+    if not call.shape("mean") == call.shape("rstd") == statistics:
+        return
     of_images = ("grad_out", "input", "mean", "rstd")
     if call["N"] > 1:
         yield row_of(call, dict.fromkeys(of_images, shard(0)), [shard(0), _SUM, _SUM], local="sizes")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from ...calls import Call
 from ...errors import UsageError
 from ...placements import Row
+from .._partials import partials_fit
 
 HandRule = Callable[[Call], Iterable[Row]]
 
@@ -41,6 +42,10 @@ def is_by_hand(op: str) -> bool:
 
 
 def hand_rows(call: Call) -> list[Row] | None:
-    """All rows of a call by the hand-written rule of its operator, all replicated aside; None if it has none."""
+    """All rows of a call by the hand-written rule of its operator, all replicated aside; None if it has none. Rows with
+    partials that the dtype of an input does not have are left out."""
     rule = _RULES.get(call.name)
-    return None if rule is None else list(dict.fromkeys(row for row in rule(call) if not row.is_replicated))
+    if rule is None:
+        return None
+    rows = (row for row in rule(call) if not row.is_replicated and partials_fit(row, call.tensors))
+    return list(dict.fromkeys(rows))

@@ -2,11 +2,12 @@
 elsewhere."""
 
 from collections.abc import Iterator
+from itertools import product
 
 from torch.distributed.tensor.placement_types import Placement
 
 from ...calls import Call
-from ...placements import Row, partial, partials_of, shard
+from ...placements import Row, partials_of, shard
 from ._lookup import Indexing, by_position
 from ._register import hand
 from ._rows import ALL, KEEPING, LINEAR, R, aligned, dim_of, dims, pass_through, row_of, sharded_dims
@@ -29,13 +30,10 @@ def scatter(call: Call) -> Iterator[Row]:
 @hand("aten.scatter_add.default")
 def scatter_add(call: Call) -> Iterator[Row]:
     yield from _shards(call, ("self", "index", "src"))
-    dim = dim_of(call)
-    if (
-        call.shape("self")
-        and dim in dims(call, "index")
-        and call.shape("index")[dim] == call.shape("src")[dim]
-    ):
-        yield row_of(call, {"self": partial("sum"), "index": shard(dim), "src": shard(dim)}, partial("sum"))
+    dim, alike = dim_of(call), len(call.shape("self")) == len(call.shape("index")) == len(call.shape("src"))
+    if alike and dim in dims(call, "index") and call.shape("index")[dim] == call.shape("src")[dim]:
+        for p in partials_of(call["self"].dtype, ("sum",)):
+            yield row_of(call, {"self": p, "index": shard(dim), "src": shard(dim)}, p)
     yield from _added(call, "src")
 
 
@@ -74,9 +72,9 @@ def index_put(call: Call) -> Iterator[Row]:
         else:
             yield row_of(call, {"self": shard(dim), "values": value(how.position(dim))}, shard(dim))
     if call["accumulate"]:
-        for dim in sharded_dims(how.shape):
+        for p, dim in product(partials_of(call["self"].dtype, ("sum",)), sharded_dims(how.shape)):
             placed = {"indices": how.placed(dim), "values": value(how.start + dim)}
-            yield row_of(call, {"self": partial("sum"), **placed}, partial("sum"))
+            yield row_of(call, {"self": p, **placed}, p)
         yield from _added(call, "values")
         if all(value(how.start + dim) == R for dim in sharded_dims(how.shape)):  # every index adds the same
             yield from pass_through(call, "values", ("max", "min"))

@@ -85,6 +85,9 @@ def repeat(call: Call) -> Iterator[Row]:
 @hand("aten.slice_backward.default")
 def slice_backward(call: Call) -> Iterator[Row]:
     grad, dim, step = "grad_output", dim_of(call, "grad_output"), call["step"]
+    if len(call.shape(grad)) != len(call.output):  # it broadcasts into the slice
+        yield from pass_through(call, grad, ALL)
+        return
     yield from _into_zeros(call, grad, [(d, d) for d in dims(call, grad)])
     if step > 1 and dim in dims(call, grad) and call.output[dim] == step * call.shape(grad)[dim]:
         yield row_of(call, {grad: shard(dim)}, shard(dim), "even", local="sizes")
@@ -93,6 +96,9 @@ def slice_backward(call: Call) -> Iterator[Row]:
 @hand("aten.select_backward.default")
 def select_backward(call: Call) -> Iterator[Row]:
     dim = int(call["dim"]) % len(call.output)
+    if len(call.shape("grad_output")) != len(call.output) - 1:  # it broadcasts into the slice
+        yield from pass_through(call, "grad_output", ALL)
+        return
     yield from _into_zeros(call, "grad_output", [(d, d + (d >= dim)) for d in dims(call, "grad_output")])
     if call.output[dim] > 1:
         yield row_of(call, {}, shard(dim), local="lookup")
@@ -101,12 +107,22 @@ def select_backward(call: Call) -> Iterator[Row]:
 @hand("aten.unfold_backward.default")
 def unfold_backward(call: Call) -> Iterator[Row]:
     """The last dim of the gradient holds the windows' elements; what overlaps is added up."""
-    if call["dim"] < 0:
-        return  # the kernel does not count dims from the end
+    if not _is_unfolded(call):
+        return
     for d in dims(call, "grad_in"):
         if d < len(call.output) and d != call["dim"]:
             yield row_of(call, {"grad_in": shard(d)}, shard(d), local="sizes")
     yield from pass_through(call, "grad_in", LINEAR)
+
+
+def _is_unfolded(call: Call) -> bool:
+    """True if the gradient has the windows that unfolding gives: the kernel takes other shapes, and does not count dims
+    from the end."""
+    grad, dim, size = call.shape("grad_in"), call["dim"], call["size"]
+    if not 0 <= dim < len(call.output) or len(grad) != len(call.output) + 1:
+        return False
+    windows = (call.output[dim] - size) // call["step"] + 1
+    return grad == (*call.output[:dim], windows, *call.output[dim + 1 :], size)
 
 
 def _into_zeros(call: Call, name: str, pairs: Sequence[tuple[int, int]]) -> Iterator[Row]:

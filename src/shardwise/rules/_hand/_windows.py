@@ -6,6 +6,8 @@ Gradients are linear in the output's.
 
 from collections.abc import Iterator
 
+import torch
+
 from ...calls import Call
 from ...placements import Row, shard
 from ._register import hand
@@ -81,11 +83,27 @@ def upsample_backward(call: Call) -> Iterator[Row]:
     yield from pass_through(call, "grad_output", LINEAR)
 
 
+def _is_pooled(call: Call, outside: int) -> bool:
+    """True if the tensors have the shapes that pooling gives: kernels take others, with more dims or channels, and
+    leave some of the gradient at zero. Integers are divided with a remainder."""
+    before, after = call.shape("self"), call.shape("grad_output")
+    fits = 1 <= outside <= 2 and before == call.output and after[:outside] == before[:outside]
+    found_at = call.shape("indices") if "indices" in call else after
+    return fits and len(after) == len(before) and found_at == after and _is_real(call["grad_output"].dtype)
+
+
+def _is_real(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
 def _register_pooled(name: str, windows: int) -> None:
     @hand(f"aten.{name}_backward.default")
     def pooled_backward(call: Call) -> Iterator[Row]:
+        outside = len(call.output) - windows
+        if not _is_pooled(call, outside):
+            return
         for dim in dims(call, "grad_output"):
-            if dim < len(call.output) - windows:
+            if dim < outside:
                 yield row_of(call, dict.fromkeys(call.tensor_names, shard(dim)), shard(dim), "nonempty")
         yield from pass_through(call, "grad_output", LINEAR)
 
