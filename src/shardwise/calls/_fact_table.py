@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ._dtypes import gradient_like_input, norms_of_half, statistics_like_weight
 from ._guards import attention_shapes_fit, batches_fit, channels_fit, statistics_fit, windows_fit
 
 
@@ -155,6 +156,10 @@ TABLE = (
         "aten._logcumsumexp",
         kernel="reduction",
     ),
+    # In mixed precision, as autocast runs them: the input in bfloat16, the parameters in float32.
+    _of("aten.native_layer_norm", "aten.native_group_norm", dtypes=statistics_like_weight),
+    _of("aten.native_group_norm_backward", dtypes=gradient_like_input),
+    _of("aten._weight_norm_interface", dtypes=norms_of_half),
     # On shapes that do not fit, these crash: see `_guards`.
     _of("aten._scaled_dot_product_flash_attention_for_cpu", guard=attention_shapes_fit),
     _of(

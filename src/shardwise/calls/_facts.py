@@ -70,6 +70,8 @@ class Facts:
     - `flops` and `scratch`: its operations, where torch has no formula, and the bytes that it holds beside its inputs
       and outputs; functions of its arguments by name
     - `heads`: the argument whose last dim is the size of a head, which devices work on in tiles
+    - `dtypes`: those of its results, by position, where its kernel's differ from those on fake tensors; a function of
+      its arguments by name
     - `guard`: whether it survives a call; None if it checks its arguments itself, as nearly all do
 
     Its arguments:
@@ -109,6 +111,7 @@ class Facts:
     flops: Formula | None = None
     scratch: Formula | None = None
     heads: str | None = None
+    dtypes: Callable[..., Mapping[int, torch.dtype]] | None = None
     guard: Guard | None = None
 
     dims: tuple[str, ...] = kinds.DIMS

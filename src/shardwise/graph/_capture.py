@@ -28,7 +28,7 @@ from ._fake import fake_arguments, fake_state
 from ._graph import Graph, Live
 from ._masks import simplify_attention
 from ._policy import decompositions
-from ._read import name_inputs, random_calls, read_inputs, read_nodes, read_outputs, tidy
+from ._read import correct_dtypes, name_inputs, random_calls, read_inputs, read_nodes, read_outputs, tidy
 from ._recurrent import separate_layers
 from ._refusal import refusal, value_read_at
 from ._results import opened_results
@@ -89,6 +89,7 @@ def capture(
     _refuse_frozen_state(name, module, joint)
     random = random_calls(joint)
     tidy(joint)
+    correct_dtypes(joint)
     left = set(joint.graph.nodes)
     trainable = {
         key

@@ -38,6 +38,33 @@ def tidy(module: fx.GraphModule) -> None:
     module.recompile()
 
 
+def correct_dtypes(module: fx.GraphModule) -> None:
+    """Give results the dtypes that kernels give them, where fake tensors had others, and what follows from them."""
+    changed: set[fx.Node] = set()
+    for node in module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        value = node.meta.get("val")
+        if not changed.isdisjoint(node.all_input_nodes):
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda given: given.meta["val"])
+            value = node.target(*args, **kwargs)
+        dtypes = facts(node.target).dtypes if _is_call(node) else None
+        if dtypes is not None:
+            call = Call(node.target, _arguments(node.args, _info_of), _arguments(node.kwargs, _info_of))
+            value = list(value)
+            for place, dtype in dtypes(**call.arguments).items():
+                if value[place] is not None:
+                    value[place] = torch.empty_like(value[place], dtype=dtype)
+            value = tuple(value)
+        if _dtypes(value) != _dtypes(node.meta.get("val")):
+            node.meta["val"] = value
+            changed.add(node)
+
+
+def _dtypes(value: Any) -> list[Any]:
+    return [getattr(leaf, "dtype", None) for leaf in (value if isinstance(value, tuple | list) else (value,))]
+
+
 def _is_check(op: Any) -> bool:
     """Checks of the values or metadata that were traced hold by construction, and return nothing."""
     return isinstance(op, torch._ops.OpOverload) and not op._schema.returns
