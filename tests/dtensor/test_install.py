@@ -11,10 +11,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import shardwise as sw
-from shardwise.dtensor import extend, record_collectives, register, registered, reset
+from shardwise.dtensor import _install, extend, record_collectives, register, registered, reset
 from shardwise.dtensor._wrong import wrong_operators
 from shardwise.errors import UsageError
-from shardwise.rules import Clause, Rule
+from shardwise.placements import Row
+from shardwise.rules import Clause, Rule, book_rows
 
 aten = torch.ops.aten
 ROOT = Path(__file__).parents[2]
@@ -293,3 +294,15 @@ def test_findings_about_another_torch_replace_nothing_and_say_so_once(tmp_path):
     with pytest.warns(UserWarning, match=r"findings are about torch 1\.0\.0.*so no rule is replaced") as said:
         assert wrong_operators(other) == wrong_operators(other) == frozenset()
     assert len(said) == 1
+
+
+def test_a_choice_that_an_experiment_refutes_is_not_used(mesh, monkeypatch):
+    x = torch.randn(8, 3, 16)
+    wrong = {"aten.reflection_pad1d.default": [Row.parse("S(2) -> S(2)")]}
+    monkeypatch.setattr(_install, "book_rows", lambda call: wrong.get(call.name) or book_rows(call))
+    sw.install(confirm=True)
+    with pytest.warns(UserWarning, match="is not run by tp: S.2. -> S.2.: an experiment refutes it"):
+        same(mesh, reflected(spread(mesh, x, Shard(2))), reflected(x))
+    sw.install()
+    with pytest.raises((AssertionError, RuntimeError)):
+        same(mesh, reflected(spread(mesh, x, Shard(2))), reflected(x))

@@ -17,7 +17,7 @@ from ._names import op_name, op_source, overload, packet_name, registered, resol
 from ._parameters import parameters
 from ._samples import best_sample, find_opinfos, foreach_samples, samples
 from ._sizes import Resizer, resized
-from ._small import small_calls
+from ._small import small_calls, small_sizings
 from ._torch import foreach_opinfos, is_composite, opinfos
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "samples",
     "short_name",
     "small_calls",
+    "small_sizings",
     "with_leaves",
     "with_negative_dims",
 ]

@@ -5,7 +5,9 @@ known to the operator alone, so a number is left as it is, then changed with the
 and a call is taken if its outputs have the sizes that they should.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -14,10 +16,12 @@ from ._call import Call
 from ._sizes import resized
 
 
-def small_calls(call: Call) -> Iterator[Call]:
-    """Calls like this one, the outputs of which are known, with small sizes, that run on meta tensors."""
-    shapes = [*call.shapes, *(shape for shape in call.outputs if shape is not None)]
-    for sizes in _small_sizes(sorted({size for shape in shapes for size in shape if size > 1})):
+def small_calls(call: Call, sizings: Iterable[Mapping[int, int]] | None = None) -> Iterator[Call]:
+    """Calls like this one, the outputs of which are known, with small sizes, that run on meta tensors. `sizings` are
+    the ways to try, each with what becomes of sizes; with these given, calls follow whose outputs have other sizes
+    than they should (padding adds the same to every size)."""
+    ways = list(_small_sizes(_sizes(call)) if sizings is None else sizings)
+    for sizes in ways:
         wanted = tuple(None if s is None else tuple(sizes.get(n, n) for n in s) for s in call.outputs)
         tried = []
         for numbers in ({}, sizes, _with_parts(sizes)):
@@ -25,6 +29,87 @@ def small_calls(call: Call) -> Iterator[Call]:
             if small.signature not in tried and _outputs(small) == wanted:
                 yield small.with_tensors([_example(t) for t in small.tensors], wanted)
             tried.append(small.signature)
+    for sizes in ways if sizings is not None else ():
+        small = resized(call, sizes)
+        made = _outputs(small)
+        if made is not None and list(map(_ndim, made)) == list(map(_ndim, call.outputs)):
+            yield small.with_tensors([_example(t) for t in small.tensors], made)
+
+
+def _ndim(shape: Shape | None) -> int | None:
+    return None if shape is None else len(shape)
+
+
+def small_sizings(call: Call, cuts: Sequence[tuple[int, int]]) -> Iterator[dict[int, int]]:
+    """Ways to make the sizes of a call small for a smaller mesh: `cuts` are the numbers of pieces into which dims may
+    be cut, there and here. What can be divided there can be here, and what cannot cannot; sizes that divide those of
+    the same dim of other tensors (heads, groups) still do, and products of neighbouring dims stay products where they
+    can.
+    """
+    sizes, beside = _sizes(call), _beside(call)
+    products = _products(call, sizes)
+    for kept in [products, {}] if products else [{}]:
+        found: dict[int, int] = {}
+        for size in sizes:
+            parts = [found[one] for one in beside.get(size, ()) if size % one == 0]
+            if (small := _small_size(size, cuts, found, parts, kept.get(size))) is None:
+                break
+            found[size] = small
+        else:
+            yield found
+    yield from _small_sizes(sizes)
+
+
+def _small_size(
+    size: int,
+    cuts: Sequence[tuple[int, int]],
+    found: Mapping[int, int],
+    divisors: Sequence[int],
+    factors: Sequence[int] | None,
+) -> int | None:
+    options: Iterable[int] = range(2, 512)
+    if factors is not None:
+        options = [math.prod(found[factor] for factor in factors)]
+    least = min(size, 2 * max((few for many, few in cuts if size % many == 0), default=1))
+    for small in options:
+        if (
+            small >= least
+            and small not in found.values()
+            and all((size % many == 0) == (small % few == 0) for many, few in cuts)
+            and all(small % divisor == 0 for divisor in divisors)
+        ):
+            return small
+    return None
+
+
+def _beside(call: Call) -> dict[int, set[int]]:
+    """For each size the smaller ones that other tensors with as many dims have in its place."""
+    found: dict[int, set[int]] = {}
+    for some, other in itertools.permutations(set(_shapes(call)), 2):
+        if len(some) == len(other):
+            for size, smaller in zip(some, other, strict=True):
+                if 1 < smaller < size:
+                    found.setdefault(size, set()).add(smaller)
+    return found
+
+
+def _products(call: Call, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """The sizes that are those of neighbouring dims multiplied, with these."""
+    found: dict[int, tuple[int, ...]] = {}
+    for shape in _shapes(call):
+        real = [size for size in shape if size > 1]
+        for start, stop in itertools.combinations(range(len(real) + 1), 2):
+            if stop - start > 1 and (size := math.prod(real[start:stop])) in sizes:
+                found.setdefault(size, tuple(real[start:stop]))
+    return found
+
+
+def _shapes(call: Call) -> list[Shape]:
+    return [*call.shapes, *(shape for shape in call.outputs if shape is not None)]
+
+
+def _sizes(call: Call) -> list[int]:
+    return sorted({size for shape in _shapes(call) for size in shape if size > 1})
 
 
 def _small_sizes(sizes: Sequence[int]) -> Iterator[dict[int, int]]:

@@ -41,6 +41,9 @@ def plan(
     ] = None,
     explain: Annotated[str | None, typer.Option(help="A module, node or parameter to explain.")] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds of search.")] = 60.0,
+    confirm: Annotated[
+        bool, typer.Option(help="Run each distinct call at a small size with the rows chosen for it.")
+    ] = True,
     out: Annotated[Path | None, typer.Option(help="Write the plan here, as JSON.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -61,6 +64,7 @@ def plan(
         "optimizer": optimizer,
         "pin": dict(_pins(pin or [])),
         "time_limit": time_limit,
+        "confirm": confirm,
     }
     graph = _graph(build, inference, as_json)
     ranked: list[tuple[str, Plan | str]] = []

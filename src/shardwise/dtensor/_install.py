@@ -4,8 +4,10 @@ Missing rules are registered, existing rules are extended, refuted rules are rep
 read when installing; the rows of an operator are read from the book when DTensor first dispatches it.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from torch._ops import OpOverload
@@ -13,6 +15,8 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from ..calls import Call, facts, overload
 from ..errors import UsageError
+from ..expansion import Choice
+from ..experiments import Confirmations
 from ..placements import Row, is_shard
 from ..rules import Book, book, book_rows, rows_left
 from ._hooks import refresh
@@ -65,17 +69,39 @@ def _without_sizes(row: Row) -> Row:
     return Row(row.inputs, row.outputs, row.shards) if sized else row
 
 
-def install(*, replace: Literal["wrong"] | None = None) -> None:
+def _refuses_refuted(confirmations: Confirmations, call: Call, choice: Choice) -> bool:
+    """Whether a choice may be used: not if an experiment refutes it, which is said once."""
+    if call.op in DTensor._op_dispatcher.sharding_propagator.op_to_shape_and_stride_idx:
+        choice = Choice(choice.mesh, tuple(map(_with_sizes, choice.rows)))
+    if (known := confirmations.known(call, choice)) is not None:
+        return known.outcome != "refuted"
+    [tried] = confirmations.of([(call, choice)])
+    if tried.outcome == "refuted":
+        warnings.warn(
+            f"{call} is not run by {choice}: an experiment refutes it, {tried.reason}", stacklevel=2
+        )
+    return tried.outcome != "refuted"
+
+
+def _with_sizes(row: Row) -> Row:
+    """The row as DTensor runs it: with local sizes where the output is sharded."""
+    first = row.outputs[0]
+    sized = first is not None and is_shard(first) and row.local is None
+    return Row(row.inputs, row.outputs, row.shards, "sizes") if sized else row
+
+
+def install(*, replace: Literal["wrong"] | None = None, confirm: bool = False) -> None:
     """Register the book with DTensor: rules for operators without one, and the rows that its own rules lack.
 
     With `replace="wrong"` the rules that the audit refuted are replaced by the book's. Operators without a valid row
-    are replicated. Takes effect at once, for all meshes; `uninstall()` undoes it. Installing again does nothing, or
-    changes `replace`.
+    are replicated. With `confirm`, a call is run once at a small size with the rows that are chosen for it before these
+    are first used, in a process of its own; what that refutes is not used, with a warning. Takes effect at once, for
+    all meshes; `uninstall()` undoes it. Installing again does nothing, or changes `replace` and `confirm`.
     """
     if replace not in (None, "wrong"):
         raise UsageError(f"replace={replace!r} is not known: use replace='wrong', or leave it out")
     wanted: Literal["extending", "replacing"] = "extending" if replace is None else "replacing"
-    if bridge.book == wanted:
+    if bridge.book == wanted and (bridge.confirms is not None) == confirm:
         return
     uninstall()
     wrong = wrong_operators() if replace == "wrong" else frozenset()
@@ -95,6 +121,7 @@ def install(*, replace: Literal["wrong"] | None = None) -> None:
         uninstall()
         raise
     bridge.book = wanted
+    bridge.confirms = partial(_refuses_refuted, Confirmations()) if confirm else None
 
 
 def uninstall() -> None:
@@ -102,7 +129,7 @@ def uninstall() -> None:
     for op in [op for op, entry in bridge.rules.items() if isinstance(entry.rule, BookRule)]:
         unregister(op)
     remove_handlers()
-    bridge.book = None
+    bridge.book = bridge.confirms = None
 
 
 def reset() -> None:

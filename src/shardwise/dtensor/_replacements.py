@@ -7,6 +7,7 @@ otherwise the one that communicates less is taken, as the union of both sets of 
 DTensor's caches miss, so dispatch of a cached call costs the same as before.
 """
 
+from functools import partial
 from typing import Any
 
 import torch.distributed.tensor._redistribute as torch_redistribute
@@ -53,8 +54,11 @@ def _by_rule(schema: OpSchema, specs: list[DTensorSpec], info: RuleInfo, output_
     cluster = search.cluster if search is not None else Cluster.of(DEFAULT_CLUSTER)
     outputs = [None if meta is None else tuple(meta.shape) for meta in metas(output_meta)]
     rows = info.rows(schema.args_meta, schema.kwargs_meta, outputs)
-    call = Call(schema.op, schema.args_meta, schema.kwargs_meta, tuple(outputs))
-    known = len(call.tensors) == len(specs)
+    call: Call | None = Call(schema.op, schema.args_meta, schema.kwargs_meta, tuple(outputs))
+    assert call is not None
+    # Tensors among keyword arguments may count in another order.
+    if len(call.tensors) != len(specs) or any(map(is_tensor, leaves(dict(call.kwargs)))):
+        call = None
     return strategy_from_rows(
         schema,
         specs,
@@ -62,8 +66,8 @@ def _by_rule(schema: OpSchema, specs: list[DTensorSpec], info: RuleInfo, output_
         output_meta,
         cluster,
         runs_chains=search is not None,
-        # Tensors among keyword arguments may count in another order.
-        call=call if known and not any(map(is_tensor, leaves(dict(call.kwargs)))) else None,
+        accept=partial(bridge.confirms, call) if bridge.confirms is not None and call is not None else None,
+        call=call,
         rows_of=info.left,
     )
 

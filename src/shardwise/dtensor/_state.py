@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 from torch.distributed.tensor._ops.single_dim_strategy import _SingleDimStrategyInfo
 
 from ..calls import Call
+from ..expansion import Choice
 from ..mesh import Cluster
 from ..placements import Row
 
@@ -82,6 +83,8 @@ class Bridge:
     handlers: list[OpOverload] = field(default_factory=list)
     search: Search | None = None
     book: Literal["extending", "replacing"] | None = None
+    # Whether a choice for a call may be used, which experiments decide; None where they are not asked for.
+    confirms: Callable[[Call, Choice], bool] | None = None
     functions: dict[tuple[Any, str], Replaced] = field(default_factory=dict)
     # A copy of DTensor's propagator that has the extensions and no other rule.
     propagator: Any = None

@@ -96,7 +96,8 @@ class Combinations:
 
     `inputs` and `outputs` are the shapes of its tensors, None for an output that it does not return; outputs whose
     shapes are not given are judged by their placements alone. With the `call` itself a row on a later axis must hold
-    for what is left of it, by the rows that `rows_of` gives for that and by what local forms allow.
+    for what is left of it, by the rows that `rows_of` gives for that and by what local forms allow. What is `excluded`
+    is not valid.
     """
 
     def __init__(
@@ -108,8 +109,13 @@ class Combinations:
         *,
         call: Call | None = None,
         rows_of: RowsOf | None = None,
+        excluded: Collection[tuple[Row, ...]] = (),
     ) -> None:
         self.rows, self.mesh = tuple(rows), mesh
+        numbers = {row: number for number, row in enumerate(rows)}
+        self.excluded = {
+            tuple(numbers[row] for row in each) for each in excluded if all(row in numbers for row in each)
+        }
         tensors = [([row.inputs[i] for row in rows], tuple(shape)) for i, shape in enumerate(inputs)]
         made: list[Column] = []
         for o in range(len(rows[0].outputs)):
@@ -129,9 +135,16 @@ class Combinations:
         self.left = Left(rows, mesh, call, rows_of) if call is not None and mesh.ndim > 1 else None
 
     @classmethod
-    def of(cls, call: Call, rows: Sequence[Row], mesh: Mesh, rows_of: RowsOf | None = None) -> "Combinations":
+    def of(
+        cls,
+        call: Call,
+        rows: Sequence[Row],
+        mesh: Mesh,
+        rows_of: RowsOf | None = None,
+        excluded: Collection[tuple[Row, ...]] = (),
+    ) -> "Combinations":
         """Those of the rows of a call; `rows_of` gives the rows of calls that are left of it."""
-        return cls(rows, mesh, call.shapes, call.outputs, call=call, rows_of=rows_of)
+        return cls(rows, mesh, call.shapes, call.outputs, call=call, rows_of=rows_of, excluded=excluded)
 
     def holds(self, chosen: Sequence[int]) -> bool:
         """True if a combination is valid; of rows for the first axes alone, if a valid one may begin with them."""
@@ -139,6 +152,8 @@ class Combinations:
             codes = condition.codes
             if not condition.holds(tuple([codes[row] for row in chosen])):
                 return False
+        if self.excluded and tuple(chosen) in self.excluded:
+            return False
         return self.left is None or self.left.holds(chosen)
 
     def among(self, grid: np.ndarray) -> np.ndarray:
@@ -150,6 +165,8 @@ class Combinations:
             different, back = np.unique(flat, return_inverse=True)
             lines = np.stack(np.unravel_index(different, size), axis=1).tolist()
             kept = kept[np.array([condition.holds(tuple(line)) for line in lines], bool)[back]]
+        if self.excluded:
+            kept = kept[[tuple(line) not in self.excluded for line in grid[kept].tolist()]]
         return kept if self.left is None else kept[self.left.among(grid[kept])]
 
 

@@ -2,6 +2,7 @@
 
 from ._as_is import check_as_is
 from ._candidate import implies
+from ._confirm import Confirmations, confirm
 from ._discover import ExperimentPolicy, check, check_rows, discover, refuted, require_operator
 from ._experiment import Division, Experiment
 from ._isolated import Crash, discover_isolated, run_isolated
@@ -14,6 +15,7 @@ from ._values import adversarial, ascending, generators, negative, normal, own_g
 
 __all__ = [
     "WAYS",
+    "Confirmations",
     "Counterexample",
     "Crash",
     "Division",
@@ -33,6 +35,7 @@ __all__ = [
     "check_as_is",
     "check_choice",
     "check_rows",
+    "confirm",
     "discover",
     "discover_isolated",
     "generators",

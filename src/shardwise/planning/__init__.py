@@ -1,5 +1,6 @@
 """From a graph to the cheapest plan: choices per node, prices, the problem, and its solution explained."""
 
+from ._confirm import Confirmation, RefutedChoice
 from ._evaluate import Cost
 from ._explain import Considered, Explainer
 from ._items import pattern
@@ -17,6 +18,7 @@ __all__ = [
     "GAP",
     "BaselineCost",
     "Compute",
+    "Confirmation",
     "Considered",
     "Copy",
     "Cost",
@@ -27,6 +29,7 @@ __all__ = [
     "Pin",
     "Plan",
     "Planner",
+    "RefutedChoice",
     "Schedule",
     "Value",
     "bytes_text",

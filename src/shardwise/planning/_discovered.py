@@ -1,18 +1,14 @@
 """Rows that experiments found for the calls of graphs, kept on disk, so that the next plan need not run them again."""
 
-import json
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from ..cache import Cache
 from ..calls import Call, facts
 from ..errors import UsageError
 from ..experiments import Crash, Found, discover, run_isolated
-from ..files import read_json, write_text
 from ..placements import Row
 
 # Of discovery: what an older one found is not used.
@@ -52,14 +48,13 @@ class Discovered:
         find: Callable[[Call], Judged | Crash] = judged,
         here: dict[tuple[Any, str], dict[str, Any]] = _found_here,
     ) -> None:
-        self.path = (folder or _default_folder()) / f"rows-{torch.__version__}-{_GENERATION}.json"
+        self.kept = Cache(f"rows-{{torch}}-{_GENERATION}", "discovered rows", folder)
         self.find, self.here = find, here
-        self._kept: dict[str, Any] | None = None
 
     def rows(self, call: Call) -> Judged:
         """The rows of a call, or None if it could not be judged; and the verdict."""
         text = str(call)
-        entry = self.here.get((call.op, text)) or self._load().get(text)
+        entry = self.here.get((call.op, text)) or self.kept.get(text)
         if entry is None:
             found = self.find(call)
             rows, note = (None, f"discovery ended with {found}") if isinstance(found, Crash) else found
@@ -68,34 +63,5 @@ class Discovered:
             # An operator that is not torch's may be changed by its author between two plans, so what was found about it
             # is forgotten when the process ends. A process that was slow or was stopped says nothing about the next.
             if facts(call.op).builtin and not isinstance(found, Crash):
-                self._keep(text, entry)
+                self.kept.keep({text: entry})
         return entry["rows"] and [Row.from_json(row) for row in entry["rows"]], entry["note"]
-
-    def _load(self) -> dict[str, Any]:
-        if self._kept is None:
-            self._kept = self._read()
-        return self._kept
-
-    def _read(self) -> dict[str, Any]:
-        if not self.path.exists():
-            return {}
-        document = read_json(self.path)
-        if not isinstance(document, dict):
-            raise UsageError(f"the cache of discovered rows {self.path} holds none: remove it")
-        return document
-
-    def _keep(self, text: str, entry: dict[str, Any]) -> None:
-        self._kept = {**self._read(), text: entry}
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(
-                f"no folder {self.path.parent} can be made for discovered rows: {error.strerror}; set SHARDWISE_CACHE "
-                "to one that can be written"
-            ) from None
-        write_text(self.path, json.dumps(self._kept))
-
-
-def _default_folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SHARDWISE_CACHE") or Path(home) / "shardwise")

@@ -1,6 +1,7 @@
 """The JSON form of a plan: its graph, and what was chosen; rows are listed once and referred to by number."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -12,6 +13,7 @@ from ..graph import Graph, Ref
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
 from ..placements import Row
+from ._confirm import confirmation_from_json
 from ._plan import BaselineCost, Copy, Plan
 
 FORMAT = "shardwise.plan/1"
@@ -35,6 +37,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "bound": plan.bound,
             "alike": plan.alike,
             "baselines": {name: _of_baseline(cost) for name, cost in plan.baselines.items()},
+            "confirmation": None if plan.confirmation is None else asdict(plan.confirmation),
         },
         "cost": {
             "seconds": cost.seconds,
@@ -107,7 +110,8 @@ def _options(document: dict[str, Any]) -> dict[str, Any]:
         for name, cost in document.get("baselines", {}).items()
     }
     given = {"optimizer": optimizer or "none", "memory": memory, "bound": bound, "alike": alike}
-    return {**given, "pins": document.get("pins", {}), "baselines": baselines}
+    confirmation = confirmation_from_json(document.get("confirmation"))
+    return {**given, "pins": document.get("pins", {}), "baselines": baselines, "confirmation": confirmation}
 
 
 def save(plan: Plan, path: Path) -> None:

@@ -18,6 +18,7 @@ from ..progress import Progress, silent
 from ..solver import Solution, prepare, solve
 from ._baselines import Baseline, Restriction, baselines
 from ._choices import Layouts
+from ._confirm import confirmed_plan
 from ._explain import all_considered
 from ._fold import Folded, fold
 from ._items import UNIT, CopyItem, Items
@@ -46,6 +47,7 @@ def plan(
     gap: float = GAP,
     time_limit: float = 60.0,
     compare: bool = True,
+    confirm: bool = True,
     debug: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
@@ -58,8 +60,9 @@ def plan(
     nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. With `alike`, layers that look alike get the
     same choices, as they do by default in large graphs. The search stops once the plan is known to lie within `gap` of
     the best; all searches together (within memory, of baselines) have `time_limit` seconds. With `compare` the
-    baselines are worked out too, and the plan costs no more than any of them that fits. With `debug`, every node is
-    printed with what was considered for it. `progress` is called as each stage goes on.
+    baselines are worked out too, and the plan costs no more than any of them that fits. With `confirm`, each distinct
+    call is run at a small size with the rows chosen for it; what that refutes is not used, and shown. With `debug`,
+    every node is printed with what was considered for it. `progress` is called as each stage goes on.
 
     >>> import torch
     >>> best = plan(torch.nn.Linear(64, 64), (torch.rand(32, 64),), mesh="dp=2,tp=2", cluster="laptop")
@@ -79,6 +82,7 @@ def plan(
         gap=gap,
         time_limit=time_limit,
         compare=compare,
+        confirm=confirm,
         debug=debug,
         progress=progress,
     )
@@ -96,6 +100,7 @@ def plan_graph(
     gap: float = GAP,
     time_limit: float = 60.0,
     compare: bool = True,
+    confirm: bool = True,
     debug: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
@@ -103,7 +108,9 @@ def plan_graph(
     planner = Planner(
         graph, Mesh.of(mesh), Cluster.of(cluster), memory=memory, optimizer=optimizer, progress=progress
     )
-    made = planner.plan(pin or {}, alike=alike, gap=gap, time_limit=time_limit, compare=compare)
+    made = planner.plan(
+        pin or {}, alike=alike, gap=gap, time_limit=time_limit, compare=compare, confirm=confirm
+    )
     if debug:
         print(all_considered(made))
     return made
@@ -139,10 +146,18 @@ class Planner:
         gap: float = GAP,
         time_limit: float = 60.0,
         compare: bool = True,
+        confirm: bool = False,
     ) -> Plan:
         held = Pins(self.mesh, pins)
         held.require_all_used(self.graph)
         prepare()  # compiled once per installation, which the limit on a search shall not count
+
+        def solved() -> Plan:
+            return self._solved(held, alike, gap, time_limit, compare)
+
+        return confirmed_plan(self.offers, solved, self.progress) if confirm else solved()
+
+    def _solved(self, held: Pins, alike: bool | None, gap: float, time_limit: float, compare: bool) -> Plan:
         items = self._timed("choices", lambda: self._items(held))
         self.most_choices = max(map(len, items.all), default=0)
         if alike is None:

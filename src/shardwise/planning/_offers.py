@@ -53,6 +53,7 @@ class Offers:
         self.discovered = discovered or Discovered(cache)
         self._offers: dict[Any, Offer] = {}
         self._combinations: dict[Any, Combinations] = {}
+        self._excluded: dict[Any, set[tuple[Row, ...]]] = {}
 
     def of(self, node: Node) -> Offer:
         call = self.graph.call(node)
@@ -66,8 +67,17 @@ class Offers:
         key = call.signature, mesh
         if key not in self._combinations:
             left = self.left if offer.source == "book" else None
-            self._combinations[key] = Combinations.of(call, offer.rows, mesh, left)
+            excluded = self._excluded.get(call.signature, ())
+            self._combinations[key] = Combinations.of(call, offer.rows, mesh, left, excluded)
         return self._combinations[key]
+
+    def exclude(self, call: Call, rows: tuple[Row, ...], *, all_sharded: bool = False) -> None:
+        """Do not offer these rows together for such calls any more; with `all_sharded`, none but replication."""
+        self._excluded.setdefault(call.signature, set()).add(rows)
+        if all_sharded:
+            note = "experiments refuted the choices that were made for it"
+            self._offers[call.signature] = Offer((_replicated(call),), "replicated", note)
+        self._combinations.clear()
 
     def _look_up(self, call: Call) -> Offer:
         replicated = _replicated(call)

@@ -13,6 +13,7 @@ from ..files import path_of
 from ..graph import Graph, Ref
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
+from ._confirm import Confirmation
 from ._evaluate import Cost, evaluate
 from ._schedule import Schedule, schedule
 
@@ -62,7 +63,7 @@ class Plan(Shown):
     What it was planned for: the `optimizer`, the `memory` that each device may use, in bytes, and the `pins`, as text.
     What came of it: `bound`, the seconds below which no plan that fits in the memory can be (with `alike`, none whose
     equal layers share their choices), and the `baselines` that it was compared with, by name (None for one that the
-    pins rule out).
+    pins rule out). `confirmation` says what experiments found about its calls; None if there were none.
     """
 
     graph: Graph
@@ -78,6 +79,7 @@ class Plan(Shown):
     bound: float | None = None
     alike: bool = False
     baselines: Mapping[str, BaselineCost | None] = field(default_factory=dict)
+    confirmation: Confirmation | None = None
 
     @cached_property
     def schedule(self) -> Schedule:

@@ -51,6 +51,7 @@ def blocks(plan: "Plan", most: int = 10) -> Iterator[Block]:
     yield _against(plan)
     yield from _dearest(plan, most)
     yield from _fallen_back(plan)
+    yield from _confirmed(plan)
 
 
 def _against(plan: "Plan") -> Table:
@@ -122,6 +123,19 @@ def _fallen_back(plan: "Plan") -> Iterator[Block]:
         yield Heading(2, "replicated for want of rows")
         dearest = sorted(lost.items(), key=lambda pair: -sum(pair[1]))
         yield Table((">", ""), [(time_text(sum(each)), f"{op} x{len(each)}") for op, each in dearest])
+
+
+def _confirmed(plan: "Plan") -> Iterator[Block]:
+    """What experiments said about the plan's calls."""
+    found = plan.confirmation
+    if found is None:
+        return
+    if found.refuted:
+        yield Heading(2, "refuted by experiment and not used")
+        yield Table(("", ""), [(f"{each.call} by {each.choice}", each.reason) for each in found.refuted])
+    calls = found.confirmed + found.undecided
+    undecided = f", {found.undecided} could not be tested" if found.undecided else ""
+    yield f"{found.confirmed} of {calls} distinct sharded calls confirmed by experiment{undecided}"
 
 
 def time_text(seconds: float) -> str:
