@@ -60,7 +60,7 @@ def whole_if_call(call: Call) -> Whole | None:
     try:
         if not all(torch.equal(call.tensors[i], call.tensors[i].sort(-1).values) for i in call.ascending):
             return None
-        if not _points_into_window(call):
+        if not _points_into_window(call) or not _is_unique(call):
             return None
         whole = Whole(call, call.tensors)
     except Exception:  # whatever it says, it does not take these arguments
@@ -79,6 +79,12 @@ def whole_if_call(call: Call) -> Whole | None:
         return None
     found = [None if s is None else (s, o.dtype) for s, o in zip(whole.shapes, whole.outputs, strict=True)]
     return whole if promised is None or promised == found else None
+
+
+def _is_unique(call: Call) -> bool:
+    """False if the caller promises that no element occurs twice, and one does."""
+    promised = call.tensors if call.arguments.get("assume_unique") else ()
+    return all(t.numel() == t.unique().numel() for t in promised)
 
 
 def _points_into_window(call: Call) -> bool:

@@ -103,7 +103,10 @@ class Whole:
             results = []
             for filler in (1, 0x55):
                 _dirty_memory(self.outputs, filler)
-                results.append(self.call.run([surrounded(t, 3) for t in self.tensors]))
+                try:
+                    results.append(self.call.run([surrounded(t, 3) for t in self.tensors]))
+                except RuntimeError:  # it takes no views
+                    return set(range(len(self.outputs)))
             for i, (first, second) in enumerate(zip(*results, strict=True)):
                 if isinstance(first, Tensor) and not same(first, second):
                     found.add(i)

@@ -38,6 +38,7 @@ def use_book(folder: Path) -> None:
         write(folder, entries, torch.__version__.partition("+")[0], {})
     os.environ["SHARDWISE_BOOK"] = str(folder)
     book.cache_clear()
+    known.cache_clear()
 
 
 @cache

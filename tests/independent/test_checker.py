@@ -238,6 +238,7 @@ def test_calls_pass_between_processes():
 ALLOWED = {
     "shardwise.calls.Call",
     "shardwise.rules.Entry",
+    "shardwise.rules.Rule",
     "shardwise.rules.book",
     "shardwise.rules.book_rows",
     "shardwise.rules.hand_written",

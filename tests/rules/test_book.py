@@ -359,3 +359,25 @@ def test_a_book_reads_as_it_was_written(other_book):
 def test_a_folder_without_a_book_is_named(tmp_path):
     with pytest.raises(UsageError, match="there is no rule book in"):
         _ = Book(tmp_path).verdicts
+
+
+@pytest.mark.parametrize(
+    ("call", "reduction"),
+    [
+        (Call.of(aten.amax.default, torch.rand(4, 6) > 0.5, [0]), "max"),
+        (Call.of(aten.add.Tensor, torch.rand(4), torch.rand(4, dtype=torch.complex64)), "max"),
+        (Call.of(aten.sum.dim_IntList, torch.rand(4, 6), [0], dtype=torch.int64), "avg"),
+        (Call.of(aten.cumsum.default, torch.rand(4, 6), 0, dtype=torch.int64), "avg"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Call) else value,
+)
+def test_outputs_have_no_partials_that_their_dtype_lacks(call, reduction):
+    rows = [row.text for row in book_rows(call)]
+    assert rows and not any(f"P({reduction})" in row for row in rows)
+
+
+def test_a_sum_does_not_pass_a_cast_to_integers():
+    x = torch.rand(4, 6)
+    assert "P(sum) -> P(sum)" in [row.text for row in book_rows(Call.of(aten.sum.dim_IntList, x, [0]))]
+    whole = [row.text for row in book_rows(Call.of(aten.sum.dim_IntList, x, [0], dtype=torch.int64))]
+    assert "P(sum) -> P(sum)" not in whole and "S(0) -> P(sum)" in whole

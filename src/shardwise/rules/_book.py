@@ -18,7 +18,7 @@ from ..calls import Call, short_name
 from ..errors import UsageError
 from ..placements import Row, is_replicate
 from ._cases import Case, is_covered
-from ._partials import partials_fit
+from ._partials import partials_fit, results_fit
 from ._rule import Rule
 from ._variants import derived
 
@@ -60,7 +60,8 @@ class Entry:
             numbers = _numbers(call)
             if numbers:
                 return self._without(numbers, call)
-            return [row for row in self.rule.rows_of(call) if partials_fit(row, call.tensors)]
+            found = (row for row in self.rule.rows_of(call) if partials_fit(row, call.tensors))
+            return [row for row in found if results_fit(row, call)]
         return next((list(case.rows) for case in self.cases if case.matches(call.arguments)), None)
 
     def _without(self, numbers: Mapping[str, Any], call: Call) -> list[Row]:
@@ -70,7 +71,8 @@ class Entry:
         places = [i for i, t in enumerate(whole.tensors) if isinstance(t, _Number)]
         found: dict[Row, None] = {}
         for row in self.rule.rows_of(whole):
-            if all(is_replicate(row.inputs[i]) for i in places) and partials_fit(row, whole.tensors):
+            fits = partials_fit(row, whole.tensors) and results_fit(row, whole)
+            if fits and all(is_replicate(row.inputs[i]) for i in places):
                 inputs = tuple(p for i, p in enumerate(row.inputs) if i not in places)
                 kept = Row(inputs, row.outputs, row.shards, row.local)
                 found.update({} if kept.is_replicated else {kept: None})

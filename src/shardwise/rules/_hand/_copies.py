@@ -6,14 +6,11 @@ dtypes: an order survives where neither sign nor size is lost, a sum where no di
 
 from collections.abc import Iterator
 
-import torch
-
 from ...calls import Call
 from ...placements import Row, partials_of, shard
+from .._partials import passing
 from ._register import hand
-from ._rows import ALL, LINEAR, R, dim_of, dims, pass_through, row_of
-
-_ORDER = ("max", "min")
+from ._rows import ALL, R, dim_of, dims, pass_through, row_of
 
 
 @hand("aten._to_copy.default")
@@ -22,33 +19,8 @@ def to_copy(call: Call) -> Iterator[Row]:
     after = call["dtype"] or before
     for dim in dims(call, "self"):
         yield row_of(call, {"self": shard(dim)}, shard(dim))
-    kept = partials_of(after, _passing(before, after))
+    kept = partials_of(after, passing(before, after))
     yield from pass_through(call, "self", [p.reduce_op for p in kept])
-
-
-def _passing(before: torch.dtype, after: torch.dtype) -> tuple[str, ...]:
-    """The reductions that commute with a change of dtype."""
-    if before == after:
-        return ALL
-    if torch.bool in (before, after):
-        return ()
-    if after.is_complex:
-        return LINEAR if _eps(after) <= _eps(before) else ("sum",)
-    if before.is_complex or before.is_floating_point:
-        if not after.is_floating_point:  # what infinities and NaN become is left to the machine
-            return ()
-        passing = LINEAR if _eps(after) <= _eps(before) else ()
-        return passing if before.is_complex else (*passing, *_ORDER)
-    if after.is_floating_point:
-        return ("sum", *_ORDER)
-    # Integers that do not fit wrap around: their sums do as well, unless they have more room now.
-    old, new = torch.iinfo(before), torch.iinfo(after)
-    return ("sum",) if new.bits < old.bits else _ORDER if new.min <= old.min and old.max <= new.max else ()
-
-
-def _eps(dtype: torch.dtype) -> float:
-    """How finely a dtype tells numbers apart; integers lose nothing."""
-    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
 
 
 @hand("aten.fill.Tensor")
