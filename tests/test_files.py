@@ -39,15 +39,17 @@ def test_json_is_read_gzipped_or_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (None, "cannot be read: No such file"),
-        (b"{", "is not valid JSON"),
-        (b"\xff\xfe\x00", "cannot be read: 'utf-8'"),
-        (gzip.compress(b"{}", mtime=0)[:-4], "cannot be read: Compressed file ended"),
-        (b"\x1f\x8b\x08" + bytes(20), "cannot be read"),
+        (None, " cannot be read: No such file"),
+        (b"{", ": this is not valid JSON"),
+        (b'{"a": 1, "a": 2}', ": expected each field of an object once, found 'a' twice"),
+        (b"[" * 100_000, ": this is not valid JSON: it is nested too deeply"),
+        (b"\xff\xfe\x00", " cannot be read: 'utf-8'"),
+        (gzip.compress(b"{}", mtime=0)[:-4], " cannot be read: Compressed file ended"),
+        (b"\x1f\x8b\x08" + bytes(20), " cannot be read"),
     ],
 )
 def test_a_file_that_is_no_json_is_refused_by_name(tmp_path: Path, data: bytes | None, why: str) -> None:
     if data is not None:
         (tmp_path / "given.json").write_bytes(data)
-    with pytest.raises(UsageError, match=f"given.json {why}"):
+    with pytest.raises(UsageError, match=f"given.json{why}"):
         read_json(tmp_path / "given.json")

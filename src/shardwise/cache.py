@@ -3,12 +3,14 @@
 Several processes may add to a file; the folder is `~/.cache/shardwise`, or the one that SHARDWISE_CACHE names.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .documents import Field
 from .errors import UsageError
 from .files import read_json, write_text
 
@@ -39,15 +41,29 @@ class Cache:
                 f"no folder {self.path.parent} can be made for {self.what}: {error.strerror}; set SHARDWISE_CACHE "
                 "to one that can be written"
             ) from None
-        write_text(self.path, json.dumps(self._kept))
+        write_text(self.path, json.dumps({"digest": _digest(self._kept), "found": self._kept}))
 
     def _read(self) -> dict[str, Any]:
         if not self.path.exists():
             return {}
-        document = read_json(self.path)
-        if not isinstance(document, dict):
-            raise UsageError(f"the cache of {self.what} {self.path} holds none: remove it")
-        return document
+        again = f"remove this file, the {self.what} in it will be found again"
+        try:
+            document = read_json(self.path)
+        except UsageError as error:
+            raise UsageError(f"{error}; {again}") from None
+        try:
+            fields = Field(document).object(("digest", "found"))
+            found = {text: one.value for text, one in fields["found"].members().items()}
+        except UsageError as error:
+            raise UsageError(f"{self.path}: {error}; {again}") from None
+        if fields["digest"].value != _digest(found):
+            raise UsageError(f"{self.path}: digest: expected that of 'found', found another; {again}")
+        return found
+
+
+def _digest(found: Mapping[str, Any]) -> str:
+    """By which a file is known that was changed by something else: what is in it is used without being tested again."""
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def _default_folder() -> Path:

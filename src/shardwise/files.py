@@ -7,7 +7,8 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,19 +36,71 @@ def read_text(path: Path) -> str:
 
 def read_json(path: Path) -> Any:
     """The document in a file, gzipped or not."""
+    text = read_text(path)
+    with named(path):
+        return parse_json(text)
+
+
+def parse_json(text: str) -> Any:
+    """The document that a text is; one with a field twice is refused."""
     try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path} is not valid JSON: {error}") from None
+        return json.loads(text, object_pairs_hook=_object)
+    except RecursionError:
+        raise UsageError("this is not valid JSON: it is nested too deeply") from None
+    except UsageError:
+        raise
+    except ValueError as error:  # also for a number of too many digits
+        raise UsageError(f"this is not valid JSON: {error}") from None
+
+
+def parse_yaml(text: str) -> Any:
+    """The document that a text is; one with a field twice is refused."""
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            _object([(name.value, None) for name, _ in node.value if isinstance(name.value, str)])
+            return super().construct_mapping(node, deep)
+
+    try:
+        return yaml.load(text, Loader)
+    except RecursionError:
+        raise UsageError("this is not valid YAML: it is nested too deeply") from None
+    except UsageError:
+        raise
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise UsageError(f"this is not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"expected each field of an object once, found {twice!r} twice")
+    return made
 
 
 def read_document(path: Path, read: Callable[[Any], Made]) -> Made:
     """The result of `read` on the document in a file; its errors are prefixed with the file's name."""
     document = read_json(path)
-    try:
+    with named(path):
         return read(document)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Within, errors of the caller are prefixed with the name of the file that is at fault."""
+    try:
+        yield
+    except _Named:
+        raise
     except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise _Named(f"{path}: {error}") from None
+
+
+class _Named(UsageError):
+    """An error that names the file."""
 
 
 def write_text(path: Path, text: str) -> None:

@@ -34,7 +34,11 @@ def test_json_is_what_the_page_shows(shardwise, saved):
     ("text", "out", "message"),
     [
         ("{}", "page.html", "this is not a plan"),
-        ('{"format": "shardwise.plan/1", "mesh": "d=2", "rows": 3}', "page.html", "the plan is malformed"),
+        (
+            '{"format": "shardwise.plan/1", "mesh": "d=2", "rows": 3}',
+            "page.html",
+            "expected the field 'cluster'",
+        ),
         ("no json", "page.html", "is not valid JSON"),
         (None, "page.html", "cannot be read"),
         ("plan", "no/such/folder/page.html", "cannot be written"),

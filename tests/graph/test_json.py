@@ -49,11 +49,11 @@ def test_strides_are_kept_where_a_tensor_is_not_contiguous():
     ("text", "message"),
     [
         ("[1", "is not valid JSON"),
-        ("{}", "is no captured graph"),
-        ('{"format": "shardwise.graph/1", "name": "m", "training": true}', "lacks 'inputs'"),
+        ("{}", "is not a captured graph"),
+        ('{"format": "shardwise.graph/1", "name": "m", "training": true}', "expected the field 'inputs'"),
         (
             '{"format": "shardwise.graph/1", "name": "m", "training": true, "inputs": 3, "nodes": [], "outputs": []}',
-            "captured graph 'm' is malformed",
+            "inputs: expected a list, found 3",
         ),
     ],
 )
@@ -74,3 +74,19 @@ def test_an_operator_that_is_not_registered_is_named():
     document["nodes"][0]["op"] = "elsewhere.op.default"
     with pytest.raises(UsageError, match=r"no operator is registered as 'elsewhere.op.default'"):
         _ = Graph.from_json(document).nodes[0].overload
+
+
+def test_a_graph_whose_kernels_give_other_dtypes_than_fake_tensors_is_read_again():
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        graph = capture(model, (torch.rand(4, 8),))
+    assert Graph.from_json(graph.to_json()) == graph
+
+
+def test_a_call_that_gives_another_shape_is_named():
+    document = capture(nn.Linear(8, 4), (torch.rand(2, 8),), training=False).to_json()
+    document["nodes"][0]["outputs"][0]["shape"] = [5, 5]
+    with pytest.raises(
+        UsageError, match=r"^nodes\[0\]\.outputs: expected float32\[.*, found float32\[5, 5\]"
+    ):
+        Graph.from_json(document)

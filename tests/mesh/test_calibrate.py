@@ -103,11 +103,11 @@ def test_every_case_runs_here():
 def test_files_that_hold_no_samples_are_refused(tmp_path):
     (tmp_path / "a.json").write_text('{"format": "other"}')
     (tmp_path / "b.json").write_text(json.dumps({"format": FORMAT, "device": "CPU"}))
-    empty = {"format": FORMAT, "device": "CPU", "memory": 1, "devices": 1, "samples": []}
+    empty = {"format": FORMAT, "device": "CPU", "memory": 16e9, "devices": 1, "samples": []}
     (tmp_path / "c.json").write_text(json.dumps(empty))
     with pytest.raises(UsageError, match="'format' is not"):
         fit_file(tmp_path / "a.json")
-    with pytest.raises(UsageError, match=r"b.json: the kernel samples have no 'samples'"):
+    with pytest.raises(UsageError, match=r"b.json: expected the field 'memory'"):
         fit_file(tmp_path / "b.json")
     with pytest.raises(UsageError, match="have no launch and no matmul and no memory kernels"):
         fit_file(tmp_path / "c.json")

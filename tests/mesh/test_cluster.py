@@ -122,8 +122,8 @@ def test_presets_state_rates_and_memory(name):
     [
         (lambda: Cluster.of("b200"), "unknown cluster 'b200': use one of h100"),
         (lambda: Cluster.of("missing.json"), "cannot be read"),
-        (lambda: Cluster.from_json({"name": "c"}), "the cluster has no 'device'"),
-        (lambda: Cluster.from_json([1]), "this is not a cluster"),
+        (lambda: Cluster.from_json({"name": "c"}), "expected the field 'device', found 'name'"),
+        (lambda: Cluster.from_json([1]), "expected an object, found a list of 1"),
         (lambda: Link(0), "must be positive"),
         (lambda: Link(1, -1), "negative latency"),
         (lambda: Link(1, topology="mesh"), "use one of switch, ring"),

@@ -166,10 +166,10 @@ def test_what_is_explained_is_what_was_chosen(best):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"memory": "80GB"}, "the plan's memory is '80GB': give a number of bytes"),
-        ({"bound": []}, "the plan's bound is of type list: give a number of seconds"),
-        ({"optimizer": 3}, "the plan's optimizer is 3: give a name"),
-        ({"baselines": {"FSDP": {"peak": 3}}}, "the plan lacks 'compute'"),
+        ({"memory": "80GB"}, "options.memory: expected a whole number, at least 0, found '80GB'"),
+        ({"bound": []}, "options.bound: expected a number, at least 0, found a list of 0"),
+        ({"optimizer": 3}, "options.optimizer: expected text, found 3"),
+        ({"baselines": {"FSDP": {"peak": 3}}}, "options.baselines.FSDP: expected the field 'seconds'"),
     ],
 )
 def test_damaged_options_are_named(best, options, sentence):

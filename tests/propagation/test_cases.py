@@ -56,13 +56,13 @@ def test_a_file_holds_one_program_a_list_or_one_a_line(tmp_path, text):
 def test_wrong_files_are_one_sentence(tmp_path):
     with pytest.raises(UsageError, match="cannot be read"):
         list(read_cases(tmp_path / "absent.json"))
-    (tmp_path / "bad.json").write_text('{"mesh": 1}\nnot json\n')
-    with pytest.raises(UsageError, match=r"line 2 of .* is not valid JSON"):
+    (tmp_path / "bad.json").write_text(json.dumps(CASE) + "\nnot json\n")
+    with pytest.raises(UsageError, match=r"bad\.json: line 2: this is not valid JSON"):
         list(read_cases(tmp_path / "bad.json"))
     (tmp_path / "list.json").write_text("[1]")
-    with pytest.raises(UsageError, match=r"list\.json contains 1, which is not a case"):
+    with pytest.raises(UsageError, match=r"list\.json: \[0\]: expected an object, found 1"):
         list(read_cases(tmp_path / "list.json"))
-    with pytest.raises(UsageError, match="the case has no 'args'"):
+    with pytest.raises(UsageError, match="expected the field 'args', found 'mesh'"):
         program_of({"mesh": "a=2"})
     with pytest.raises(UsageError, match="unknown level 'eager'"):
         level_of({"level": "eager"})

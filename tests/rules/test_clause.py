@@ -110,11 +110,11 @@ evidence:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"op": "aten.mm.default"}, "lacks 'clauses'"),
-        ({"clauses": []}, "lacks 'op'"),
-        ({"op": "aten.mm.default", "clauses": [{"reason": "none"}]}, "lacks 'rows'"),
-        ({"op": "aten.mm.default", "clauses": [{"rows": 3}]}, "a rule is a mapping"),
-        (["aten.mm.default"], "a rule is a mapping"),
+        ({"op": "aten.mm.default"}, "expected the field 'clauses'"),
+        ({"clauses": []}, "expected the field 'op'"),
+        ({"op": "aten.mm.default", "clauses": [{"reason": "none"}]}, "expected the field 'rows'"),
+        ({"op": "aten.mm.default", "clauses": [{"rows": 3}]}, "rows: expected text, found 3"),
+        (["aten.mm.default"], "expected an object, found a list of 1"),
     ],
 )
 def test_a_rule_without_its_parts_is_refused(document, message):
@@ -128,7 +128,7 @@ def test_an_unknown_operator_is_named():
 
 
 def test_a_rule_that_is_no_yaml_is_refused():
-    with pytest.raises(UsageError, match="the rule is no YAML: while parsing"):
+    with pytest.raises(UsageError, match="this is not valid YAML: while parsing"):
         Rule.from_yaml("op: [aten.mm.default")
 
 

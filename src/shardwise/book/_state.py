@@ -1,13 +1,15 @@
 """What a build has learned so far, on disk: the reached calls in one file, every operator's entry in its own."""
 
 import json
+import pickle
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
-from ..errors import UsageError
+from ..errors import UsageError, first_line
+from ..files import read_document
 from ..rules import Entry
 from ._reach import Reached
 
@@ -30,7 +32,11 @@ class State:
         path = self.folder / "calls.pt"
         if not path.exists():
             return None
-        return Reached(*torch.load(path, weights_only=False))
+        try:
+            calls, functions, unreached = torch.load(path, weights_only=False)
+        except (RuntimeError, EOFError, ValueError, TypeError, pickle.UnpicklingError) as error:
+            raise UsageError(f"{path} cannot be read: {first_line(error)}; build without --resume") from None
+        return Reached(calls, functions, unreached)
 
     def keep_reached(self, reached: Reached) -> None:
         torch.save((reached.calls, reached.functions, reached.unreached), self.folder / "calls.pt.new")
@@ -53,7 +59,7 @@ class State:
     def entry(self, name: str) -> Entry | None:
         if not self.has(name):
             return None
-        return Entry.from_document(json.loads(self._path(name).read_text()), self.entry)
+        return read_document(self._path(name), lambda document: Entry.from_document(document, self.entry))
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.json"

@@ -5,7 +5,9 @@ import warnings
 from pathlib import Path
 
 import torch
-import yaml
+
+from ..documents import Field
+from ..files import named, parse_yaml, read_text
 
 FINDINGS = Path(__file__).parent / "refuted.yaml"
 
@@ -14,8 +16,10 @@ FINDINGS = Path(__file__).parent / "refuted.yaml"
 def wrong_operators(findings: Path = FINDINGS) -> frozenset[str]:
     """Overloads for which DTensor claims a row that computes wrong numbers; empty, with one warning, for another
     torch than the audited one."""
-    found = yaml.safe_load(findings.read_text())
-    audited, running = str(found["torch"]), torch.__version__.split("+")[0]
+    with named(findings):
+        fields = Field(parse_yaml(read_text(findings))).object(("torch", "wrong"))
+        audited, wrong = fields["torch"].text(), fields["wrong"].members()
+    running = torch.__version__.split("+")[0]
     if audited != running:
         warnings.warn(
             f"the audit's findings are about torch {audited}, but this is torch {running}, so no rule is replaced: "
@@ -23,4 +27,4 @@ def wrong_operators(findings: Path = FINDINGS) -> frozenset[str]:
             stacklevel=2,
         )
         return frozenset()
-    return frozenset(found["wrong"])
+    return frozenset(wrong)

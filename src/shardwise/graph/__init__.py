@@ -7,6 +7,7 @@ from ._device import autocast_on_cpu
 from ._fake import without_memory
 from ._flops import cost
 from ._graph import Graph, Input, Live, Node, Output, Ref, TensorInfo
+from ._json import read_graph
 from ._results import opened
 from ._run import Ran, arguments, constants, inputs_of, run
 
@@ -31,6 +32,7 @@ __all__ = [
     "inputs_of",
     "kept",
     "opened",
+    "read_graph",
     "run",
     "without_memory",
 ]

@@ -6,14 +6,17 @@ other kinds of argument that overloads take are one-key objects (`{"dtype": "bfl
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
+from ..documents import Field
 from ..errors import UsageError
 from ..files import read_document, write_text
-from ._graph import Graph, Input, Node, Output, Ref, TensorInfo
+from ._consistent import require_consistent
+from ._graph import Graph, Input, InputRole, Node, Output, OutputRole, Phase, Ref, TensorInfo
 
 FORMAT = "shardwise.graph/1"
 
@@ -32,21 +35,23 @@ def to_json(graph: Graph) -> dict[str, Any]:
 def from_json(document: Any) -> Graph:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise UsageError(f"this is not a captured graph: its 'format' is not {FORMAT!r}")
-    try:
-        return Graph(
-            document["name"],
-            document["training"],
-            tuple(_input_in(i) for i in document["inputs"]),
-            tuple(_node_in(n) for n in document["nodes"]),
-            tuple(
-                Output(o["role"], o["target"], _in(o["value"]), _in(o.get("constant")))
-                for o in document["outputs"]
-            ),
-        )
-    except KeyError as error:
-        raise UsageError(f"captured graph {document.get('name')!r} lacks {error}") from None
-    except (TypeError, AttributeError, ValueError) as error:
-        raise UsageError(f"captured graph {document.get('name')!r} is malformed: {error}") from None
+    return read_graph(Field(document))
+
+
+def read_graph(document: Field) -> Graph:
+    """The graph in a field of a document."""
+    fields = document.object(("format", "name", "training", "inputs", "nodes", "outputs"))
+    fields["format"].one_of([FORMAT])
+    inputs, nodes, outputs = (fields[name].items() for name in ("inputs", "nodes", "outputs"))
+    graph = Graph(
+        fields["name"].text(),
+        fields["training"].flag(),
+        tuple(map(_input_in, inputs)),
+        tuple(map(_node_in, nodes)),
+        tuple(map(_output_in, outputs)),
+    )
+    require_consistent(graph, inputs, nodes, outputs)
+    return graph
 
 
 def save(graph: Graph, path: Path) -> None:
@@ -68,14 +73,15 @@ def _input_out(value: Input) -> dict[str, Any]:
     }
 
 
-def _input_in(document: dict[str, Any]) -> Input:
+def _input_in(document: Field) -> Input:
+    fields = document.object(("name", "role", "target", "tensor", "aliases", "trainable"))
     return Input(
-        document["name"],
-        document["role"],
-        document["target"],
-        _tensor_in(document["tensor"]),
-        tuple(document["aliases"]),
-        document["trainable"],
+        fields["name"].text(),
+        fields["role"].one_of(get_args(InputRole)),  # type: ignore[arg-type]
+        fields["target"].text(),
+        _tensor_in(fields["tensor"]),
+        tuple(alias.text() for alias in fields["aliases"].items()),
+        fields["trainable"].flag(),
     )
 
 
@@ -94,19 +100,33 @@ def _node_out(node: Node) -> dict[str, Any]:
     }
 
 
-def _node_in(document: dict[str, Any]) -> Node:
+def _node_in(document: Field) -> Node:
+    texts = ("name", "op", "args", "kwargs", "outputs", "module", "phase", "source", "flops", "bytes")
+    fields = document.object(texts)
     return Node(
-        document["name"],
-        document["op"],
-        _in(document["args"]),
-        {key: _in(value) for key, value in document["kwargs"].items()},
-        tuple(None if t is None else _tensor_in(t) for t in document["outputs"]),
-        document["module"],
-        document["phase"],
-        document["source"],
-        document["flops"],
-        document["bytes"],
+        fields["name"].text(),
+        fields["op"].text(),
+        tuple(map(_in, fields["args"].items())),
+        {key: _in(value) for key, value in fields["kwargs"].members().items()},
+        tuple(tensor.optional(_tensor_in) for tensor in fields["outputs"].items()),
+        fields["module"].text(),
+        fields["phase"].one_of(get_args(Phase)),  # type: ignore[arg-type]
+        fields["source"].text(),
+        fields["flops"].integer(least=0),
+        fields["bytes"].integer(least=0),
     )
+
+
+def _output_in(document: Field) -> Output:
+    fields = document.object(("role", "target", "value"), ("constant",))
+    value = fields["value"].optional(_in)
+    if not isinstance(value, Ref | None):
+        raise fields["value"].expected("a tensor such as {'%': 'x'}, or null")
+    constant = _in(fields["constant"]) if "constant" in fields else None
+    if not isinstance(constant, bool | int | float | str | None):
+        raise fields["constant"].expected("a number, text, true or false")
+    role = fields["role"].one_of(get_args(OutputRole))
+    return Output(role, fields["target"].text(), value, constant)  # type: ignore[arg-type]
 
 
 def _output_out(output: Output) -> dict[str, Any]:
@@ -121,10 +141,13 @@ def _tensor_out(tensor: TensorInfo) -> dict[str, Any]:
     return document
 
 
-def _tensor_in(document: dict[str, Any]) -> TensorInfo:
-    stride = document.get("stride")
-    dtype = getattr(torch, document["dtype"])
-    return TensorInfo(tuple(document["shape"]), dtype, None if stride is None else tuple(stride))
+def _tensor_in(document: Field) -> TensorInfo:
+    fields = document.object(("shape", "dtype"), ("stride",))
+    shape = tuple(size.integer(least=0) for size in fields["shape"].items())
+    stride = None
+    if "stride" in fields:
+        stride = tuple(step.integer(least=0) for step in fields["stride"].items(len(shape)))
+    return TensorInfo(shape, _named(torch.dtype, "a dtype such as 'float32'")(fields["dtype"]), stride)
 
 
 def _out(value: Any) -> Any:
@@ -144,25 +167,72 @@ def _out(value: Any) -> Any:
     raise UsageError(f"argument {value!r} of type {type(value).__name__} has no JSON form")
 
 
-def _in(document: Any) -> Any:
-    if isinstance(document, list):
-        return tuple(_in(item) for item in document)
-    if not isinstance(document, dict):
-        return document
-    if "%" in document:
-        return Ref(document["%"], document.get("output", 0))
-    [(kind, text)] = document.items()
-    if kind == "complex":
-        return complex(*text)
-    if kind == "float":
-        return float(text)
-    return _KINDS[kind][1](text)
+def _in(document: Field) -> Any:
+    value = document.value
+    if isinstance(value, list | tuple):
+        return tuple(map(_in, document.items()))
+    if not isinstance(value, dict):
+        return value if value is None or isinstance(value, bool) else _scalar(document)
+    if "%" in value:
+        fields = document.object(("%",), ("output",))
+        return Ref(fields["%"].text(), fields["output"].integer(least=1) if "output" in fields else 0)
+    if len(value) != 1 or not value.keys() <= _READ.keys():
+        raise document.wrong(
+            f"expected an object with one of %, {', '.join(_READ)}, found {', '.join(value)}"
+        )
+    [(kind, inside)] = document.members().items()
+    return _READ[kind](inside)
 
 
-# Arguments that are none of JSON's kinds: their class, and how they are read from text.
-_KINDS: dict[str, tuple[Any, Any]] = {
-    "dtype": (torch.dtype, lambda text: getattr(torch, text)),
-    "device": (torch.device, torch.device),
-    "layout": (torch.layout, lambda text: getattr(torch, text)),
-    "memory_format": (torch.memory_format, lambda text: getattr(torch, text)),
+def _scalar(document: Field) -> int | float | str:
+    value = document.value
+    if isinstance(value, float) and not math.isfinite(value):
+        raise document.expected("a finite number, or one such as {'float': 'inf'}")
+    return value
+
+
+def _named(kind: type, right: str) -> Callable[[Field], Any]:
+    """A reader of one of torch's constants by its name."""
+
+    def read(field: Field) -> Any:
+        found = getattr(torch, field.text(), None)
+        if not isinstance(found, kind):
+            raise field.expected(right)
+        return found
+
+    return read
+
+
+def _device(field: Field) -> torch.device:
+    try:
+        return torch.device(field.text())
+    except RuntimeError:
+        raise field.expected("a device such as 'cpu'") from None
+
+
+def _infinite(field: Field) -> float:
+    return float(field.one_of(("inf", "-inf", "nan")))
+
+
+def _complex(field: Field) -> complex:
+    parts = [part.value for part in field.items(2)]
+    if not all(isinstance(part, int | float) and not isinstance(part, bool) for part in parts):
+        raise field.expected("two numbers")
+    return complex(*parts)
+
+
+# Arguments that are none of JSON's kinds: their class, and how they are read.
+_KINDS: dict[str, tuple[Any, Callable[[Field], Any]]] = {
+    "dtype": (torch.dtype, _named(torch.dtype, "a dtype such as 'float32'")),
+    "device": (torch.device, _device),
+    "layout": (torch.layout, _named(torch.layout, "a layout such as 'strided'")),
+    "memory_format": (
+        torch.memory_format,
+        _named(torch.memory_format, "a memory format such as 'preserve_format'"),
+    ),
+}
+_READ: dict[str, Callable[[Field], Any]] = {
+    "float": _infinite,
+    "complex": _complex,
+    **{kind: read for kind, (_, read) in _KINDS.items()},
 }

@@ -14,6 +14,7 @@ from typing import Any
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement
 
+from ..documents import Field
 from ..errors import UsageError, require
 from ..mesh import Mesh
 from ..placements import PARTIALS, is_partial, is_shard, partial, placement_text
@@ -142,21 +143,21 @@ class Sharding:
     @classmethod
     def from_json(cls, document: dict[str, Any] | str | None, mesh: Mesh, rank: int) -> "Sharding":
         """From `{dims, open, priority?, replicated?, partial?}` or the text form; None is `unknown`."""
-        if document is None:
+        return cls.read(Field(document), mesh, rank)
+
+    @classmethod
+    def read(cls, document: Field, mesh: Mesh, rank: int) -> "Sharding":
+        """The sharding in a field of a document, as `from_json` describes it."""
+        if document.value is None:
             return cls.unknown(mesh, rank)
-        if isinstance(document, str):
-            sharding = cls.parse(document, mesh)
+        if isinstance(document.value, str):
+            sharding = document.parsed(lambda text: cls.parse(text, mesh))
         else:
-            sharding = cls.of(
-                mesh,
-                document["dims"],
-                open=document["open"],
-                priority=document.get("priority"),
-                replicated=document.get("replicated", ()),
-                partial=document.get("partial"),
-            )
+            given = _read_fields(document)
+            with document.checked():
+                sharding = cls.of(mesh, **given)
         if sharding.rank != rank:
-            raise UsageError(f"sharding {sharding} has {sharding.rank} dims but its tensor has {rank}")
+            raise document.wrong(f"expected {rank} dims, as its tensor has, found {sharding}")
         return sharding
 
     def to_json(self) -> dict[str, Any]:
@@ -304,6 +305,23 @@ class Sharding:
                         f"dim {dim} lists {major.text(self.mesh)} and {minor.text(self.mesh)} in "
                         f"sequence: write {whole}"
                     )
+
+
+def _read_fields(document: Field) -> dict[str, Any]:
+    """The arguments of `Sharding.of` in a document."""
+    fields = document.object(("dims", "open"), ("priority", "replicated", "partial"))
+    given: dict[str, Any] = {
+        "dims": [[axis.text() for axis in dim.items()] for dim in fields["dims"].items()],
+        "open": [dim.flag() for dim in fields["open"].items()],
+    }
+    if "priority" in fields:
+        priority = fields["priority"].items()
+        given["priority"] = [dim.optional(lambda one: one.integer(least=0)) for dim in priority]
+    if "replicated" in fields:
+        given["replicated"] = [axis.text() for axis in fields["replicated"].items()]
+    if "partial" in fields:
+        given["partial"] = {axis: kind.text() for axis, kind in fields["partial"].members().items()}
+    return given
 
 
 def layouts_of(shardings: Sequence[Sharding]) -> list[Layout]:

@@ -5,16 +5,17 @@ attention, the bytes that it moves. Both are fitted to the samples of its kind b
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..documents import Field
 from ..errors import UsageError
 from ..files import read_document
 from ..progress import Progress, silent
-from ._cluster import ARITHMETIC, Cluster, Device, Level
+from ._cluster import ARITHMETIC, KERNELS, Cluster, Device, Level, dtype_names
 from ._measure import FORMAT, Sample, measure
 
 # Kinds whose memory traffic does not overlap with their arithmetic.
@@ -75,15 +76,12 @@ def fit_file(path: Path, *, links: str | None = None) -> Calibration:
 
 def fit(document: Any, *, links: str | None = None) -> Calibration:
     """The cluster that fits the samples."""
-    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise UsageError(f"these are not kernel samples: their 'format' is not {FORMAT!r}")
-    try:
-        samples = [Sample(**sample) for sample in document["samples"]]
-        name, memory, devices = str(document["device"]), document["memory"], document["devices"]
-    except KeyError as error:
-        raise UsageError(f"the kernel samples have no {error}") from None
-    except TypeError as error:
-        raise UsageError(f"the kernel samples are malformed: {error}") from None
+    fields = Field(document).object(("format", "device", "memory", "devices", "samples"), ("torch",))
+    samples = [_sample(sample) for sample in fields["samples"].items()]
+    name, devices = fields["device"].text(), fields["devices"].integer(least=1)
+    memory = fields["memory"].number(1e3, 1e21)
     if lacking := {"launch", "matmul", "memory"} - {sample.kind for sample in samples}:
         raise UsageError(
             f"the samples have no {' and no '.join(sorted(lacking))} kernels, which are needed to fit a device"
@@ -102,6 +100,19 @@ def fit(document: Any, *, links: str | None = None) -> Calibration:
     kinds = sorted({s.kind for s in samples} - {"launch", "link"})
     fits = tuple(_quality(kind, device, [s for s in samples if s.kind == kind]) for kind in kinds)
     return Calibration(Cluster(device.name, device, levels), fits)
+
+
+def _sample(document: Field) -> Sample:
+    fields = document.object(("kind", "name", "dtype", "flops", "bytes", "seconds"))
+    kind = fields["kind"].one_of(("launch", *KERNELS, "link"))
+    return Sample(
+        kind,
+        fields["name"].text(),
+        fields["dtype"].one_of(dtype_names()),
+        fields["flops"].integer(1 if kind in (*ARITHMETIC, "strided") else 0, 10**21),
+        fields["bytes"].integer(0 if kind == "launch" else 1, 10**21),
+        fields["seconds"].number(1e-9, 3600),
+    )
 
 
 def predicted(device: Device, sample: Sample) -> float:

@@ -6,13 +6,16 @@ Every collective costs latency + bytes / bandwidth, with factors that depend on 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
+
+from ..documents import Field
 from ..errors import UsageError, require
 from ..files import read_document
 from ._mesh import Mesh
@@ -103,6 +106,9 @@ class Level:
 
 # Kinds of kernels that may be limited by arithmetic.
 ARITHMETIC = ("matmul", "attention", "attention_backward")
+
+# All kinds of kernels that are priced.
+KERNELS = (*ARITHMETIC, "memory", "reduction", "strided")
 
 # The fraction of a device's peak that kernels reach, where none was measured.
 _EFFICIENCY = {"matmul": 0.7, "attention": 0.45, "attention_backward": 0.35, "memory": 0.8, "reduction": 0.6}
@@ -269,17 +275,75 @@ class Cluster:
 
     @classmethod
     def from_json(cls, document: Any) -> "Cluster":
-        try:
-            return cls(
-                document["name"],
-                Device(**document["device"]),
-                tuple(Level(Link(**level["link"]), level["size"]) for level in document["levels"]),
-                {name: Link(**link) for name, link in document.get("axes", {}).items()},
-            )
-        except KeyError as error:
-            raise UsageError(f"the cluster has no {error}") from None
-        except (TypeError, AttributeError) as error:
-            raise UsageError(f"this is not a cluster as written by Cluster.to_json(): {error}") from None
+        return cls.read(Field(document))
+
+    @classmethod
+    def read(cls, document: Field) -> "Cluster":
+        """The cluster in a field of a document."""
+        fields = document.object(("name", "device", "levels"), ("axes",))
+        levels = []
+        for level in fields["levels"].items():
+            inside = level.object(("link",), ("size",))
+            size = inside["size"].optional(lambda one: one.integer(least=1)) if "size" in inside else None
+            levels.append(Level(_link(inside["link"]), size))
+        axes = fields["axes"].members() if "axes" in fields else {}
+        links = {name: _link(link) for name, link in axes.items()}
+        device = _device(fields["device"])
+        with document.checked():
+            return cls(fields["name"].text(), device, tuple(levels), links)
+
+
+# What a number of a document may be: rates in something per second (and bytes of memory), fractions of peaks, and
+# fixed times. Wider limits would let prices overflow.
+_RATES = (1e3, 1e21)
+_SHARES = (1e-3, 10.0)
+_SECONDS = (0.0, 60.0)
+
+
+def _link(document: Field) -> Link:
+    numbers = ("latency", "launch")
+    fields = document.object(("bandwidth",), (*numbers, "topology", "all_reduce"))
+    given: dict[str, Any] = {name: fields[name].number(*_SECONDS) for name in numbers if name in fields}
+    if "topology" in fields:
+        given["topology"] = fields["topology"].one_of(get_args(Topology))
+    if "all_reduce" in fields:
+        given["all_reduce"] = fields["all_reduce"].one_of(get_args(Algorithm))
+    return Link(fields["bandwidth"].number(*_RATES), **given)
+
+
+def _device(document: Field) -> Device:
+    required = ("name", "flops", "memory", "memory_bandwidth")
+    optional = ("efficiency", "launch", "startup", "exposed", "elements", "tiled_heads")
+    fields = document.object(required, optional)
+    given: dict[str, Any] = {
+        name: _rates(fields[name], KERNELS, _SECONDS if name == "startup" else _SHARES)
+        for name in ("efficiency", "startup", "exposed")
+        if name in fields
+    }
+    if "launch" in fields:
+        given["launch"] = fields["launch"].number(*_SECONDS)
+    if "elements" in fields:
+        given["elements"] = fields["elements"].optional(lambda one: one.number(*_RATES))
+    if "tiled_heads" in fields:
+        given["tiled_heads"] = fields["tiled_heads"].flag()
+    with document.checked():
+        return Device(
+            fields["name"].text(),
+            _rates(fields["flops"], dtype_names(), _RATES),
+            fields["memory"].number(*_RATES),
+            fields["memory_bandwidth"].number(*_RATES),
+            **given,
+        )
+
+
+def _rates(document: Field, names: Sequence[str], limits: tuple[float, float]) -> dict[str, float]:
+    fields = document.object((), names)
+    return {name: rate.number(*limits) for name, rate in fields.items()}
+
+
+@cache
+def dtype_names() -> tuple[str, ...]:
+    return tuple(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))
 
 
 @cache

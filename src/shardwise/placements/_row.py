@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from torch.distributed.tensor.placement_types import Placement
 
+from ..documents import Field
 from ..errors import UsageError, require
 from ._text import is_replicate, parse_placement, placement_text
 
@@ -103,12 +104,21 @@ class Row:
         return document
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> "Row":
+    def from_json(cls, document: Any) -> "Row":
+        return cls.read(Field(document))
+
+    @classmethod
+    def read(cls, document: Field) -> "Row":
+        """The row in a field of a document."""
+        fields = document.object(("inputs", "outputs"), ("shards", "local"))
         return cls(
-            tuple(parse_placement(text) for text in document["inputs"]),
-            tuple(None if t is None else parse_placement(t) for t in document["outputs"]),
-            document.get("shards", "any"),
-            document.get("local"),
+            tuple(placed.parsed(parse_placement) for placed in fields["inputs"].items()),
+            tuple(
+                placed.optional(lambda one: one.parsed(parse_placement))
+                for placed in fields["outputs"].items()
+            ),
+            fields["shards"].one_of(SHARDS) if "shards" in fields else "any",  # type: ignore[arg-type]
+            fields["local"].text() if "local" in fields else None,
         )
 
 

@@ -1,6 +1,7 @@
 """From a graph to the cheapest plan: choices per node, prices, the problem, and its solution explained."""
 
 from ._confirm import Confirmation, RefutedChoice
+from ._discovered import Discovered
 from ._evaluate import Cost
 from ._explain import Considered, Explainer
 from ._items import pattern
@@ -22,6 +23,7 @@ __all__ = [
     "Considered",
     "Copy",
     "Cost",
+    "Discovered",
     "DoesNotFit",
     "Explainer",
     "Move",

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..calls import Call
-from ..errors import UsageError
 from ..expansion import Choice
 from ..experiments import Confirmations
 from ..progress import Progress
@@ -83,16 +82,3 @@ def _distinct(made: "Plan") -> Iterator[tuple[Call, Choice]]:
             seen.add(key)
             if not all(row.is_replicated for row in choice.rows):
                 yield call, choice
-
-
-def confirmation_from_json(document: Any) -> Confirmation | None:
-    """A confirmation as `dataclasses.asdict` writes it."""
-    if document is None:
-        return None
-    try:
-        refuted = tuple(RefutedChoice(r["call"], r["choice"], r["reason"]) for r in document["refuted"])
-        return Confirmation(int(document["confirmed"]), int(document["undecided"]), refuted)
-    except (KeyError, TypeError, ValueError):
-        raise UsageError(
-            "the plan's confirmation needs the numbers 'confirmed' and 'undecided' and the list 'refuted'"
-        ) from None

@@ -12,7 +12,7 @@ from ..experiments import Crash, Found, discover, run_isolated
 from ..placements import Row
 
 # Of discovery: what an older one found is not used.
-_GENERATION = 2
+_GENERATION = 3
 
 # The rows of a call, or None if it could not be judged, and the verdict.
 Judged = tuple[list[Row] | None, str]

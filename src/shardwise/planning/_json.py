@@ -1,20 +1,26 @@
 """The JSON form of a plan: its graph, and what was chosen; rows are listed once and referred to by number."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
+from math import isclose
 from pathlib import Path
-from types import NoneType
-from typing import Any
+from typing import Any, get_args
 
-from ..errors import UsageError, require
-from ..expansion import Choice
+from ..documents import Field
+from ..errors import UsageError
+from ..expansion import Choice, is_valid
 from ..files import read_document, write_text
-from ..graph import Graph, Ref
+from ..graph import Graph, Node, Ref, TensorInfo, read_graph
 from ..layout import Layout
-from ..mesh import Cluster, Mesh
+from ..mesh import COLLECTIVES, Cluster, Mesh
 from ..placements import Row
-from ._confirm import confirmation_from_json
+from ..rules import book_rows
+from ._confirm import Confirmation, RefutedChoice
+from ._offers import Source
+from ._pins import Pins
 from ._plan import BaselineCost, Copy, Plan
+from ._prices import OptimizerCost
 
 FORMAT = "shardwise.plan/1"
 
@@ -25,7 +31,6 @@ def to_json(plan: Plan) -> dict[str, Any]:
         name: [[rows.setdefault(row, len(rows)) for row in choice.rows], choice.source]
         for name, choice in plan.choices.items()
     }
-    cost = plan.cost
     return {
         "format": FORMAT,
         "mesh": str(plan.mesh),
@@ -39,14 +44,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "baselines": {name: _of_baseline(cost) for name, cost in plan.baselines.items()},
             "confirmation": None if plan.confirmation is None else asdict(plan.confirmation),
         },
-        "cost": {
-            "seconds": cost.seconds,
-            "compute": cost.compute,
-            "update": cost.update,
-            "communication": cost.communication,
-            "bytes_per_axis": cost.bytes_per_axis,
-            "peak": cost.peak,
-        },
+        "cost": _of_cost(plan),
         "rows": [row.to_json() for row in rows],
         "inputs": {name: str(layout) for name, layout in plan.inputs.items()},
         "choices": choices,
@@ -58,34 +56,195 @@ def to_json(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _of_cost(plan: Plan) -> dict[str, Any]:
+    cost = plan.cost
+    return {
+        "seconds": cost.seconds,
+        "compute": cost.compute,
+        "update": cost.update,
+        "communication": cost.communication,
+        "bytes_per_axis": cost.bytes_per_axis,
+        "peak": cost.peak,
+    }
+
+
 def from_json(document: Any) -> Plan:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise UsageError(f"this is not a plan: its 'format' is not {FORMAT!r}")
-    try:
-        mesh = Mesh.parse(document["mesh"])
-        rows = [Row.from_json(row) for row in document["rows"]]
-        return Plan(
-            Graph.from_json(document["graph"]),
-            mesh,
-            Cluster.from_json(document["cluster"]),
-            {name: Layout.parse(text, mesh) for name, text in document["inputs"].items()},
-            {
-                name: Choice(mesh, tuple(rows[number] for number in numbers), source)
-                for name, (numbers, source) in document["choices"].items()
+    fields = Field(document).object(_FIELDS, ("meshes",))
+    graph, mesh = read_graph(fields["graph"]), fields["mesh"].parsed(Mesh.parse)
+    reading = _Reading(graph, mesh)
+    plan = Plan(
+        graph,
+        mesh,
+        Cluster.read(fields["cluster"]),
+        reading.inputs(fields["inputs"]),
+        reading.choices(fields["choices"], [Row.read(row) for row in fields["rows"].items()]),
+        tuple(reading.copies(fields["copies"])),
+        tuple(reading.outputs(fields["outputs"])),
+        **reading.options(fields["options"]),
+    )
+    _require_kept(plan, fields)
+    return plan
+
+
+_FIELDS = (
+    *("format", "mesh", "cluster", "options", "cost", "rows", "inputs", "choices", "copies", "outputs"),
+    "graph",
+)
+
+
+class _Reading:
+    """The parts of a plan of a graph on a mesh, read from their fields."""
+
+    def __init__(self, graph: Graph, mesh: Mesh) -> None:
+        self.graph, self.mesh = graph, mesh
+        self._known: dict[Any, list[Row] | None] = {}
+
+    def layout(self, field: Field, tensor: TensorInfo) -> Layout:
+        layout = field.parsed(lambda text: Layout.parse(text, self.mesh))
+        with field.checked():
+            layout.require_fits(tensor.shape)
+        return layout
+
+    def whole(self, field: Field, tensor: TensorInfo) -> Layout:
+        """The layout of what the graph is given or gives back, which is not partial."""
+        layout = self.layout(field, tensor)
+        if layout.reductions:
+            raise field.expected("a layout without partials")
+        return layout
+
+    def inputs(self, field: Field) -> dict[str, Layout]:
+        fields = field.object([entry.name for entry in self.graph.inputs])
+        return {entry.name: self.whole(fields[entry.name], entry.tensor) for entry in self.graph.inputs}
+
+    def choices(self, field: Field, rows: list[Row]) -> dict[str, Choice]:
+        fields = field.object([node.name for node in self.graph.nodes])
+        return {node.name: self._choice(fields[node.name], node, rows) for node in self.graph.nodes}
+
+    def _choice(self, field: Field, node: Node, rows: list[Row]) -> Choice:
+        numbers, source = field.items(2)
+        chosen = []
+        for number in numbers.items(self.mesh.ndim):
+            row = rows[number.integer(least=0, most=len(rows) - 1)]
+            self._require_row(number, node, row)
+            chosen.append(row)
+        choice = Choice(self.mesh, tuple(chosen), source.one_of(get_args(Source)))
+        inputs = [self.graph.tensor(ref).shape for ref in node.inputs]
+        if not is_valid(choice, inputs, [None if info is None else info.shape for info in node.outputs]):
+            raise numbers.wrong(
+                f"expected rows that hold together for {self.graph.call(node)}, found {choice}"
+            )
+        return choice
+
+    def _require_row(self, field: Field, node: Node, row: Row) -> None:
+        """Refuse a row of other tensors than the call's, or one that the book, which knows the call, does not have."""
+        returned = [info is not None for info in node.outputs]
+        if len(row.inputs) != len(node.inputs) or [p is not None for p in row.outputs] != returned:
+            raise field.wrong(
+                f"expected a row of {len(node.inputs)} inputs and {sum(returned)} outputs, as {node.op} has, "
+                f"found {row}"
+            )
+        call = self.graph.call(node)
+        if call.signature not in self._known:
+            self._known[call.signature] = book_rows(call)
+        known = self._known[call.signature]
+        if known is not None and not row.is_replicated and row not in known:
+            raise field.wrong(f"expected a row that the book has for {call}, found {row.text}")
+
+    def copies(self, field: Field) -> Iterator[Copy]:
+        made: set[tuple[Ref, str]] = set()
+        for entry in field.items():
+            name, output, layout, users = entry.items(4)
+            ref = Ref(name.text(), output.integer(least=0))
+            known = {node.name for node in self.graph.users.get(ref, ())}
+            if not known:
+                raise entry.wrong(f"expected a tensor that a node uses, found {ref}")
+            for user in users.items():
+                if user.text() not in known or (ref, user.text()) in made:
+                    raise user.expected(f"a node that uses {ref}, each once")
+                made.add((ref, user.text()))
+            tensor = self.graph.tensor(ref)
+            yield Copy(ref, self.layout(layout, tensor), tuple(user.text() for user in users.items()))
+
+    def outputs(self, field: Field) -> Iterator[Layout | None]:
+        for output, entry in zip(self.graph.outputs, field.items(len(self.graph.outputs)), strict=True):
+            if output.value is None and entry.value is not None:
+                raise entry.expected("null, as the output is no tensor")
+            yield None if output.value is None else self.whole(entry, self.graph.tensor(output.value))
+
+    def options(self, field: Field) -> dict[str, Any]:
+        """What the plan was made for, and what came of it."""
+        fields = field.object(("optimizer", "memory", "pins", "bound", "alike", "baselines", "confirmation"))
+        optimizer = fields["optimizer"].parsed(OptimizerCost.of).name
+        pins = fields["pins"].members()
+        with fields["pins"].checked():
+            Pins(self.mesh, fields["pins"].value).require_all_used(self.graph)
+        return {
+            "optimizer": optimizer,
+            "memory": fields["memory"].optional(lambda memory: memory.integer(least=0)),
+            "pins": {name: pin.value for name, pin in pins.items()},
+            "bound": fields["bound"].optional(Field.number),
+            "alike": fields["alike"].flag(),
+            "confirmation": fields["confirmation"].optional(_confirmation),
+            "baselines": {
+                name: cost.optional(_baseline) for name, cost in fields["baselines"].members().items()
             },
-            tuple(
-                Copy(Ref(name, output), Layout.parse(layout, mesh), tuple(users))
-                for name, output, layout, users in document["copies"]
-            ),
-            tuple(None if text is None else Layout.parse(text, mesh) for text in document["outputs"]),
-            **_options(document["options"]),
-        )
-    except UsageError:
-        raise
-    except KeyError as error:
-        raise UsageError(f"the plan lacks {error}") from None
-    except (TypeError, AttributeError, ValueError, IndexError) as error:
-        raise UsageError(f"the plan is malformed: {error}") from None
+        }
+
+
+def _confirmation(document: Field) -> Confirmation:
+    fields = document.object(("confirmed", "undecided", "refuted"))
+    refuted = [found.object(("call", "choice", "reason")) for found in fields["refuted"].items()]
+    return Confirmation(
+        fields["confirmed"].integer(least=0),
+        fields["undecided"].integer(least=0),
+        tuple(
+            RefutedChoice(*(found[name].text() for name in ("call", "choice", "reason"))) for found in refuted
+        ),
+    )
+
+
+def _baseline(document: Field) -> BaselineCost:
+    fields = document.object(("seconds", "peak", "compute", "update", "communication"))
+    communication = fields["communication"].object((), COLLECTIVES)
+    cost = BaselineCost(
+        fields["compute"].number(),
+        fields["update"].number(),
+        {kind: seconds.number() for kind, seconds in communication.items()},
+        fields["peak"].integer(least=0),
+    )
+    if not isclose(fields["seconds"].number(), cost.seconds, rel_tol=_SAME):
+        raise fields["seconds"].expected(f"{cost.seconds}, the sum of the parts")
+    return cost
+
+
+# By how much costs may differ that were computed from the same numbers.
+_SAME = 1e-6
+
+
+def _require_kept(plan: Plan, fields: dict[str, Field]) -> None:
+    """Refuse a plan that does not cost what it says, or is not what it says it was made for."""
+    stated = fields["cost"].object(tuple(_of_cost(plan)))
+    for name, right in _of_cost(plan).items():
+        parts = {"": stated[name]} if not isinstance(right, dict) else stated[name].object(tuple(right))
+        for part, field in parts.items():
+            value = right[part] if isinstance(right, dict) else right
+            if not isclose(field.number(), value, rel_tol=_SAME):
+                raise field.expected(f"{value}, which is what the choices cost")
+    options = fields["options"].members()
+    if plan.bound is not None and not plan.alike and plan.bound > plan.cost.seconds * (1 + _SAME):
+        raise options["bound"].expected(f"at most {plan.cost.seconds}, the seconds of the plan")
+    if plan.memory is not None and plan.memory < plan.cost.peak:
+        raise options["memory"].expected(f"at least {plan.cost.peak}, the peak of the plan")
+    targets = {
+        entry.target: plan.inputs[entry.name] for entry in plan.graph.inputs if entry.role != "tangent"
+    }
+    for output, layout, field in zip(
+        plan.graph.outputs, plan.outputs, fields["outputs"].items(), strict=True
+    ):
+        if layout is not None and output.role != "user_output" and layout != targets[output.target]:
+            raise field.expected(f"{str(targets[output.target])!r}, the layout of {output.target}")
 
 
 def _of_baseline(cost: BaselineCost | None) -> dict[str, Any] | None:
@@ -93,25 +252,6 @@ def _of_baseline(cost: BaselineCost | None) -> dict[str, Any] | None:
         return None
     parts = {"compute": cost.compute, "update": cost.update, "communication": dict(cost.communication)}
     return {"seconds": cost.seconds, "peak": cost.peak, **parts}
-
-
-def _options(document: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a plan that say what it was planned for and what came of it."""
-    optimizer, memory, bound = (document.get(name) for name in ("optimizer", "memory", "bound"))
-    alike = document.get("alike", False)
-    require(optimizer, (str, NoneType), "the plan's optimizer", "a name such as 'adam'")
-    require(memory, (int, NoneType), "the plan's memory", "a number of bytes")
-    require(bound, (int, float, NoneType), "the plan's bound", "a number of seconds")
-    require(alike, bool, "the plan's alike", "true or false")
-    baselines = {
-        name: None
-        if cost is None
-        else BaselineCost(cost["compute"], cost["update"], cost["communication"], cost["peak"])
-        for name, cost in document.get("baselines", {}).items()
-    }
-    given = {"optimizer": optimizer or "none", "memory": memory, "bound": bound, "alike": alike}
-    confirmation = confirmation_from_json(document.get("confirmation"))
-    return {**given, "pins": document.get("pins", {}), "baselines": baselines, "confirmation": confirmation}
 
 
 def save(plan: Plan, path: Path) -> None:

@@ -12,62 +12,80 @@ the rule language or with sizes, or null: nothing is propagated. `kind` is optio
 `barrier` (with `allowed`) need no rule. Where a sharding has an `expected` one, `mismatches` compares them.
 """
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ..documents import Field
 from ..errors import UsageError
-from ..files import path_of, read_text
+from ..files import named, parse_json, path_of, read_text
 from ..layout import Sharding
 from ..mesh import Mesh
 from ._factors import FactorRule
 from ._language import rule_for
 from ._levels import LEVELS, Level
-from ._program import OpKind, Program, identity, kind_of
+from ._program import DIRECTIONS, OP_KINDS, OpKind, Program, identity, kind_of
 from ._run import Propagation
 
+_UNKNOWN = -(2**63)  # the size that MLIR gives a dim of unknown size
 _SLICES = ("dynamic_slice", "dynamic_update_slice")
 _IDENTITIES: dict[str, OpKind] = {"constraint": "elementwise", "barrier": "barrier"}
 
 
 def read_cases(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The cases of a file: one JSON document, or one per line, optionally gzipped."""
-    for case in _documents(path):
-        if not isinstance(case, dict):
-            raise UsageError(
-                f"{path} contains {case!r}, which is not a case: a case is an object with a 'mesh'"
-            )
-        yield case
+    """The cases of a file: one JSON document, or one per line, optionally gzipped. Each is checked."""
+    path = path_of(path)
+    with named(path):
+        for place, case in _documents(read_text(path)):
+            program_of(case, place)
+            yield case
 
 
-def _documents(path: str | Path) -> Iterator[Any]:
-    text = read_text(path_of(path))
+def _documents(text: str) -> Iterator[tuple[str, Any]]:
+    """Each document with its place in the file."""
     try:
-        document = json.loads(text)
-        yield from document if isinstance(document, list) else [document]
+        document = parse_json(text)
+    except UsageError:
+        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        if not lines or not _is_json(lines[0][1]):
+            raise  # one document, which is damaged
+        for number, line in lines:
+            place = Field(line, f"line {number}")
+            yield place.place, place.parsed(parse_json)
         return
-    except json.JSONDecodeError:
-        pass
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            if line.strip():
-                yield json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UsageError(f"line {number} of {path} is not valid JSON: {error.msg}") from None
+    if isinstance(document, list):
+        yield from ((f"[{i}]", case) for i, case in enumerate(document))
+    else:
+        yield "", document
 
 
-def program_of(case: dict[str, Any]) -> Program:
+def _is_json(line: str) -> bool:
     try:
-        return _program(case)
-    except KeyError as error:
-        raise UsageError(f"{_name(case)} has no {error}: see the case format") from None
-    except (TypeError, AttributeError) as error:
-        raise UsageError(f"{_name(case)} is not in the case format: {error}") from None
+        return parse_json(line) is not None
+    except UsageError:
+        return False
 
 
-def _name(case: dict[str, Any]) -> str:
-    return f"case {case['id']!r}" if "id" in case else "the case"
+def program_of(case: dict[str, Any], place: str = "") -> Program:
+    """The program of a case, which stands at a place of a file."""
+    fields = Field(case, place).object(("mesh", "args", "ops", "results"), ("id", "level", "groups"))
+    if "id" in fields:
+        fields["id"].text()
+    if "level" in fields:
+        fields["level"].one_of(LEVELS)
+    program = Program(_mesh(fields["mesh"]))
+    for arg in fields["args"].items():
+        _value(arg, program, program.input)
+    for op in fields["ops"].items():
+        with op.checked():
+            _op(op, program)
+    for result in fields["results"].items():
+        _result(result, program)
+    for group in fields["groups"].items() if "groups" in fields else ():
+        names = [name.text() for name in group.items()]
+        with group.checked():
+            program.group(*names)
+    return program
 
 
 def level_of(case: dict[str, Any], default: Level = "user-priority") -> Level:
@@ -77,34 +95,65 @@ def level_of(case: dict[str, Any], default: Level = "user-priority") -> Level:
     return level
 
 
-def _program(case: dict[str, Any]) -> Program:
-    mesh = case["mesh"]
-    program = Program(Mesh(tuple(mesh), tuple(mesh.values())) if isinstance(mesh, dict) else Mesh.of(mesh))
+def _mesh(field: Field) -> Mesh:
+    if isinstance(field.value, str):
+        return field.parsed(Mesh.parse)
+    sizes = {name: size.integer(least=1) for name, size in field.members().items()}
+    with field.checked():
+        return Mesh(tuple(sizes), tuple(sizes.values()))
 
-    def sharding(entry: dict[str, Any], shape: Sequence[int]) -> Sharding:
-        return Sharding.from_json(entry.get("sharding"), program.mesh, len(shape))
 
-    def value(entry: dict[str, Any], add: Callable[..., str] = program.value) -> str:
-        # Not a tensor (a token), or one of unknown size: nothing is propagated through it, as if it had no dims.
-        shape = () if entry["shape"] is None or min(entry["shape"], default=0) < 0 else entry["shape"]
-        return add(entry["name"], shape, sharding(entry, shape))
+def _value(entry: Field, program: Program, add: Callable[..., str]) -> str:
+    fields = entry.object(("name", "shape"), ("sharding", "expected"))
+    sizes = [] if fields["shape"].value is None else fields["shape"].items()
+    shape = tuple(size.integer(least=_UNKNOWN) for size in sizes)
+    # Not a tensor (a token), or one of unknown size: nothing is propagated through it, as if it had no dims.
+    shape = () if min(shape, default=0) < 0 else shape
+    name, given = fields["name"].text(), _sharding(fields, "sharding", program.mesh, len(shape))
+    _sharding(fields, "expected", program.mesh, len(shape))
+    with entry.checked():
+        return add(name, shape, given)
 
-    for arg in case["args"]:
-        value(arg, program.input)
-    for op in case["ops"]:
-        inputs, outputs = op["operands"], [value(result) for result in op["results"]]
-        shapes = [[program.values[name].shape for name in side] for side in (inputs, outputs)]
-        if op["op"] in _IDENTITIES:
-            rule: FactorRule | None = identity(shapes[0][0])
-        else:
-            rule = None if op["rule"] is None else rule_for(op["rule"], *shapes)
-        kind = _kind(op["op"], op.get("kind"), rule)
-        program.node(rule, inputs, outputs, op=op["op"], kind=kind, allowed=op.get("allowed", "both"))
-    for result in case["results"]:
-        program.result(result["value"], sharding(result, program.values[result["value"]].shape))
-    for group in case.get("groups", ()):
-        program.group(*group)
-    return program
+
+def _sharding(fields: dict[str, Field], name: str, mesh: Mesh, rank: int) -> Sharding:
+    """The sharding of this name; without information where there is none."""
+    return Sharding.read(fields[name], mesh, rank) if name in fields else Sharding.unknown(mesh, rank)
+
+
+def _op(entry: Field, program: Program) -> None:
+    fields = entry.object(("op", "operands", "results"), ("rule", "kind", "allowed"))
+    op = fields["op"].text()
+    inputs = [name.text() for name in fields["operands"].items()]
+    given = [program.shape(name) for name in inputs]
+    outputs = [_value(result, program, program.value) for result in fields["results"].items()]
+    made = [program.shape(name) for name in outputs]
+    rule: FactorRule | None = None
+    if op in _IDENTITIES:
+        if len(inputs) != 1:
+            raise fields["operands"].expected("a list of 1")
+        rule = identity(given[0])
+    elif "rule" not in fields:
+        raise entry.wrong(f"expected the field 'rule', which {op} needs")
+    elif fields["rule"].value is not None:
+        rule = fields["rule"].parsed(lambda text: rule_for(text, given, made))
+    kind = fields["kind"].optional(lambda one: one.one_of(OP_KINDS)) if "kind" in fields else None
+    program.node(
+        rule,
+        inputs,
+        outputs,
+        op=op,
+        kind=_kind(op, kind, rule),  # type: ignore[arg-type]
+        allowed=fields["allowed"].one_of(DIRECTIONS) if "allowed" in fields else "both",  # type: ignore[arg-type]
+    )
+
+
+def _result(entry: Field, program: Program) -> None:
+    fields = entry.object(("value",), ("sharding", "expected"))
+    value = fields["value"].text()
+    with fields["value"].checked():
+        rank = len(program.shape(value))
+    program.result(value, _sharding(fields, "sharding", program.mesh, rank))
+    _sharding(fields, "expected", program.mesh, rank)
 
 
 def _kind(op: str, kind: OpKind | None, rule: FactorRule | None) -> OpKind | None:

@@ -161,6 +161,9 @@ class Program:
         """Return a value, with a separate sharding."""
         self.results.append(Result(value, self._sharding(sharding, self._value(value).shape)))
 
+    def shape(self, value: str) -> tuple[int, ...]:
+        return self._value(value).shape
+
     def _value(self, name: str) -> ProgramValue:
         if name not in self.values:
             raise UsageError(

@@ -15,18 +15,19 @@ import torch
 import yaml
 
 from ..calls import Call, short_name
+from ..documents import Field
 from ..errors import UsageError
+from ..files import named, parse_yaml, read_text
 from ..placements import Row, is_replicate
 from ._cases import Case, is_covered
 from ._partials import partials_fit, results_fit
-from ._rule import Rule
+from ._rule import FIELDS, Rule
 from ._variants import derived
 
 VERDICTS = (
     *("ruled", "rows only", "random", "data-dependent shape", "no valid rows", "cannot run", "crashed"),
 )
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _GROUPS = ("foreach", "linalg", "fft", "special", "upsample")
 
@@ -97,19 +98,30 @@ class Entry:
         return document
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any], entry: Callable[[str], "Entry | None"]) -> "Entry":
+    def from_document(cls, document: Any, entry: Callable[[str], "Entry | None"]) -> "Entry":
         """An entry as it was written; `entry` gives that of which it is a variant."""
-        op, like = document["op"], document.get("like")
-        rule = Rule.from_document(document) if "clauses" in document else None
-        constant, by_hand = document.get("constant", {}), "rule" in document
+        field = Field(document)
+        optional = ("reason", "rule", "like", "clauses", "constant", "cases", *FIELDS)
+        fields = field.object(("op", "verdict"), optional)
+        rule = Rule.read(field) if "clauses" in fields else None
+        constant: Mapping[str, Any] = _constant(fields["constant"]) if "constant" in fields else {}
+        by_hand = "rule" in fields and fields["rule"].one_of(["by hand"]) == "by hand"
+        op, like = fields["op"].text(), fields["like"].text() if "like" in fields else None
         if like is not None and not by_hand:
             original = entry(like)
             if original is None or original.rule is None:
-                raise UsageError(f"{op} is said to be like {like}, which has no rule")
+                raise fields["like"].expected("an operator of the book that has clauses")
             rule, constant = derived(original.rule, op), original.constant
-        cases = tuple(Case.from_document(c) for c in document.get("cases", ()))
-        reason, evidence = document.get("reason", ""), document.get("evidence", {})
-        return cls(op, document["verdict"], reason, rule, like, cases, constant, evidence, by_hand)
+        cases = tuple(map(Case.read, fields["cases"].items() if "cases" in fields else ()))
+        verdict = fields["verdict"].one_of(VERDICTS)
+        if verdict == "ruled" and rule is None and not by_hand:
+            raise fields["verdict"].wrong(
+                "expected clauses or a rule by hand, as 'ruled' says, found neither"
+            )
+        reason = fields["reason"].text() if "reason" in fields else ""
+        evidence = fields["evidence"].members() if "evidence" in fields else {}
+        kept = {name: value.value for name, value in evidence.items()}
+        return cls(op, verdict, reason, rule, like, cases, constant, kept, by_hand)
 
     def __str__(self) -> str:
         return yaml.dump(
@@ -118,6 +130,16 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"<Entry {self.op}: {self.verdict}>"
+
+
+def _constant(document: Field) -> dict[str, Any]:
+    """Arguments with the value that they always had, or with those of which one must be given."""
+    found = {}
+    for name, value in document.members().items():
+        if isinstance(value.value, dict):
+            value.object(("one of",))["one of"].items()
+        found[name] = value.value
+    return found
 
 
 def family(op: str) -> str:
@@ -139,14 +161,15 @@ class Book:
         path = self.folder / "index.yaml"
         if not path.is_file():
             raise UsageError(f"there is no rule book in {self.folder}: build one with `shardwise book build`")
-        return yaml.load(path.read_text(), _LOADER)
+        with named(path):
+            return _index(Field(parse_yaml(read_text(path))))
 
     @property
     def torch(self) -> str:
         """The version of torch that the book is about."""
         return str(self.index["torch"])
 
-    @property
+    @functools.cached_property
     def verdicts(self) -> dict[str, str]:
         """Every operator of the book, with its verdict."""
         return {op: verdict for verdict, ops in self.index["operators"].items() for op in ops}
@@ -165,13 +188,27 @@ class Book:
         name = family(op)
         if name not in self._texts:
             path = self.folder / f"{name}.yaml"
-            parts = path.read_text().split("\n---\n") if path.is_file() else []
+            parts = read_text(path).split("\n---\n") if path.is_file() else []
             heads = (re.search(r"^op: (\S+)$", part, re.MULTILINE) for part in parts)
             self._texts[name] = {h[1]: part for h, part in zip(heads, parts, strict=True) if h}
-        text = self._texts[name].get(op)
-        if text is None:
-            return None
-        return Entry.from_document(yaml.load(text, _LOADER), self.entry)
+        text, verdict = self._texts[name].get(op), self.verdicts.get(op)
+        with named(self.folder / f"{name}.yaml"):
+            if text is None and verdict is None:
+                return None
+            if text is None or verdict is None:
+                missing = "the index" if verdict is None else "the file"
+                raise UsageError(
+                    f"expected {op} in the index and in the file of its family, found none in {missing}"
+                )
+            entry = Entry.from_document(parse_yaml(text), self.entry)
+            # Evidence is written last: without it the file may have been cut short.
+            if entry.rule is not None and entry.like is None and not entry.evidence:
+                raise UsageError(f"evidence of {op}: expected that for its rule, found none")
+            if entry.verdict != verdict:
+                raise UsageError(
+                    f"verdict of {op}: expected {verdict!r}, as the index says, found {entry.verdict!r}"
+                )
+            return entry
 
     def overloads(self, name: str) -> list[str]:
         """The operators of the book that a name may mean: `aten.mm.default`, `aten.mm`, `torch.softmax`, `softmax`."""
@@ -184,6 +221,26 @@ class Book:
         members = [op for op in verdicts if op.count(".") == 2 and op.split(".")[1] in (bare, f"_{bare}")]
         found += sorted(members, key=lambda op: not op.endswith(".default"))
         return list(dict.fromkeys(found))
+
+
+def _index(document: Field) -> dict[str, Any]:
+    """The index of a book, which says every operator once and the functions that reach them."""
+    fields = document.object(("torch", "counts", "operators", "functions"))
+    fields["torch"].text()
+    counts = {verdict: count.integer(least=0) for verdict, count in fields["counts"].members().items()}
+    seen: set[str] = set()
+    for verdict, listed in fields["operators"].object(VERDICTS).items():
+        operators = [op.text() for op in listed.items()]
+        if counts.get(verdict) != len(operators):
+            raise listed.expected(f"a list of {counts.get(verdict, 0)}, as counts says")
+        if twice := next((op for op in listed.items() if op.value in seen), None):
+            raise twice.expected("an operator that is not listed elsewhere")
+        seen.update(operators)
+    for name in fields["functions"].members().values():
+        for op in name.items():
+            if op.text() not in seen:
+                raise op.expected("an operator of the book")
+    return document.value
 
 
 def require_no_others(folder: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..calls import UNIMPORTANT, is_tensor
+from ..documents import Field
 from ..placements import Row
 
 _TENSOR = re.compile(r"(\w+)\[([\d, ]*)\]")
@@ -40,8 +41,27 @@ class Case:
         return {"arguments": dict(self.arguments), "rows": [row.text for row in self.rows]}
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> "Case":
-        return cls(document["arguments"], tuple(Row.parse(text) for text in document["rows"]))
+    def read(cls, document: Field) -> "Case":
+        fields = document.object(("arguments", "rows"))
+        arguments = {name: value.value for name, value in fields["arguments"].members().items()}
+        tensors = sum(map(_tensors, arguments.values()))
+        rows = []
+        for field in fields["rows"].items():
+            row = field.parsed(Row.parse)
+            if len(row.inputs) != tensors:
+                raise field.expected(f"a row of {tensors} inputs, as the call has")
+            rows.append(row)
+        return cls(arguments, tuple(rows))
+
+
+def _tensors(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(map(_tensors, value))
+    return (
+        isinstance(value, str)
+        and (match := _TENSOR.fullmatch(value)) is not None
+        and hasattr(torch, match[1])
+    )
 
 
 def constants(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

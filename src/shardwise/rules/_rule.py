@@ -9,11 +9,17 @@ import yaml
 
 from ..calls import Call, facts, must_run, overload, reached, resolve_op
 from ..display import Block, Heading, Shown, Table
+from ..documents import Field
 from ..errors import UsageError, require
+from ..files import parse_yaml
 from ..placements import Row
 from ._bind import Reading, bind
 from ._clause import Clause
 from ._expression import SIZE_WORDS, WORDS
+
+# What a document may say about the reading of arguments, and the other fields that it may have.
+_READINGS = {"dims_of": ("input", "output"), "no_dims": ("all", "none")}
+FIELDS = (*_READINGS, "broadcast", "front", "evidence")
 
 
 @dataclass(frozen=True)
@@ -42,14 +48,21 @@ class Rule(Shown):
 
     @cached_property
     def _speaks_of_arguments(self) -> bool:
-        """True, or an error: a condition on an argument that the operator does not have would never hold, and say
-        nothing."""
-        arguments = [argument.name for argument in overload(self.op)._schema.arguments]
+        """True, or an error: a condition on an argument that the operator does not have would never hold, and a clause
+        of other tensors than the operator's would yield no rows."""
+        schema = overload(self.op)._schema
+        arguments = [argument.name for argument in schema.arguments]
+        tensors = sum("Tensor" in str(a.type) and not a.is_out for a in schema.arguments)
         for clause in self.clauses:
             for name in sorted(clause.names - WORDS - set(arguments)):
                 raise UsageError(
                     f"clause '{clause}' of {self.op} speaks of {name!r}: the operator's arguments are "
                     f"{', '.join(arguments)}"
+                )
+            if len(clause.inputs) != tensors:
+                raise UsageError(
+                    f"clause '{clause}' of {self.op} has {len(clause.inputs)} inputs: the operator takes "
+                    f"{tensors} tensors"
                 )
         return True
 
@@ -99,19 +112,29 @@ class Rule(Shown):
         return document
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> "Rule":
-        try:
-            clauses = tuple(Clause.parse(c["rows"], c.get("reason", "")) for c in document["clauses"])
-            reading = Reading(**{name: document[name] for name in asdict(Reading()) if name in document})
-            return cls(document["op"], clauses, reading, document.get("evidence", {}), document.get("front"))
-        except KeyError as error:
-            raise UsageError(
-                f"a rule needs 'op' and 'clauses', each with 'rows'; this one lacks {error}"
-            ) from None
-        except (TypeError, AttributeError) as error:
-            raise UsageError(
-                f"a rule is a mapping with 'op' and 'clauses', each with 'rows': {error}"
-            ) from None
+    def from_document(cls, document: Any) -> "Rule":
+        field = Field(document)
+        field.object(("op", "clauses"), FIELDS)
+        return cls.read(field)
+
+    @classmethod
+    def read(cls, document: Field) -> "Rule":
+        """The rule in a document that may have other fields."""
+        fields = document.members()
+        clauses = tuple(map(_clause, fields["clauses"].items()))
+        given: dict[str, Any] = {
+            name: fields[name].one_of(options) for name, options in _READINGS.items() if name in fields
+        }
+        if "broadcast" in fields:
+            given["broadcast"] = fields["broadcast"].flag()
+        evidence = fields["evidence"].members() if "evidence" in fields else {}
+        return cls(
+            fields["op"].text(),
+            clauses,
+            Reading(**given),
+            {name: entry.value for name, entry in evidence.items()},
+            fields["front"].text() if "front" in fields else None,
+        )
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.to_document(), sort_keys=False, width=120, allow_unicode=True)
@@ -119,11 +142,7 @@ class Rule(Shown):
     @classmethod
     def from_yaml(cls, text: str) -> "Rule":
         require(text, str, "rule", "the text of its YAML")
-        try:
-            document = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UsageError(f"the rule is no YAML: {' '.join(str(error).split())}") from None
-        return cls.from_document(document)
+        return cls.from_document(parse_yaml(text))
 
     def blocks(self) -> Iterator[Block]:
         yield Heading(1, self.op)
@@ -136,6 +155,12 @@ class Rule(Shown):
 
     def __repr__(self) -> str:
         return f"<Rule {self.op}: {len(self.clauses)} clause{'' if len(self.clauses) == 1 else 's'}>"
+
+
+def _clause(document: Field) -> Clause:
+    fields = document.object(("rows",), ("reason",))
+    reason = fields["reason"].text() if "reason" in fields else ""
+    return fields["rows"].parsed(lambda text: Clause.parse(text, reason))
 
 
 def _calls_text(evidence: Mapping[str, Any]) -> str:

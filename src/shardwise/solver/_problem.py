@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..documents import Field
 from ..errors import UsageError
 from ..files import path_of, read_document
 
@@ -104,19 +105,18 @@ class Problem:
     @classmethod
     def from_json(cls, document: Any) -> "Problem":
         """The problem of a parsed JSON document, in the contest's format."""
-        body = _member(document, "problem", "the document", dict)
-        nodes, edges = _member(body, "nodes", "problem", dict), _member(body, "edges", "problem", dict)
-        name = body.get("name", "")
-        if not isinstance(name, str):
-            raise UsageError(f"problem.name is {name!r}: it must be text.")
+        fields = Field(document).object(("problem",))["problem"]
+        body = fields.object(("nodes", "edges", "usage_limit"), ("name",))
+        nodes = body["nodes"].object(("costs", "usages", "intervals"))
+        edges = body["edges"].object(("nodes", "costs"))
         return cls.build(
-            costs=_member(nodes, "costs", "nodes", list),
-            usages=_member(nodes, "usages", "nodes", list),
-            intervals=_member(nodes, "intervals", "nodes", list),
-            edges=_member(edges, "nodes", "edges", list),
-            tables=_member(edges, "costs", "edges", list),
-            usage_limit=body.get("usage_limit"),
-            name=name,
+            costs=_list(nodes["costs"]),
+            usages=_list(nodes["usages"]),
+            intervals=_list(nodes["intervals"]),
+            edges=_list(edges["nodes"]),
+            tables=_list(edges["costs"]),
+            usage_limit=body["usage_limit"].optional(lambda limit: limit.integer(least=0)),
+            name=body["name"].text() if "name" in body else "",
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -148,12 +148,11 @@ def _lists(start: np.ndarray, flat: np.ndarray) -> list[list[int]]:
     return [values[bounds[i] : bounds[i + 1]] for i in range(len(bounds) - 1)]
 
 
-def _member(holder: Any, key: str, place: str, kind: type) -> Any:
-    if not isinstance(holder, dict) or key not in holder:
-        raise UsageError(f'{place} has no "{key}": expected the contest\'s problem format.')
-    if not isinstance(holder[key], kind):
-        raise UsageError(f'"{key}" of {place} is not {"a list" if kind is list else "an object"}.')
-    return holder[key]
+def _list(field: Field) -> list[Any]:
+    """A list whose items are checked by what is built of them: there may be millions."""
+    if not isinstance(field.value, list):
+        raise field.expected("a list")
+    return field.value
 
 
 def _expect_length(values: Sequence[Any], count: int, what: str, other: str) -> None:
