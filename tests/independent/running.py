@@ -102,6 +102,8 @@ def check_calls(
         op, number = item
         return examine(calls[op], number, seed, mark=mark)
 
+    import torch._dynamo  # noqa: F401  (kernels for meta tensors import it: once here, not in every worker)
+
     items = [(op, number) for op in sorted(calls) for number in range(len(calls[op]) + changes)]
     result = Result(seed)
     for (op, _), found in run(work, items, jobs, batch=600):

@@ -369,6 +369,7 @@ def test_a_folder_without_a_book_is_named(tmp_path):
         (Call.of(aten.add.Tensor, torch.rand(4), torch.rand(4, dtype=torch.complex64)), "max"),
         (Call.of(aten.sum.dim_IntList, torch.rand(4, 6), [0], dtype=torch.int64), "avg"),
         (Call.of(aten.cumsum.default, torch.rand(4, 6), 0, dtype=torch.int64), "avg"),
+        (Call.of(aten.sum.dim_IntList, torch.rand(4, 6), [0], dtype=torch.bool), "sum"),
     ],
     ids=lambda value: value.name if isinstance(value, Call) else value,
 )

@@ -149,7 +149,7 @@ def family(op: str) -> str:
 
 
 class Book:
-    """A folder of YAML files, read when asked."""
+    """A folder of YAML files, each read when it is needed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -39,7 +39,7 @@ def results_fit(row: Row, call: Call) -> bool:
     if any(dtype.is_complex for dtype in kinds) or any(isinstance(v, complex) for _, v in call.leaves()):
         missing |= {"max", "min"}
     if kinds and all(dtype == torch.bool for dtype in kinds):
-        missing |= {"avg", "max", "min"}
+        missing |= {"sum", "avg", "max", "min"} if given == torch.bool else {"avg", "max", "min"}
     if kinds and not any(dtype.is_floating_point or dtype.is_complex for dtype in kinds):
         missing |= {"avg"}
     return not any(p is not None and is_partial(p) and p.reduce_op in missing for p in row.outputs)

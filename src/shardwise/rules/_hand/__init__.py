@@ -1,6 +1,6 @@
 """Rules written by hand, for what clauses cannot say: groups of dims, local forms, random numbers.
 
-Each is a function from a call to rows, held to the same experiments as every other rule (`tests/rules/test_hand.py`).
+Each is a function from a call to rows, tested by the same experiments as every other rule (`tests/rules/test_hand.py`).
 """
 
 from . import (  # noqa: F401  (they register the rules)

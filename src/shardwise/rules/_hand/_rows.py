@@ -1,4 +1,4 @@
-"""Rows of a call written with the names of its arguments instead of their positions, and what such rules often ask."""
+"""Rows of a call written with the names of its arguments instead of their positions, and what such rules often need."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -35,9 +35,9 @@ def row_of(
             )
     placed: list[Placement] = []
     for name in dict.fromkeys(call.tensor_names):
-        asked = inputs.get(name, R)
-        alone = not isinstance(asked, list | tuple)
-        placed += [asked] * call.tensor_names.count(name) if alone else asked
+        given = inputs.get(name, R)
+        alone = not isinstance(given, list | tuple)
+        placed += [given] * call.tensor_names.count(name) if alone else given
     each = outputs if isinstance(outputs, list | tuple) else [outputs] * len(call.outputs)
     made = tuple(None if shape is None else p for shape, p in zip(call.outputs, each, strict=True))
     return Row(tuple(placed), made, shards, local)

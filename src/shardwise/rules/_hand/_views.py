@@ -54,7 +54,7 @@ def view(call: Call) -> Iterator[Row]:
 
 @hand("aten.as_strided.default", "aten.as_strided_copy.default")
 def as_strided(call: Call) -> Iterator[Row]:
-    """Strides may lead anywhere, across pieces as well: where they do not, that is an accident of their values. An
+    """Strides may lead anywhere, across pieces as well: where they do not, that is spurious. An
     offset is into the memory that a tensor lies in, which a piece may share with others."""
     if call["storage_offset"] is None:
         yield from pass_through(call, "self", ALL)
