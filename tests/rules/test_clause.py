@@ -3,7 +3,7 @@ import torch
 
 from shardwise import Rule
 from shardwise.errors import UsageError
-from shardwise.rules import Clause
+from shardwise.rules import Clause, merged
 
 TEXTS = [
     "S(d), S(d) -> S(d) when d != dim",
@@ -16,6 +16,7 @@ TEXTS = [
     "R -> S(d) with local sizes",
     "S(0), R -> S(0), -",
     "S(d) -> P(max) when d in dim for nonempty shards",
+    "P(sum|avg), R -> P(sum|avg)",
 ]
 
 
@@ -31,6 +32,8 @@ def test_clauses_print_as_they_read(text):
         ("Q(d) -> S(d)", "is not a term"),
         ("[S(d) -> S(d)", "is not a term"),
         ("P(mean) -> R", "unknown reduction 'mean'"),
+        ("P(sum|mean) -> R", "unknown reduction 'mean'"),
+        ("P(sum|avg) -> P(max|min)", "partials are of one reduction at a time"),
         ("S(d ->) -> R", "is not a term"),
         ("S(d) -> S(d) when d !", "is not an expression"),
         ("S(d) -> S(d) when open('x')", "is not an expression for clauses"),
@@ -52,6 +55,29 @@ def rows(op, clauses, *args, **document):
 
 def rand(*shape):
     return torch.rand(shape)
+
+
+def test_a_clause_of_several_reductions_yields_a_row_for_each():
+    assert rows("aten.mul.Tensor", ["P(sum|avg), R -> P(sum|avg)"], rand(4), rand(4)) == [
+        "P(sum), R -> P(sum)",
+        "P(avg), R -> P(avg)",
+    ]
+
+
+def test_lists_are_sharded_together_only_if_their_shapes_are_the_same():
+    clause, two = ["[S(d)], [S(d)] -> [S(d)]"], [rand(4), rand(4, 6)]
+    assert rows("aten._foreach_add.List", clause, [rand(4, 6), rand(4, 6)], [rand(4, 6), rand(4, 6)])
+    assert not rows("aten._foreach_add.List", clause, [rand(4, 6), rand(6)], [rand(4, 6), rand(4, 6)])
+    assert rows("aten._foreach_add.List", clause, two, two) == ["S(0), S(0), S(0), S(0) -> S(0), S(0)"]
+
+
+def test_clauses_that_differ_in_their_reduction_alone_are_merged():
+    texts = ["P(min) -> P(max)", "P(avg) -> P(avg) when keepdim", "P(max) -> P(max)", "P(min) -> P(min)"]
+    assert [str(c) for c in merged([Clause.parse(text) for text in texts])] == [
+        "P(min) -> P(max)",
+        "P(avg) -> P(avg) when keepdim",
+        "P(max|min) -> P(max|min)",
+    ]
 
 
 def test_a_variable_runs_over_the_dims_that_can_be_sharded():

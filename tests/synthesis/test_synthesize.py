@@ -11,8 +11,8 @@ from shardwise.emission import analyze_and_synthesize, discover_strategies, yaml
 from shardwise.synthesis import studies
 
 BATCH = "S(d) -> S(d) when d != dim"
-MOVES = {f"P({p}) -> P({p})" for p in ("sum", "avg", "max", "min")}
-LINEAR = {"P(sum) -> P(sum)", "P(avg) -> P(avg)"}
+MOVES = {"P(sum|avg|max|min) -> P(sum|avg|max|min)"}
+LINEAR = {"P(sum|avg) -> P(sum|avg)"}
 REDUCED = {
     "S(d) -> S(d) when d not in dim and keepdim",
     "S(d) -> S(d-before(d, dim)) when d not in dim and not keepdim",

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..calls import facts, overload
-from ..rules import Clause, Rule
+from ..rules import Clause, Rule, merged
 
 _COMPARED = re.compile(r"(\w+) (==|!=|<|>|<=|>=) (-?[\w.]+|'\w*')")
 _MANY_DIMS = re.compile(r"ndim\(\d\) == [2-9]")
@@ -29,9 +29,10 @@ def without_accidents(rule: Rule) -> Rule:
         a.name for a in op._schema.arguments if "int" in str(a.type).lower() and "List" not in str(a.type)
     }
     names, choices = {a.name for a in op._schema.arguments}, set(facts(op).choices)
-    kept = [c for c in rule.clauses if not _is_accident(c, integers - choices, choices, names)]
+    kept = [c for c in rule.single_clauses if not _is_accident(c, integers - choices, choices, names)]
     sums = {(c.inputs, c.outputs) for c in kept if not c.when}
-    return replace(rule, clauses=tuple(c for c in kept if not _ignores_partials(c) or _with_sums(c) in sums))
+    kept = [c for c in kept if not _ignores_partials(c) or _with_sums(c) in sums]
+    return replace(rule, clauses=merged(kept))
 
 
 def _ignores_partials(clause: Clause) -> bool:

@@ -1,6 +1,6 @@
 """One call of an operator: its arguments, what it dispatches to, samples of it, the same call at other sizes."""
 
-from ._argument_kinds import OF_RESULTS, STORAGE, UNIMPORTANT
+from ._argument_kinds import OF_RESULTS, STORAGE, UNIMPORTANT, WORDS
 from ._arguments import (
     Shape,
     flat_outputs,
@@ -24,6 +24,7 @@ __all__ = [
     "OF_RESULTS",
     "STORAGE",
     "UNIMPORTANT",
+    "WORDS",
     "Call",
     "Dispatched",
     "Draw",

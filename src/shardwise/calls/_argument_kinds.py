@@ -51,6 +51,9 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "downscale_factor": (1, 2, 3),
 }
 
+# Words worth trying for arguments that take a word.
+WORDS: Mapping[str, tuple[str, ...]] = {"reduction": ("none", "mean", "sum")}
+
 # The dropout probability of attention: where it is 0 no random numbers are used.
 DROPOUT = "dropout_p"
 

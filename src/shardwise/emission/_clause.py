@@ -1,7 +1,7 @@
 """Clauses as Python source: conditions and dim expressions over the variables of an emitted strategy.
 
-Each clause becomes a loop over d with its condition and one appended row; clauses that differ in the reduction
-alone share one loop. What the source uses (tensors, arguments, helpers) is collected on the way, so that the
+Each clause becomes a loop over d with its condition and one appended row, and a loop over reductions around it where it
+is about several. What the source uses (tensors, arguments, helpers) is collected on the way, so that the
 module declares nothing else.
 """
 
@@ -34,9 +34,9 @@ class Writer:
     replicated: set[str] = field(default_factory=set)
     broadcasts: bool = False
 
-    def clause(self, clauses: Sequence[Clause]) -> list[str]:
-        """The lines for clauses that differ in their reductions at most."""
-        clause = self._broadcasting(clauses[0])
+    def clause(self, clause: Clause) -> list[str]:
+        """The lines for one clause."""
+        clause, reductions = self._broadcasting(clause), clause.reductions
         self.broadcasts |= self.known.is_broadcast and any(t.kind == "B" for t in clause.inputs)
         lines: list[str] = []
         indent = 0
@@ -55,15 +55,15 @@ class Writer:
                     indent += 1
 
         put_conditions([*self._presence(tensor), *self._conditions(clause, with_d=False)])
-        if len(clauses) > 1:
-            names = ", ".join(f'"{_reduction(c)}"' for c in clauses)
+        if reductions:
+            names = ", ".join(f'"{reduction}"' for reduction in reductions)
             put(f"for reduce_op in ({names}):")
             indent += 1
         if self._variable(clause) is not None:
             put(f"for d in {self._range(clause, tensor)}:")
             indent += 1
         put_conditions([*self._conditions(clause, with_d=True), *self._shardable(clause)])
-        reduction = "reduce_op" if len(clauses) > 1 else None
+        reduction = "reduce_op" if reductions else None
         row = [
             *self._outputs(clause, reduction),
             *self._inputs(clause, reduction),
@@ -243,7 +243,7 @@ class Writer:
         if term.kind == "-":
             return "None"
         if term.kind == "P":
-            return f"Partial({reduction})" if reduction else f'Partial("{term.inside}")'
+            return f"Partial({reduction})" if "|" in term.inside else f'Partial("{term.inside}")'
         if term.kind == "B":
             self.helpers.add("_broadcast_sharding")
             ndim = self.output_ndim(0)
@@ -354,26 +354,6 @@ def _from_end(ndim: str, negative: str) -> str:
 
 def _parsed(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
-
-
-def _reduction(clause: Clause) -> str:
-    return next(t.inside for t in (*clause.inputs, *clause.outputs) if t.kind == "P")
-
-
-def same_but_for_reduction(first: Clause, second: Clause) -> bool:
-    """True if the clauses are one for two reductions, each used throughout."""
-
-    def shape(clause: Clause) -> object:
-        terms = (*clause.inputs, *clause.outputs)
-        if len({t.inside for t in terms if t.kind == "P"}) != 1:
-            return None
-        return (
-            [(t.kind, "" if t.kind == "P" else t.inside, t.each) for t in terms],
-            clause.when,
-            clause.shards,
-        )
-
-    return shape(first) is not None and shape(first) == shape(second)
 
 
 _OPTIONAL = re.compile(r"\*\(\[(?P<placed>.*)\] if (?P<given>.* is not None) else \[\]\)")

@@ -94,7 +94,7 @@ def _rest(judged: Any) -> str:
 
 def _analysis(study: Study) -> dict[str, Any]:
     """What the clauses show: how dims are used, and in what the operator is linear or monotone."""
-    clauses = study.rule.clauses if study.rule is not None else ()
+    clauses = study.rule.single_clauses if study.rule is not None else ()
     arguments = {name for o in study.observations for name, _ in o.call.leaves()}
     dims = [name for o in study.observations[:1] for name in facts(o.call.op).dims if name in arguments]
     contracted = any(c.reason.startswith("contracted") for c in clauses)

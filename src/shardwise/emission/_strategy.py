@@ -10,9 +10,9 @@ from typing import Any
 
 from ..calls import Call, op_source
 from ..errors import UsageError
-from ..rules import Clause, Rule
+from ..rules import Clause, Rule, merged
 from ._calls import Example, calls_by_overload
-from ._clause import WIDTH, Writer, same_but_for_reduction
+from ._clause import WIDTH, Writer
 from ._outputs import KnownCalls, why_unserved
 from ._signature import Argument, Signature
 
@@ -79,7 +79,7 @@ def stated_clauses(rule: Rule, known: KnownCalls) -> tuple[list[Clause], list[tu
     those it cannot, with the reason."""
     kept: list[Clause] = []
     left_out: list[tuple[Clause, str]] = []
-    for clause in rule.clauses:
+    for clause in rule.single_clauses:
         explicit = known.explicit(clause) if _is_sayable(clause) else None
         if explicit is not None:
             kept.append(explicit)
@@ -89,7 +89,7 @@ def stated_clauses(rule: Rule, known: KnownCalls) -> tuple[list[Clause], list[tu
             left_out.append((clause, "it holds for even shards only, which a strategy cannot require"))
         else:
             left_out.append((clause, "no condition on its arguments determines which dims its outputs keep"))
-    return kept, left_out
+    return list(merged(kept)), left_out
 
 
 def _is_sayable(clause: Clause) -> bool:
@@ -123,7 +123,7 @@ class _Strategy:
         self.writer = Writer(self.signature, known, self.uneven)
 
     def lines(self, name: str) -> list[str]:
-        blocks = [self._block(group) for group in _groups(self.clauses)]
+        blocks = [self._block(clause) for clause in self.clauses]
         declarations = self._declarations()
         kind = "Placement | _ShardingPlaceholder" + (" | None" if self._has_none() else "")
         lines = [
@@ -146,10 +146,9 @@ class _Strategy:
             lines = [line.replace(f"{only}_ndim", "ndim") for line in lines]
         return lines
 
-    def _block(self, group: Sequence[Clause]) -> list[str]:
-        reasons = list(dict.fromkeys(c.reason for c in group if c.reason))
-        comments = [line for reason in reasons for line in _comment(_sentence(reason))]
-        return [*comments, *self.writer.clause(group)]
+    def _block(self, clause: Clause) -> list[str]:
+        comment = _comment(_sentence(clause.reason)) if clause.reason else []
+        return [*comment, *self.writer.clause(clause)]
 
     def _omissions(self) -> list[str]:
         lines: list[str] = []
@@ -302,19 +301,6 @@ def function_names(rules: Sequence[Rule]) -> dict[str, str]:
         overload = rule.op.split(".")[2] if packets.count(packet) > 1 else ""
         names[rule.op] = "_".join(p for p in (packet.lstrip("_"), overload, "single_dim_strategy") if p)
     return names
-
-
-def _groups(clauses: Sequence[Clause]) -> list[list[Clause]]:
-    """Clauses that one loop over reductions serves, in order of their first."""
-    groups: list[list[Clause]] = []
-    for clause in clauses:
-        for group in groups:
-            if same_but_for_reduction(group[0], clause):
-                group.append(clause)
-                break
-        else:
-            groups.append([clause])
-    return groups
 
 
 def _imports(bodies: Sequence[str], helpers: set[str]) -> str:

@@ -3,7 +3,7 @@
 from ._bind import Bound, Reading, bind
 from ._book import VERDICTS, Book, Entry, require_no_others, write
 from ._cases import Case, constants, is_covered, plain
-from ._clause import Clause, Term
+from ._clause import Clause, Term, merged
 from ._expression import Scope, names_in
 from ._hand import hand, hand_rows, hand_written, is_by_hand, row_of
 from ._lookup import SHIPPED, book, book_rows, rows, rows_left, rule, variant_by_hand
@@ -33,6 +33,7 @@ __all__ = [
     "is_by_hand",
     "is_covered",
     "is_in_place",
+    "merged",
     "names_in",
     "plain",
     "require_no_others",

@@ -4,12 +4,12 @@ Terms are placements whose dim is an expression; `S(-1)` counts from the end. `[
 list. The variable d runs over the dims of the first tensor written `S(d)`. For an operator whose operands broadcast, a
 dim of a sharded output is meant instead: an operand is sharded along the dim aligned with it from the right, and
 replicated where it has no such dim or only size 1. `S(-2)` is then likewise a shard or, where there is nothing to cut,
-R; `S(0)` stays the operand's own first dim.
+R; `S(0)` stays the operand's own first dim. `P(sum|avg) -> P(sum|avg)` is one row for each of the reductions.
 """
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
@@ -37,8 +37,9 @@ class Term:
         if match is None or bool(match["open"]) != bool(match["close"]):
             raise UsageError(f"{text.strip()!r} is not a term: use R, S(d), P(sum) or [S(d)]")
         kind, inside = match["kind"] or match["plain"], (match["inside"] or "").strip()
-        if kind == "P" and inside not in PARTIALS:
-            raise UsageError(f"unknown reduction {inside!r}: use one of {', '.join(PARTIALS)}")
+        for reduction in inside.split("|") if kind == "P" else ():
+            if reduction not in PARTIALS:
+                raise UsageError(f"unknown reduction {reduction!r}: use one of {', '.join(PARTIALS)}")
         if kind == "S":
             compiled(inside)
         return cls(kind, inside, bool(match["open"]))
@@ -99,6 +100,13 @@ class Clause:
         try:
             inputs = tuple(Term.parse(part) for part in split_terms(left))
             outputs = tuple(Term.parse(part) for part in split_terms(right))
+            if (
+                len(several := {t.inside for t in (*inputs, *outputs) if t.kind == "P" and "|" in t.inside})
+                > 1
+            ):
+                raise UsageError(
+                    f"its partials are of one reduction at a time, not of {' and '.join(several)}"
+                )
             conditions = tuple(part.strip() for part in condition.split(" and ")) if condition else ()
             for part in conditions:
                 compiled(part)
@@ -116,6 +124,24 @@ class Clause:
 
     def __repr__(self) -> str:
         return f"Clause.parse({str(self)!r})"
+
+    @property
+    def reductions(self) -> tuple[str, ...]:
+        """The reductions of which it is about one at a time, where it is about several."""
+        several = [t.inside for t in (*self.inputs, *self.outputs) if t.kind == "P" and "|" in t.inside]
+        return tuple(several[0].split("|")) if several else ()
+
+    def split(self) -> Iterator["Clause"]:
+        """One clause for each of its reductions."""
+        reductions = self.reductions
+        for reduction in reductions:
+            yield replace(
+                self,
+                inputs=tuple(_with_reduction(t, reduction) if "|" in t.inside else t for t in self.inputs),
+                outputs=tuple(_with_reduction(t, reduction) if "|" in t.inside else t for t in self.outputs),
+            )
+        if not reductions:
+            yield self
 
     @property
     def names(self) -> frozenset[str]:
@@ -142,10 +168,11 @@ class Clause:
 
     def rows(self, scope: Scope, groups: Groups, output_groups: Groups) -> Iterator[Row]:
         """The rows this clause yields for a call; `groups` are the tensors each term speaks of."""
-        for d in self.values(scope, groups, output_groups):
-            row = self.instance(scope, groups, output_groups, d)
-            if row is not None and not row.is_replicated and all(scope.evaluate(c, d) for c in self.when):
-                yield row
+        for single in self.split():
+            for d in single.values(scope, groups, output_groups):
+                row = single.instance(scope, groups, output_groups, d)
+                if row is not None and not row.is_replicated and all(scope.evaluate(c, d) for c in self.when):
+                    yield row
 
     def values(self, scope: Scope, groups: Groups, output_groups: Groups) -> Sequence[int | None]:
         variable = self.variable(scope)
@@ -167,6 +194,8 @@ class Clause:
         """The row for one value of d, condition aside; None where a term has no placement."""
         if len(groups) != len(self.inputs) or len(output_groups) != len(self.outputs):
             return None
+        if not self._lists_match(scope, groups):
+            return None
         aligned = self.aligned(scope)
         inputs: list[Placement] = []
         for term, group in zip(self.inputs, groups, strict=True):
@@ -185,3 +214,46 @@ class Clause:
                     return None
                 outputs.append(placement)
         return Row(tuple(inputs), tuple(outputs), self.shards, self.local)
+
+    def _lists_match(self, scope: Scope, groups: Groups) -> bool:
+        """False where lists of tensors are sharded together whose shapes differ: a list says nothing of how its
+        elements broadcast."""
+        lists = [
+            [scope.inputs[i] for i in group]
+            for term, group in zip(self.inputs, groups, strict=True)
+            if term.each and term.kind == "S"
+        ]
+        return all(other == lists[0] for other in lists[1:])
+
+
+def merged(clauses: Sequence[Clause]) -> tuple[Clause, ...]:
+    """The clauses with those that differ in their reduction alone made one, in order of their first.
+
+    >>> print(*merged([Clause.parse(f"P({r}), R -> P({r})") for r in ("avg", "sum")]))
+    P(sum|avg), R -> P(sum|avg)
+    """
+    groups: dict[object, list[Clause]] = {}
+    for single in (single for clause in clauses for single in clause.split()):
+        used = {t.inside for t in (*single.inputs, *single.outputs) if t.kind == "P"}
+        terms = [tuple(_with_reduction(t, "") for t in side) for side in (single.inputs, single.outputs)]
+        alike = (*terms, single.when, single.shards, single.local) if len(used) == 1 else single
+        groups.setdefault(alike, []).append(single)
+    return tuple(map(_merged, groups.values()))
+
+
+def _merged(singles: Sequence[Clause]) -> Clause:
+    if len(singles) == 1:
+        return singles[0]
+    of = {next(t.inside for t in (*c.inputs, *c.outputs) if t.kind == "P"): c for c in singles}
+    reductions = [reduction for reduction in PARTIALS if reduction in of]
+    # What is linear is affine, too.
+    reasons = dict.fromkeys(of[r].reason for r in reductions if r != "avg" or "sum" not in of)
+    terms = [
+        tuple(_with_reduction(t, "|".join(reductions)) for t in side)
+        for side in (singles[0].inputs, singles[0].outputs)
+    ]
+    return replace(singles[0], inputs=terms[0], outputs=terms[1], reason="; ".join(filter(None, reasons)))
+
+
+def _with_reduction(term: Term, reduction: str) -> Term:
+    return replace(term, inside=reduction) if term.kind == "P" else term

@@ -46,6 +46,11 @@ class Rule(Shown):
         """The overload that the rule is about."""
         return overload(self.op)
 
+    @property
+    def single_clauses(self) -> tuple[Clause, ...]:
+        """Its clauses, each once for every reduction that it is about."""
+        return tuple(single for clause in self.clauses for single in clause.split())
+
     @cached_property
     def _speaks_of_arguments(self) -> bool:
         """True, or an error: a condition on an argument that the operator does not have would never hold, and a clause
@@ -168,6 +173,6 @@ def _calls_text(evidence: Mapping[str, Any]) -> str:
     text = f"Built from {evidence['calls']} calls"
     if "held_out" in evidence:
         text += f", validated on {evidence['held_out']} held-out calls"
-    if "challenged" in evidence:
-        text += f" and {evidence['challenged']} made to refute it"
+    if "refutations_tried" in evidence:
+        text += f" and {evidence['refutations_tried']} made to refute it"
     return f"{text}."

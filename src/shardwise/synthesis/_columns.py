@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import Call, Facts, facts
+from ..calls import WORDS, Call, Facts, facts
 from ..experiments import generators
 
 Change = Callable[[Call], Call | None]
@@ -156,8 +156,13 @@ def _levels(
         *(known.choices.get(argument.name) or ()),
         *_plain_values(met),
     ]
-    if kind.removeprefix("Optional[").removesuffix("]") in ("float", "number") and not _is_all_none(met):
-        tried += _ORDERS if argument.name in _ORDER_ARGUMENTS else _NUMBERS
+    match kind.removeprefix("Optional[").removesuffix("]"):
+        case "float" | "number":
+            tried += _ORDERS if argument.name in _ORDER_ARGUMENTS else _NUMBERS
+        case "int" if not tried:
+            tried += _neighbours(met)
+        case "str":
+            tried += WORDS.get(argument.name, ())
     if optional and tried:
         tried.append(None)
     return [_constant(value) for value in _distinct(tried)]
@@ -169,8 +174,10 @@ def _plain_values(met: Sequence[Any]) -> list[Any]:
     return plain if 1 < len(plain) <= 6 else []
 
 
-def _is_all_none(values: Sequence[Any]) -> bool:
-    return all(value is None for value in values)
+def _neighbours(met: Sequence[Any]) -> list[int]:
+    """Integers near the only one that examples have for an argument of which nothing is known."""
+    numbers = {value for value in met if type(value) is int}
+    return [n + more for n in numbers for more in (1, -1, 2)] if len(numbers) == 1 else []
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
@@ -355,6 +362,14 @@ def _size_changes(examples: Sequence[Call], domain: Domain) -> Iterator[Change]:
         yield _in_one(i, partial(_shorter, dim=dim))
 
 
+def single_sizes(examples: Sequence[Call]) -> Column:
+    """One dim of one tensor of size 1, whether operands broadcast or not: kernels accept more than operators mean to,
+    and a rule may not be wrong about it."""
+    count = max(len(call.tensors) for call in examples)
+    changes = (_in_one(i, partial(_single, dim=dim)) for i in range(min(count, 4)) for dim in (0, 1, -2, -1))
+    return Column("one of size 1", (_as_it_is, *changes))
+
+
 def _everywhere(other: Callable[[Tensor], Tensor]) -> Change:
     return lambda call: _with_tensors(call, {i: other(t) for i, t in enumerate(call.tensors)})
 
@@ -403,7 +418,8 @@ def _other_common_size(more: int) -> Change:
 
 
 def _single(tensor: Tensor, dim: int) -> Tensor:
-    return tensor.narrow(dim, 0, 1).clone() if tensor.ndim and tensor.shape[dim] else tensor
+    has = -tensor.ndim <= dim < tensor.ndim and tensor.shape[dim]
+    return tensor.narrow(dim, 0, 1).clone() if has else tensor
 
 
 def _shorter(tensor: Tensor, dim: int) -> Tensor:

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import Call, facts, must_run, op_name, reaches_dispatch
+from ..calls import UNIMPORTANT, Call, Facts, facts, must_run, op_name, reaches_dispatch
 from ..display import Block, Heading, Shown
 from ..errors import UsageError
 from ..experiments import ExperimentPolicy, Found, require_operator
-from ..rules import Reading, Rule
+from ..rules import Clause, Reading, Rule, merged
 from ._refutation import contradicted, random_calls, triples
 from ._sweep import Sweep, spread, sweep
-from ._synthesize import BoundObservation, agrees, is_sound, synthesize_clauses
+from ._synthesize import MOST_CLAUSES, BoundObservation, agrees, is_sound, synthesize_clauses, yielded
 from ._witness import Witness, find_witness
 
 # Calls a rule is built from and validated on at first; disagreeing calls are built from in the next round.
@@ -39,7 +39,8 @@ Example = tuple[Sequence[Any], Mapping[str, Any]]
 class Budget:
     """What a study may cost: calls to build from, to validate on and to refute the rule with, and experiments on either
     after which no further call is judged (not seconds, so that a study is the same on every machine). A rule that
-    fewer than `least` calls validated or failed to refute is not issued."""
+    fewer than `least` calls validated or failed to refute is not issued; one with more than `clauses` clauses keeps
+    those that yield most."""
 
     build: int = BUILD
     hold: int = HOLD
@@ -47,9 +48,11 @@ class Budget:
     least: int = 0
     triples: int = TRIPLES
     random: int = RANDOM
+    clauses: int = MOST_CLAUSES
 
 
-USUAL = Budget(least=1, experiments=10_000)
+# A rule with more clauses than these is hard to check by reading.
+USUAL = Budget(least=1, experiments=10_000, clauses=8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +193,6 @@ class _Search:
     ) -> None:
         self.study = study
         self.budget = budget
-        self.policy = policy
         self.policy = policy
         self.find = find
         self.progress = progress
@@ -341,9 +343,29 @@ class _Search:
                 c for call in self._made_to_refute(seed) for c in contradicted(part, call, self.policy)
             }
             part = replace(part, clauses=tuple(c for c in kept if c not in refuted))
-        study.witnesses = [w for w in study.witnesses if w.clause in part.clauses]
+        part = self._shortened(replace(part, clauses=merged(part.clauses)), judged)
+        study.witnesses = [w for w in study.witnesses if w.clause in part.single_clauses]
         study.unexplained = [o.call for o in judged if not agrees(part, _bound(o, rule.reading))]
         return _as_far_as_seen(part, judged) if part.clauses else None
+
+    def _shortened(self, rule: Rule, judged: Sequence[Observation]) -> Rule:
+        """The rule without the clauses beyond the budget that yield fewest rows, those in calls with the examples'
+        numbers of dims before others."""
+        if len(rule.clauses) <= self.budget.clauses:
+            return rule
+        usual = {_ranks(call) for call in self.design.examples} if self.design is not None else set()
+
+        def use(clause: Clause) -> tuple[int, int]:
+            single = replace(rule, clauses=(clause,))
+            yields = [(o, len(yielded(single, _bound(o, rule.reading)))) for o in judged]
+            return sum(n for o, n in yields if _ranks(o.call) in usual), sum(n for _, n in yields)
+
+        kept = sorted(rule.clauses, key=use, reverse=True)[: self.budget.clauses]
+        return replace(rule, clauses=tuple(c for c in rule.clauses if c in kept))
+
+
+def _ranks(call: Call) -> tuple[int, ...]:
+    return tuple(t.ndim for t in call.tensors)
 
 
 def _spurious(judged: Sequence[Observation]) -> list[Observation]:
@@ -415,23 +437,35 @@ def _keeps_values(call: Call) -> bool:
 
 
 def _as_far_as_seen(rule: Rule, judged: Sequence[Observation]) -> Rule:
-    """A list of numbers that every call must give and that was the same in all of them (`expand1` in bilinear's
-    `_trilinear`) may decide everything: the rule then covers only calls with that list."""
+    """The rule, for calls like those that were seen: an argument that was the same in all of them may decide everything
+    if it is a word, None, or a list that every call must give (`expand1` in bilinear's `_trilinear`)."""
     seen: dict[str, set[Any]] = {}
-    for j in judged:
-        for name, value in _bound(j, rule.reading).bound.scope.arguments.items():
+    for o in judged:
+        for name, value in _bound(o, rule.reading).bound.scope.arguments.items():
             seen.setdefault(name, set()).add(value)
     call = judged[0].call
-    schema, known = call.schema, facts(call.op)
-    required = {a.name for a in schema.arguments if not a.has_default_value()} if schema else set()
-    fixed = [
-        f"{name} == {next(iter(values))}"
-        for name, values in seen.items()
-        if len(values) == 1
-        and name in required - {*known.windows, *known.dims}
-        and isinstance(next(iter(values)), tuple)
+    conditions = [
+        text
+        for argument in (call.schema.arguments if call.schema else ())
+        if "Tensor" not in str(argument.type)
+        and len(values := seen.get(argument.name, ())) == 1
+        and (text := _only_value(argument, next(iter(values)), facts(call.op)))
     ]
-    return replace(rule, clauses=tuple(replace(c, when=(*c.when, *fixed)) for c in rule.clauses))
+    return replace(rule, clauses=tuple(replace(c, when=(*c.when, *conditions)) for c in rule.clauses))
+
+
+_PLAIN = ("int", "float", "number", "str")
+
+
+def _only_value(argument: Any, value: Any, known: Facts) -> str | None:
+    """The condition that an argument has the only value that was seen; None where others cannot matter."""
+    kind = str(argument.type).removeprefix("Optional[").removesuffix("]")
+    if isinstance(value, str):
+        return f"{argument.name} == {value!r}"
+    if value is None and kind in _PLAIN and argument.name not in (*UNIMPORTANT, *known.dims):
+        return f"{argument.name} is None"
+    required = not argument.has_default_value() and argument.name not in (*known.windows, *known.dims)
+    return f"{argument.name} == {value}" if isinstance(value, tuple) and required else None
 
 
 def _readings(building: Sequence[Observation]) -> Iterator[Reading]:

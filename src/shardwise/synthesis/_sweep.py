@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..calls import Call, dispatched, facts, find_opinfos, flat_outputs, samples
 from ..experiments import changes_nothing
-from ._columns import MOST_EXAMPLES, Column, Domain, applied, columns, slides
+from ._columns import MOST_EXAMPLES, Column, Domain, applied, columns, single_sizes, slides
 from ._covering import Covering, Levels, covering_rows
 
 # More dims than this show nothing that fewer do not.
@@ -36,6 +36,7 @@ class Design:
         self.domain = Domain.of(known)
         self.columns: list[Column] = columns(self.examples, self.domain, values or {})
         self.sizes = [len(self.examples), *map(len, self.columns)]
+        self.all_columns = [*self.columns, single_sizes(self.examples)]
 
     def call(self, levels: Levels) -> Call | None:
         """The call with one level of every column; None where the levels do not go together."""
@@ -59,14 +60,14 @@ class Design:
             yield made[levels]
 
     def at_random(self, seed: int, places: int = 4) -> Iterator[Call]:
-        """Examples changed in one to `places` columns, without end."""
+        """Examples changed in one to `places` columns, or to a dim of size 1 in any tensor, without end."""
         choose = random.Random(seed)
         while True:
             call: Call | None = choose.choice(self.examples)
             assert call is not None
-            some = choose.sample(self.columns, min(len(self.columns), choose.randint(1, places)))
+            some = choose.sample(self.all_columns, min(len(self.all_columns), choose.randint(1, places)))
             # In the order of the columns: dims are named after their number is known.
-            changes = [choose.choice(column.changes) for column in self.columns if column in some]
+            changes = [choose.choice(column.changes) for column in self.all_columns if column in some]
             if (changed := applied(call, changes)) is not None:
                 yield changed
 
@@ -97,6 +98,8 @@ def sweep(
     seen: set[Any] = set()
     for call in examples or _samples(op):
         _add(found, call, seen)
+    for name in found.exempt.keys() - found.calls.keys():
+        found.calls[name] = found.exempt.pop(name)  # changes to no-ops may lead to calls that do something
     for name, known in found.calls.items():
         found.calls[name] = known = spread(known)[:MOST_SAMPLES]
         design = found.designs[name] = Design(known, values)

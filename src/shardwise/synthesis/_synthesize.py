@@ -349,15 +349,16 @@ def _argument_names(observed: BoundObservation) -> list[str]:
 
 def agrees(rule: Rule, observed: BoundObservation) -> bool:
     """True if the rule yields the rows found for a call and no others; those for even shards only may be missing."""
-    missing = observed.rows.keys() - _yielded(rule, observed)
+    missing = observed.rows.keys() - yielded(rule, observed)
     return is_sound(rule, observed) and all(observed.is_even(key) for key in missing)
 
 
 def is_sound(rule: Rule, observed: BoundObservation) -> bool:
     """True if the rule yields no row that was not found for a call."""
-    return all(observed.holds(key) for key in _yielded(rule, observed))
+    return all(observed.holds(key) for key in yielded(rule, observed))
 
 
-def _yielded(rule: Rule, observed: BoundObservation) -> set[Key]:
+def yielded(rule: Rule, observed: BoundObservation) -> set[Key]:
+    """The rows that a rule yields for a call."""
     b = observed.bound
     return {key_of(row) for c in rule.clauses for row in c.rows(b.scope, b.groups, b.output_groups)}
