@@ -54,14 +54,18 @@ def covering_rows(
     for row in covered:
         _remove(waiting, row, strength)
     refused: set[Levels] = set()
+    missed: set[Tuple] = set()
     while waiting and most > 0:
         wanted = next(iter(waiting))
         accepted = _accepted_row(sizes, wanted, waiting, strength, accepts, choose, refused)
         if accepted is None:
             del waiting[wanted]
-            covering.impossible += 1
+            missed.add(wanted)
+            covering.impossible = len(missed)
             continue
         _remove(waiting, accepted, strength)
+        missed.difference_update(_tuples_of(accepted, strength))
+        covering.impossible = len(missed)
         most -= 1
         yield accepted
 

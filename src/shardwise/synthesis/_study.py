@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import UNIMPORTANT, Call, Facts, facts, must_run, op_name, reaches_dispatch
+from ..calls import OF_RESULTS, Call, Facts, facts, must_run, op_name, reaches_dispatch
 from ..display import Block, Heading, Shown
 from ..errors import UsageError
 from ..experiments import ExperimentPolicy, Found, require_operator
@@ -462,7 +462,7 @@ def _only_value(argument: Any, value: Any, known: Facts) -> str | None:
     kind = str(argument.type).removeprefix("Optional[").removesuffix("]")
     if isinstance(value, str):
         return f"{argument.name} == {value!r}"
-    if value is None and kind in _PLAIN and argument.name not in (*UNIMPORTANT, *known.dims):
+    if value is None and kind in _PLAIN and argument.name not in OF_RESULTS | {"generator", *known.dims}:
         return f"{argument.name} is None"
     required = not argument.has_default_value() and argument.name not in (*known.windows, *known.dims)
     return f"{argument.name} == {value}" if isinstance(value, tuple) and required else None
