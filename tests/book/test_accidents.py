@@ -39,4 +39,4 @@ def test_what_the_operator_means_is_kept(op, clause):
 
 def test_values_that_do_not_matter_at_all_are_kept():
     clauses = ("R, P(max) -> R", "R, P(sum) -> R")
-    assert kept("aten.sigmoid_backward.default", *clauses) == list(clauses)
+    assert kept("aten.sigmoid_backward.default", *clauses) == ["R, P(sum|max) -> R"]

@@ -383,3 +383,8 @@ def test_a_sum_does_not_pass_a_cast_to_integers():
     assert "P(sum) -> P(sum)" in [row.text for row in book_rows(Call.of(aten.sum.dim_IntList, x, [0]))]
     whole = [row.text for row in book_rows(Call.of(aten.sum.dim_IntList, x, [0], dtype=torch.int64))]
     assert "P(sum) -> P(sum)" not in whole and "S(0) -> P(sum)" in whole
+
+
+def test_an_operator_that_finds_elements_by_strides_has_rows_for_contiguous_tensors_only():
+    whole, source = meta(4, 6), meta(2, 2)
+    assert not sw.rows(aten.as_strided_scatter.default, whole.t(), source, [2, 2], [2, 1], 0)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._ops import OpOverload
 
 from ..calls import UNIMPORTANT, Call, facts, overload
@@ -29,7 +30,7 @@ _UNREFUTED = Budget(triples=0, random=0)
 _PAIRS = 120
 
 # With more inputs than this, sums are the only partials that are tried.
-_MANY_INPUTS, _SUMS = 2, ("sum",)
+_MANY_INPUTS, _SUMS, _LINEAR = 2, ("sum",), ("sum", "avg")
 
 # Calls of an operator without a rule whose rows are kept; calls on which a rule with conditions must at least be
 # validated.
@@ -56,12 +57,25 @@ def studied(
     if is_by_hand(name):
         return by_hand(name, calls, book_rows)
     if facts(op).foreach:
-        return entry_of(_study(name, of_all_alike(name, examples), _UNREFUTED, find), calls, find)
+        return _of_lists(name, examples, calls, find)
     budget = _budget(op)
     if not challenged:
         budget = replace(budget, triples=0, random=0)
     study = _study(name, _swept(name, op, examples), budget, find)
     return entry_of(study, calls, find)
+
+
+def _of_lists(
+    name: str, examples: Sequence[Call], calls: Sequence[Call], find: Callable[..., Found]
+) -> Entry:
+    """The entry of an operator on lists of tensors. Whether it keeps the order of values depends on the signs of its
+    numbers, which are not varied: with numbers, it is tried with linear partials alone."""
+    swept = of_all_alike(name, examples)
+    if all(isinstance(leaf, Tensor) for call in examples for _, leaf in call.leaves()):
+        return entry_of(_study(name, swept, _UNREFUTED, find), calls, find)
+    find = partial(found_for, ExperimentPolicy(partials=_LINEAR))
+    entry = entry_of(_study(name, swept, _UNREFUTED, find), calls, find)
+    return replace(entry, evidence={**entry.evidence, "partials": list(_LINEAR)})
 
 
 def studied_with_sums(name: str, calls: Sequence[Call]) -> Entry:
@@ -153,12 +167,16 @@ def _is_tried(study: Study) -> bool:
 
 
 def _constants(study: Study) -> dict[str, Any]:
-    """Arguments that were the same in all calls, and the values that were met of those that must differ from one: it
-    is not known what others do. A dtype does not matter to an operator that ignores the values."""
+    """Arguments that were the same in all calls, and the values that were met of those that must differ from one, or of
+    words, flags and integers if nothing was tried to refute the rule: it is not known what others do. A dtype does not
+    matter to an operator that ignores the values."""
     calls = [o.call.arguments for o in study.observations]
     found, op = constants(calls), overload(study.overload)
     conditions = [text for clause in study.rule.clauses for text in clause.when] if study.rule else []
-    for name in {m[1] for text in conditions if (m := _UNEQUAL.match(text))} - {"d"}:
+    named = {m[1] for text in conditions if (m := _UNEQUAL.match(text))} - {"d"}
+    if not study.refutations_tried and not facts(op).foreach:
+        named |= {name for name in calls[0] if all(isinstance(c[name], bool | int | str) for c in calls)}
+    for name in named - found.keys():
         if name in calls[0] and name not in facts(op).dims:
             found[name] = {"one of": sorted({plain(call[name]) for call in calls}, key=str)}
     if all(j.found.ignores_values for j in study.observations):

@@ -30,7 +30,7 @@ TABLE = (
         "aten.unflatten",
         reshape=True,
     ),
-    _of("aten.as_strided", by_strides=True),
+    _of("aten.as_strided", "aten.as_strided_copy", "aten.as_strided_scatter", by_strides=True),
     # Found by running every operator that torch's samples reach on inputs of equal values and different strides: see
     # tests/verification/test_strides.py.
     _of(

@@ -147,7 +147,7 @@ def _without_rule(document: dict[str, Any]) -> str:
 def _reason(text: str, reasons: dict[Any, str]) -> str:
     from ..rules import Clause
 
-    clause = Clause.parse(text)
+    clause = next(Clause.parse(text).split())
     key = (
         tuple(map(str, clause.inputs)),
         tuple(map(str, clause.outputs)),

@@ -13,7 +13,7 @@ from ..synthesis import Study
 def report(study: Study) -> dict[str, Any]:
     """The report as a document; `yaml_report` is its text."""
     rule = study.rule
-    clauses = rule.clauses if rule is not None else ()
+    clauses = rule.single_clauses if rule is not None else ()
     conditional = [c for c in clauses if c.when or _depends_on_dim(c)]
     unconditional = [c for c in clauses if c not in conditional]
     names = (study.op, study.overload)
@@ -51,7 +51,7 @@ def report(study: Study) -> dict[str, Any]:
             for j in study.observations
         }
     else:
-        document["clauses"] = [str(c) for c in clauses]
+        document["clauses"] = [str(c) for c in rule.clauses]
     return document
 
 

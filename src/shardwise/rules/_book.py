@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import yaml
 
-from ..calls import Call, short_name
+from ..calls import Call, facts, short_name
 from ..documents import Field
 from ..errors import UsageError
 from ..files import named, parse_yaml, read_text
@@ -58,6 +58,8 @@ class Entry:
         if self.rule is not None:
             if not is_covered(call.arguments, self.constant):
                 return None
+            if facts(call.op).by_strides and not all(_is_contiguous(t) for t in call.tensors):
+                return []
             numbers = _numbers(call)
             if numbers:
                 return self._without(numbers, call)
@@ -289,3 +291,7 @@ def _numbers(call: Call) -> dict[str, _Number]:
         for a in call.schema.arguments
         if a.name in call and type(call[a.name]) in dtypes and "Tensor" in str(a.type)
     }
+
+
+def _is_contiguous(tensor: Any) -> bool:
+    return not isinstance(tensor, torch.Tensor) or tensor.is_contiguous()
