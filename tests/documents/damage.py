@@ -28,6 +28,8 @@ def damaged(document: Document, seed: int, dump: Callable[[Document], str], othe
     changed, places = copy.deepcopy(document), []
     for _ in range(rng.choice([1, 1, 2])):
         spots = list(_spots(changed))
+        if not spots:  # the first damage left nothing
+            break
         holder, key, place = rng.choice(_near_the_top(rng, spots))
         rng.choice(_CHANGES)(rng, holder, key, spots)
         places.append(place)
