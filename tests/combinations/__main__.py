@@ -5,23 +5,33 @@ import sys
 import time
 from collections import defaultdict
 
-from .sweep import Result, sweep
+from .sweep import Result, every_name, sweep
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.combinations", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--each", type=int, default=3, help="calls of an overload from one OpInfo")
+    parser.add_argument("--part", default="1/1", help="of all OpInfos, such as 2/3: the second third")
     parser.add_argument("--only", nargs="*", help="names of OpInfos, or attention")
     parser.add_argument("--lost", action="store_true", help="show the choices that hold and are not allowed")
     given = parser.parse_args()
     started = time.monotonic()
 
+    part, parts = map(int, given.part.split("/"))
+    names = (given.only or every_name())[part - 1 :: parts]
+    shown = 0
+
     def progress(result: Result) -> None:
+        nonlocal shown
+        for call, choice, reason in result.refuted[shown : shown + 3]:
+            print(f"refuted: {call}\n    {choice}\n    {reason}", file=sys.stderr, flush=True)
+        shown = len(result.refuted)
         if sys.stderr.isatty():
             print(f"\r{result.choices:9,} choices, {len(result.refuted)} refuted", end="", file=sys.stderr)
 
-    result = sweep(given.seed, given.jobs, only=given.only, progress=progress)
+    result = sweep(given.seed, given.jobs, given.each, names, progress)
     print(
         f"seed {given.seed}: {result.choices:,} choices ({result.with_forms:,} with local forms) of {result.calls:,} "
         f"calls on a mesh, {len(result.overloads)} overloads, {time.monotonic() - started:.0f} s; "

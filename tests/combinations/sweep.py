@@ -63,7 +63,7 @@ def sweep(
 ) -> Result:
     """Try the choices of the calls that OpInfos of these names make, of all by default; `each` is how many of an
     overload one of them gives."""
-    names = [*ATTENTION, *opinfos()] if only is None else list(only)
+    names = every_name() if only is None else list(only)
 
     def work(name: str, mark: Mark) -> Result:
         result, random = Result(), Random(f"{seed} {name}")
@@ -80,6 +80,11 @@ def sweep(
             (total.crashed if isinstance(result, Died) else total.failed).append(result)
         progress(total)
     return total
+
+
+def every_name() -> list[str]:
+    """The OpInfos, and the parts of attention."""
+    return [*ATTENTION, *opinfos()]
 
 
 def calls_of(name: str, seed: int, each: int) -> Iterator[Call]:

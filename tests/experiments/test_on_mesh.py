@@ -61,3 +61,9 @@ def test_tensors_that_are_written_to_count_as_results():
     rows = ["S(0), S(0) -> S(0)", "S(1), S(1) -> S(1)"]
     assert tried(MESHES[0], rows, aten.add_.Tensor, x, y)
     assert not tried(MESHES[0], ["R, P(sum) -> R", "S(1), S(1) -> S(1)"], aten.add_.Tensor, x, y)
+
+
+def test_of_memory_as_it_was_found_shapes_are_compared():
+    x = torch.rand(4, 6)
+    assert tried(MESHES[0], ["S(0) -> S(0)", "S(1) -> S(1)"], aten.empty_like.default, x)
+    assert not tried(MESHES[0], ["S(0) -> S(0)", "S(1) -> R"], aten.empty_like.default, x)

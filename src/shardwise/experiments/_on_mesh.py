@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..calls import Call, flat_outputs
+from ..calls import Call, facts, flat_outputs
 from ..errors import first_line
 from ..expansion import Choice
 from ..forms import Piece, local_call
@@ -55,7 +55,11 @@ class MeshExperiment:
         call = self.call
         copies = [t.clone() for t in call.tensors]
         results = [*call.run(copies), *(copies[i] for i in call.mutated)]
-        return [Expected(r, True, call.tensors) if isinstance(r, Tensor) else r for r in results]
+        expected = [Expected(r, True, call.tensors) if isinstance(r, Tensor) else r for r in results]
+        for output in expected:
+            if isinstance(output, Expected):
+                output.has_values = not facts(call.op).uninitialised
+        return expected
 
     def check(self, choice: Choice) -> Tried:
         """Whether the rows of a choice hold together for this call."""

@@ -1,0 +1,36 @@
+"""Random plans of one model on one mesh, each verified against the model."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from shardwise.graph import capture
+from shardwise.planning import Offers, random_plan
+from shardwise.verification import Report, verify
+
+from .models import MODELS
+
+MESHES = ("a=2,b=2", "a=3,b=2", "a=2,b=2,c=2")
+
+
+@dataclass(frozen=True)
+class Verified:
+    model: str
+    mesh: str
+    seed: int
+    report: Report
+
+
+def verified(
+    model: str, meshes: Sequence[str] = MESHES, seeds: Sequence[int] = range(20)
+) -> Iterator[Verified]:
+    """A random plan for each mesh and seed, verified."""
+    torch.manual_seed(0)
+    module, args, kwargs = MODELS[model]()
+    graph = capture(module, args, kwargs)
+    offers = Offers(graph)
+    for mesh in meshes:
+        for seed in seeds:
+            plan = random_plan(graph, mesh=mesh, seed=seed, offers=offers, replicated=0.05)
+            yield Verified(model, mesh, seed, verify(module, args, kwargs, plan=plan, only_plan=True))
