@@ -5,6 +5,8 @@
 Llama 3 dimensions (Hugging Face `LlamaForCausalLM`, fake weights, sequence 8192, two sequences for each rank of the
 first axis, training with Adam). Each line runs in its own process, so that memory is measured separately. `--unfolded`
 also solves the problem without sharing choices among layers: its bound holds for every plan, and so bounds the loss.
+`--confirm` also plans with confirmation by experiment, with an empty cache and again with what that kept there; CPU
+seconds of the processes that run experiments are included.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import json
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -31,6 +34,7 @@ def main() -> None:
     parser.add_argument("--gap", type=float, default=0.005)
     parser.add_argument("--time-limit", type=float, default=120.0)
     parser.add_argument("--unfolded", action="store_true")
+    parser.add_argument("--confirm", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     takes_json(parser)
     options = parser.parse_args()
@@ -60,6 +64,12 @@ def main() -> None:
             table.add(task["layers"], task["mesh"], *line)
     for line in [result["unfolded"] for result in results if result["unfolded"]]:
         record.say(line)
+    if options.confirm:
+        kinds = dict.fromkeys(("without", "with", "with, cached"), "{:.1f} s")
+        columns = {"layers": "{:d}", "mesh": "", **kinds, "confirmed": "{:d}", "undecided": "{:d}"}
+        table = record.sheet("Planning with confirmation, CPU seconds", columns)
+        for task, result in zip(tasks, results, strict=True):
+            table.add(task["layers"], task["mesh"], *result["confirmed"])
 
 
 def _plan_one(task: dict) -> None:
@@ -97,7 +107,30 @@ def _plan_one(task: dict) -> None:
             f"{time.process_time() - begun:.1f} CPU seconds more; sharing choices loses at most "
             f"{1 - whole.bound / plan.cost.seconds:.2%}."
         )
-    print(json.dumps({"numbers": numbers, "plans": lines, "unfolded": unfolded}))
+    confirmed = _confirmed(planner, task) if task["confirm"] else None
+    print(json.dumps({"numbers": numbers, "plans": lines, "unfolded": unfolded, "confirmed": confirmed}))
+
+
+def _confirmed(planner, task: dict) -> list:
+    """CPU seconds of planning without confirmation, with it, and with it again by what was kept."""
+    from shardwise.experiments import Confirmations
+    from shardwise.planning import Planner
+
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder:
+        for confirmations in (None, *(Confirmations(Path(folder), here={}) for _ in range(2))):
+            begun = _cpu_seconds()
+            fresh = Planner(planner.graph, planner.mesh, planner.cluster)
+            options = {"gap": task["gap"], "time_limit": task["time_limit"]}
+            plan = fresh.plan({}, confirm=confirmations is not None, confirmations=confirmations, **options)
+            seconds.append(_cpu_seconds() - begun)
+    return [*seconds, plan.confirmation.confirmed, plan.confirmation.undecided]
+
+
+def _cpu_seconds() -> float:
+    """Of this process and those that it started."""
+    times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(used.ru_utime + used.ru_stime for used in times)
 
 
 if __name__ == "__main__":

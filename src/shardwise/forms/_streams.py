@@ -90,7 +90,7 @@ def _shifted(x: Tensor, bits: int) -> Tensor:
 
 
 def _dtype(call: Call, otherwise: torch.dtype) -> torch.dtype:
-    """The dtype that is asked for, that of the tensor it shall be like, or the usual one."""
+    """The dtype argument, else that of the tensor whose shape is drawn, else the default."""
     if "dtype" in call and isinstance(call["dtype"], torch.dtype):
         return call["dtype"]
     return call["self"].dtype if call.has("self") else otherwise

@@ -47,10 +47,9 @@ def confirmed_plan(
     offers: Offers,
     solve: Callable[[], "Plan"],
     progress: Progress,
-    confirmations: Confirmations | None = None,
+    confirmations: Confirmations,
 ) -> "Plan":
     """The plan that `solve` makes, solved again without what experiments refute, until they refute nothing."""
-    confirmations = confirmations or Confirmations()
     refuted: list[RefutedChoice] = []
     while True:
         made = solve()

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import UsageError, require_given
 from ..expansion import Choice
+from ..experiments import Confirmations
 from ..graph import Graph, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
@@ -147,6 +148,7 @@ class Planner:
         time_limit: float = 60.0,
         compare: bool = True,
         confirm: bool = False,
+        confirmations: Confirmations | None = None,
     ) -> Plan:
         held = Pins(self.mesh, pins)
         held.require_all_used(self.graph)
@@ -155,7 +157,9 @@ class Planner:
         def solved() -> Plan:
             return self._solved(held, alike, gap, time_limit, compare)
 
-        return confirmed_plan(self.offers, solved, self.progress) if confirm else solved()
+        if not confirm:
+            return solved()
+        return confirmed_plan(self.offers, solved, self.progress, confirmations or Confirmations())
 
     def _solved(self, held: Pins, alike: bool | None, gap: float, time_limit: float, compare: bool) -> Plan:
         items = self._timed("choices", lambda: self._items(held))
