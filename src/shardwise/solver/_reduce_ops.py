@@ -67,19 +67,24 @@ def fix(w, tables, log, u):
 
 
 @compiled
-def prune(w, tables, usages, u):
-    """Remove choices of infinite cost. False when none is left."""
-    keep = np.empty(w.node[u].k, np.bool_)
-    left = 0
-    for x in range(w.node[u].k):
-        keep[x] = w.cost[w.node[u].start + x] < np.inf
-        left += keep[x]
+def keep_allowed(w, tables, usages, u, keep):
+    """Remove the choices of a node that are forbidden. False when none is left."""
+    left = keep.sum()
     if left == 0:
         return False
     if left < w.node[u].k:
         w.counts[FORBIDDEN_CHOICES] += w.node[u].k - left
         remove_choices(w, tables, usages, u, keep)
     return True
+
+
+@compiled
+def prune(w, tables, usages, u):
+    """Remove choices of infinite cost. False when none is left."""
+    keep = np.empty(w.node[u].k, np.bool_)
+    for x in range(w.node[u].k):
+        keep[x] = w.cost[w.node[u].start + x] < np.inf
+    return keep_allowed(w, tables, usages, u, keep)
 
 
 @compiled
@@ -92,19 +97,14 @@ def arc_consistent(w, tables, usages, e):
         own, others = strides(w, h)
         o = w.edge[e].offset
         keep = np.empty(w.node[u].k, np.bool_)
-        left = 0
         for x in range(w.node[u].k):
             keep[x] = False
             for z in range(w.node[v].k):
                 if tables[o + x * own + z * others] < np.inf:
                     keep[x] = True
-                    left += 1
                     break
-        if left == 0:
+        if not keep_allowed(w, tables, usages, u, keep):
             return False
-        if left < w.node[u].k:
-            w.counts[FORBIDDEN_CHOICES] += w.node[u].k - left
-            remove_choices(w, tables, usages, u, keep)
     return True
 
 
