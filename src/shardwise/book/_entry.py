@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from ..calls import UNIMPORTANT, Call, facts, overload
 from ..errors import UsageError, first_line
 from ..experiments import ExperimentPolicy, Found
-from ..rules import Case, Entry, book_rows, constants, is_by_hand, plain
+from ..rules import Case, Clause, Entry, book_rows, constants, is_by_hand, merged, plain
 from ..synthesis import Budget, Study, Sweep, study_calls, sweep
 from ._accidents import without_accidents
 from ._by_hand import by_hand
@@ -126,6 +126,8 @@ def entry_of(study: Study, calls: Sequence[Call], find: Callable[..., Found]) ->
     """The entry that a study comes to; where it found no rule, the rows of the calls at hand."""
     name = study.overload
     rule = None if study.rule is None else without_accidents(replace(study.rule, evidence={}, front=None))
+    if rule is not None and _is_mostly_undefined(study):
+        rule = replace(rule, clauses=merged([c for c in rule.single_clauses if not _keeps_order(c)]))
     if rule is not None and rule.clauses and _is_tried(study):
         assert study.rule is not None
         evidence = {**study.rule.evidence, "generators": len(study.rule.evidence["generators"])}
@@ -148,6 +150,17 @@ def entry_of(study: Study, calls: Sequence[Call], find: Callable[..., Found]) ->
         cases=tuple(_cases(calls[:_CASES], find)),
         evidence=evidence,
     )
+
+
+def _is_mostly_undefined(study: Study) -> bool:
+    """True if most results are NaN (zeta of most numbers): an order among them shows little."""
+    results = [r for o in study.observations for r in o.call.run() if isinstance(r, Tensor)]
+    numbers = torch.cat([r.reshape(-1).isnan() for r in results]) if results else torch.zeros(1)
+    return bool(numbers.float().mean() > 0.5)
+
+
+def _keeps_order(clause: Clause) -> bool:
+    return any(term.inside in ("max", "min") for term in clause.inputs if term.kind == "P")
 
 
 def _cases(calls: Sequence[Call], find: Callable[..., Found]) -> Iterator[Case]:

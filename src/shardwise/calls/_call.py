@@ -235,12 +235,21 @@ class Call:
         meta tensors, else, where the operator has no such kernel, from a run on copies."""
         if self.made is not None:
             return self.made
+        return tuple(tuple(o.shape) if isinstance(o, Tensor) else None for o in self._results)
+
+    @cached_property
+    def output_dtypes(self) -> tuple[torch.dtype | None, ...]:
+        """The dtypes of the outputs, None for one that is not a tensor; from a run as that of `outputs`."""
+        return tuple(o.dtype if isinstance(o, Tensor) else None for o in self._results)
+
+    @cached_property
+    def _results(self) -> tuple[Any, ...]:
         with must_run(str(self)):
             try:
                 result = self.on_meta()()
             except NotImplementedError:
                 result = self.copied()()
-        return tuple(tuple(o.shape) if isinstance(o, Tensor) else None for o in flat_outputs(result))
+        return tuple(flat_outputs(result))
 
     @property
     def output(self) -> Shape:

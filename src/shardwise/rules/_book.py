@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..files import named, parse_yaml, read_text
 from ..placements import Row, is_replicate
 from ._cases import Case, is_covered
-from ._partials import partials_fit, results_fit
+from ._partials import is_fractional, keeps_order, partials_fit, results_fit
 from ._rule import FIELDS, Rule
 from ._variants import derived
 
@@ -58,13 +58,17 @@ class Entry:
         if self.rule is not None:
             if not is_covered(call.arguments, self.constant):
                 return None
-            if facts(call.op).by_strides and not all(_is_contiguous(t) for t in call.tensors):
+            if is_fractional(call) or (
+                facts(call.op).by_strides and not all(_is_contiguous(t) for t in call.tensors)
+            ):
                 return []
             numbers = _numbers(call)
-            if numbers:
-                return self._without(numbers, call)
-            found = (row for row in self.rule.rows_of(call) if partials_fit(row, call.tensors))
-            return [row for row in found if results_fit(row, call)]
+            rows = self._without(numbers, call) if numbers else self.rule.rows_of(call)
+            return [
+                row
+                for row in rows
+                if partials_fit(row, call.tensors) and results_fit(row, call) and keeps_order(row, call, rows)
+            ]
         return next((list(case.rows) for case in self.cases if case.matches(call.arguments)), None)
 
     def _without(self, numbers: Mapping[str, Any], call: Call) -> list[Row]:

@@ -4,13 +4,14 @@ Truth values have none, integers no average, complex numbers no order. A reducti
 loses nothing of what it needs: an order survives where neither sign nor size is lost, a sum where no digits are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 
 from ..calls import Call
-from ..placements import Row, is_partial, partials_of
+from ..errors import UsageError
+from ..placements import Row, is_partial, partial, partials_of
 
 _ALL, _LINEAR, _ORDER = ("sum", "avg", "max", "min"), ("sum", "avg"), ("max", "min")
 
@@ -25,24 +26,61 @@ def partials_fit(row: Row, tensors: Sequence[Any]) -> bool:
 
 def results_fit(row: Row, call: Call) -> bool:
     """False where an output is partial in a way that its dtype does not have, or an input in one that does not pass the
-    cast which the call contains. The output's dtype is the one that is given, else that of the inputs, where
-    truth values may be counted."""
-    given = call.arguments.get("dtype")
-    before = [tensor.dtype for tensor in call.tensors]
-    if isinstance(given, torch.dtype) and any(
-        is_partial(placement) and placement.reduce_op not in passing(dtype, given)
-        for dtype, placement in zip(before, row.inputs, strict=False)
-    ):
+    cast to it which the call contains."""
+    outputs = [(i, p.reduce_op) for i, p in enumerate(row.outputs) if p is not None and is_partial(p)]
+    if not outputs or _is_of_one_dtype(call):
+        return True
+    try:
+        dtypes = call.output_dtypes
+    except UsageError:
+        return False  # of a call that does not run on meta tensors nothing is known
+    known = [(dtype, r) for i, r in outputs if i < len(dtypes) and (dtype := dtypes[i]) is not None]
+    if any(not partials_of(dtype, [reduction]) for dtype, reduction in known):
         return False
-    kinds = [given] if isinstance(given, torch.dtype) else before
-    missing: set[str] = set()
-    if any(dtype.is_complex for dtype in kinds) or any(isinstance(v, complex) for _, v in call.leaves()):
-        missing |= {"max", "min"}
-    if kinds and all(dtype == torch.bool for dtype in kinds):
-        missing |= {"sum", "avg", "max", "min"} if given == torch.bool else {"avg", "max", "min"}
-    if kinds and not any(dtype.is_floating_point or dtype.is_complex for dtype in kinds):
-        missing |= {"avg"}
-    return not any(p is not None and is_partial(p) and p.reduce_op in missing for p in row.outputs)
+    if any(not _divides(dtype) and r in _LINEAR for dtype, r in known) and _takes_means(call):
+        return False
+    inputs = [(t.dtype, p) for t, p in zip(call.tensors, row.inputs, strict=False) if is_partial(p)]
+    return all(p.reduce_op in passing(before, after) for before, p in inputs for after, _ in known[:1])
+
+
+def _is_of_one_dtype(call: Call) -> bool:
+    """True if all that the dtypes of its outputs depend on is of one real floating dtype."""
+    dtypes = {t.dtype for t in call.tensors}
+    given = any(isinstance(leaf, complex | torch.dtype) for _, leaf in call.leaves())
+    return not given and len(dtypes) == 1 and all(dtype.is_floating_point for dtype in dtypes)
+
+
+def _divides(dtype: torch.dtype) -> bool:
+    """True if a quotient of two of its numbers is one of them, up to rounding."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _takes_means(call: Call) -> bool:
+    return any(leaf == "mean" for _, leaf in call.leaves() if isinstance(leaf, str))
+
+
+def keeps_order(row: Row, call: Call, rows: Collection[Row]) -> bool:
+    """False where an order of integers is said to pass arithmetic: they wrap around. What moves values alone keeps
+    sums as well, which shows among all rows of the call."""
+    ordered = any(
+        is_partial(p) and p.reduce_op in _ORDER and not _divides(t.dtype)
+        for t, p in zip(call.tensors, row.inputs, strict=False)
+    )
+    return not ordered or _with_sums(row) in rows
+
+
+def _with_sums(row: Row) -> Row:
+    def summed(placement: Any) -> Any:
+        return partial("sum") if placement is not None and is_partial(placement) else placement
+
+    return Row(tuple(map(summed, row.inputs)), tuple(map(summed, row.outputs)), row.shards, row.local)
+
+
+def is_fractional(call: Call) -> bool:
+    """True for integers that are scaled by a fraction, which operators do not allow and some kernels accept."""
+    scales = [call.arguments.get(name) for name in ("alpha", "beta")]
+    fractions = any(isinstance(scale, float) and scale != int(scale) for scale in scales)
+    return fractions and not any(_divides(t.dtype) for t in call.tensors)
 
 
 def passing(before: torch.dtype, after: torch.dtype) -> tuple[str, ...]:

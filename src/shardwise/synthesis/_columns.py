@@ -362,12 +362,13 @@ def _size_changes(examples: Sequence[Call], domain: Domain) -> Iterator[Change]:
         yield _in_one(i, partial(_shorter, dim=dim))
 
 
-def single_sizes(examples: Sequence[Call]) -> Column:
-    """One dim of one tensor of size 1, whether operands broadcast or not: kernels accept more than operators mean to,
-    and a rule may not be wrong about it."""
+def unusual(examples: Sequence[Call], domain: "Domain") -> Column:
+    """One dim of one tensor of size 1, whether operands broadcast or not, and other numbers of dims than all examples
+    have: kernels accept more than operators mean to, and a rule may not be wrong about it."""
     count = max(len(call.tensors) for call in examples)
+    ranks = [_with_batches(1), *(_one_with_fewer_dims(i, domain) for i in range(min(count, 4)))]
     changes = (_in_one(i, partial(_single, dim=dim)) for i in range(min(count, 4)) for dim in (0, 1, -2, -1))
-    return Column("one of size 1", (_as_it_is, *changes))
+    return Column("unusual", (_as_it_is, *changes, *(ranks if domain.one_rank else ())))
 
 
 def _everywhere(other: Callable[[Tensor], Tensor]) -> Change:

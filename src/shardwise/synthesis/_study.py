@@ -335,6 +335,7 @@ class _Search:
             clause
             for clause in rule.clauses
             if all(is_sound(replace(rule, clauses=(clause,)), o) for o in observed)
+            and not _ignores_what_matters(clause, judged)
             and all((clause, condition) in witnessed for condition in clause.when)
         ]
         part = replace(rule, clauses=tuple(kept))
@@ -362,6 +363,18 @@ class _Search:
 
         kept = sorted(rule.clauses, key=use, reverse=True)[: self.budget.clauses]
         return replace(rule, clauses=tuple(c for c in rule.clauses if c in kept))
+
+
+def _ignores_what_matters(clause: Clause, judged: Sequence[Observation]) -> bool:
+    """True if a clause says that the values of an input do not matter, but they do, if only by a rounding error."""
+    if any(term.kind == "P" for term in clause.outputs):
+        return False
+    for o in judged:
+        names = [a.name for a in o.call.schema.arguments if "Tensor" in str(a.type)] if o.call.schema else []
+        partial = [name for name, term in zip(names, clause.inputs, strict=False) if term.kind == "P"]
+        if any(o.matters.get(name, False) for name in partial):
+            return True
+    return False
 
 
 def _ranks(call: Call) -> tuple[int, ...]:

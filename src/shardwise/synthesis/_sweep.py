@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..calls import Call, dispatched, facts, find_opinfos, flat_outputs, samples
 from ..experiments import changes_nothing
-from ._columns import MOST_EXAMPLES, Column, Domain, applied, columns, single_sizes, slides
+from ._columns import MOST_EXAMPLES, Column, Domain, applied, columns, slides, unusual
 from ._covering import Covering, Levels, covering_rows
 
 # More dims than this show nothing that fewer do not.
@@ -36,7 +36,7 @@ class Design:
         self.domain = Domain.of(known)
         self.columns: list[Column] = columns(self.examples, self.domain, values or {})
         self.sizes = [len(self.examples), *map(len, self.columns)]
-        self.all_columns = [*self.columns, single_sizes(self.examples)]
+        self.all_columns = [*self.columns, unusual(self.examples, self.domain)]
 
     def call(self, levels: Levels) -> Call | None:
         """The call with one level of every column; None where the levels do not go together."""
