@@ -75,7 +75,10 @@ def embedding_bag_backward(call: Call) -> Iterator[Row]:
 
 @hand("aten._embedding_bag_per_sample_weights_backward.default")
 def embedding_bag_weights_backward(call: Call) -> Iterator[Row]:
-    """The product of a bag's gradient and the features that were looked up for it."""
+    """The product of a bag's gradient and the features that were looked up for it. At indices that are padding the
+    kernel leaves its result uninitialised."""
+    if call.arguments.get("padding_idx", -1) >= 0:
+        return
     if 1 in dims(call, "grad"):
         yield row_of(call, {"grad": shard(1), "weight": shard(1)}, partial("sum"), "nonempty")
     yield from pass_through(call, "grad", LINEAR)
