@@ -1,8 +1,8 @@
 """Building the book: reach every operator, study each once, confirm its variants, write what was learned.
 
 Every operator's entry is kept as soon as it is known, so a build that was interrupted goes on where it stopped.
-Operators are met independently of each other, so every build of the same torch gives the same book, whatever the number
-of workers.
+Operators are studied independently of each other, so every build of the same torch gives the same book, whatever the
+number of workers.
 """
 
 from collections import Counter

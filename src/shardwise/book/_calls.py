@@ -50,8 +50,8 @@ def of_one_kind(calls: Sequence[Call]) -> list[Call]:
         best = {n: min((other[n] for other in kinds), key=_KINDS.index) for n in kind}
         if all(kind[n] == best[n] or "none" in (kind[n], best[n]) for n in kind):
             kept.append(call)
-    telling = [c for c in kept if all(size > 1 for t in c.tensors for size in t.shape)]
-    return telling or kept or list(calls)
+    diverse = [c for c in kept if all(size > 1 for t in c.tensors for size in t.shape)]
+    return diverse or kept or list(calls)
 
 
 _KINDS = ("real", "other tensor", "number", "none")
@@ -63,7 +63,7 @@ def _kind(value: Any) -> str:
     return "number" if isinstance(value, bool | int | float | complex) else "none"
 
 
-def of_all_alike(name: str, examples: Sequence[Call]) -> Sweep:
+def of_equal_shapes(name: str, examples: Sequence[Call]) -> Sweep:
     """Calls of an operator on lists, and the same with one dim more or fewer on every tensor: what is true of one
     tensor of a list is true of the next."""
     changes: tuple[Callable[[Tensor], Tensor], ...] = (

@@ -15,9 +15,9 @@ from ..errors import UsageError, first_line
 from ..experiments import ExperimentPolicy, Found
 from ..rules import Case, Clause, Entry, book_rows, constants, is_by_hand, merged, plain
 from ..synthesis import Budget, Study, Sweep, study_calls, sweep
-from ._accidents import without_accidents
 from ._by_hand import by_hand
-from ._calls import calls_of, of_all_alike, of_one_kind
+from ._calls import calls_of, of_equal_shapes, of_one_kind
+from ._spurious import without_spurious
 
 # What a study may cost: more for an operator with several inputs, which may broadcast, and more for one with other
 # arguments, on which conditions can depend.
@@ -70,7 +70,7 @@ def _of_lists(
 ) -> Entry:
     """The entry of an operator on lists of tensors. Whether it keeps the order of values depends on the signs of its
     numbers, which are not varied: with numbers, it is tried with linear partials alone."""
-    swept = of_all_alike(name, examples)
+    swept = of_equal_shapes(name, examples)
     if all(isinstance(leaf, Tensor) for call in examples for _, leaf in call.leaves()):
         return entry_of(_study(name, swept, _UNREFUTED, find), calls, find)
     find = partial(found_for, ExperimentPolicy(partials=_LINEAR))
@@ -123,9 +123,9 @@ def found_for(policy: ExperimentPolicy, op: OpOverload, /, *args: Any, **kwargs:
 
 
 def entry_of(study: Study, calls: Sequence[Call], find: Callable[..., Found]) -> Entry:
-    """The entry that a study comes to; where it found no rule, the rows of the calls at hand."""
+    """The entry that a study gives; where it found no rule, the rows of the known calls."""
     name = study.overload
-    rule = None if study.rule is None else without_accidents(replace(study.rule, evidence={}, front=None))
+    rule = None if study.rule is None else without_spurious(replace(study.rule, evidence={}, front=None))
     if rule is not None and _is_mostly_undefined(study):
         rule = replace(rule, clauses=merged([c for c in rule.single_clauses if not _keeps_order(c)]))
     if rule is not None and rule.clauses and _is_tried(study):
@@ -168,8 +168,8 @@ def _cases(calls: Sequence[Call], find: Callable[..., Found]) -> Iterator[Case]:
     gradient of a count is zero) and serve nobody."""
     found = [(call, find(call.op, *call.args, **call.kwargs)) for call in calls]
     judged = [(call, f) for call, f in found if f.verdict in ("rows", "no valid rows")]
-    telling = [(call, f) for call, f in judged if not f.ignores_values]
-    for call, f in telling or judged:
+    diverse = [(call, f) for call, f in judged if not f.ignores_values]
+    for call, f in diverse or judged:
         yield Case.of(call.arguments, f.rows)
 
 
@@ -180,9 +180,9 @@ def _is_tried(study: Study) -> bool:
 
 
 def _constants(study: Study) -> dict[str, Any]:
-    """Arguments that were the same in all calls, and the values that were met of those that must differ from one, or of
-    words, flags and integers if nothing was tried to refute the rule: it is not known what others do. A dtype does not
-    matter to an operator that ignores the values."""
+    """Arguments that were the same in all calls, and the values that were tried of those that must differ from one, or
+    of words, flags and integers if nothing was tried to refute the rule: it is not known what others do. A dtype does
+    not matter to an operator that ignores the values."""
     calls = [o.call.arguments for o in study.observations]
     found, op = constants(calls), overload(study.overload)
     conditions = [text for clause in study.rule.clauses for text in clause.when] if study.rule else []

@@ -1,6 +1,6 @@
 """Learning about one operator, in a process of its own and with a limit on its CPU time.
 
-A kernel that crashes or hangs costs that process, and is met again more carefully: without calls that are made to
+A kernel that crashes or hangs costs that process, and is studied again more carefully: without calls that are made to
 refute its rule, then without the sweep, whose strange shapes crash some kernels, and one process for each call.
 """
 
@@ -21,10 +21,10 @@ from ._by_hand import by_hand_as_given
 from ._entry import entry_of, found_for, studied, studied_with_sums
 from ._variant import confirmed, confirmed_as_given
 
-# CPU seconds of one study and of one call met alone, and how much longer it may take when others use the machine, too.
+# CPU seconds of a study and of a single call, and how much longer they may take when others use the machine, too.
 _STUDY, _CALL, _PATIENCE = 30, 6, 30
 
-# Calls met one by one.
+# Calls studied one by one.
 _CAREFUL = 4
 
 
@@ -41,8 +41,8 @@ def learn(name: str, calls: Sequence[Call]) -> Entry:
     if any(str(call.op) != name for call in calls):
         return Entry(name, "crashed", _ended(result, _STUDY))
     founds: list[Found] = []
-    met = list(calls[:_CAREFUL])
-    for call in met:
+    few = list(calls[:_CAREFUL])
+    for call in few:
         found: Any = Crash()
         for policy in (ExperimentPolicy(), ExperimentPolicy(empty=False)):
             found = _limited(partial(_bare, policy, call.op, *call.args, **call.kwargs), _CALL)
@@ -53,7 +53,7 @@ def learn(name: str, calls: Sequence[Call]) -> Entry:
             if isinstance(found, Crash)
             else found
         )
-    again = _limited(partial(_studied_again, name, met, founds), _STUDY)
+    again = _limited(partial(_studied_again, name, few, founds), _STUDY)
     if isinstance(again, Crash):
         return Entry(name, "crashed", _ended(again, _STUDY))
     return again

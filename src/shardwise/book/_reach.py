@@ -101,7 +101,7 @@ def _of_opinfo(info: Any, sample: Callable[[Any], Iterator[Any]]) -> bytes:
     # Samples often begin with empty tensors, of which little can be said.
     for call in sorted(made, key=_is_empty)[:_SAMPLES]:
         calls += overload_calls(call)
-        # Where no gradient is asked for some functions call other operators, and what writes to its arguments runs.
+        # Without gradients some functions call other operators, and what writes to its arguments runs.
         calls += overload_calls(call, backward=False)
         fronts.update(_forward(call))
     name = op_name(info.op)

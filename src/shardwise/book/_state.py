@@ -20,13 +20,13 @@ class State:
         if folder.exists() and not resume:
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        version, told = folder / "torch", torch.__version__
-        if version.exists() and version.read_text() != told:
+        version, running = folder / "torch", torch.__version__
+        if version.exists() and version.read_text() != running:
             raise UsageError(
-                f"the build in {folder.parent} was begun with torch {version.read_text()}, but this is {told}: "
+                f"the build in {folder.parent} was begun with torch {version.read_text()}, but this is {running}: "
                 "build without --resume"
             )
-        version.write_text(told)
+        version.write_text(running)
 
     def reached(self) -> Reached | None:
         path = self.folder / "calls.pt"

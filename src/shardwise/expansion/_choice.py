@@ -92,7 +92,7 @@ class _Condition:
 
 
 class Combinations:
-    """Which combinations of rows, one per mesh axis, are valid for a call. Rows are meant by their numbers.
+    """Which combinations of rows, one per mesh axis, are valid for a call. Rows are given by their indices.
 
     `inputs` and `outputs` are the shapes of its tensors, None for an output that it does not return; outputs whose
     shapes are not given are judged by their placements alone. With the `call` itself a row on a later axis must hold

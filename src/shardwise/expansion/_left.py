@@ -41,7 +41,7 @@ class _State:
 
 
 class Left:
-    """Which of the rows of a call, meant by their numbers, hold for what rows on earlier axes leave of it.
+    """Which of the rows of a call, given by their indices, hold for what rows on earlier axes leave of it.
 
     `rows_of` gives the rows of a call; without it, or where it knows none, rows are taken to hold for smaller calls.
     """
@@ -155,7 +155,7 @@ class Left:
         held = Held(call, [piece for piece in inputs if piece is not None], outputs)
         try:
             return call.with_arguments(**changes(call, held)).with_tensors(tensors, state.outputs)
-        except UsageError:  # which sizes the arguments mean cannot be told
+        except UsageError:  # which sizes the arguments mean is unknown
             return None
 
     @cached_property

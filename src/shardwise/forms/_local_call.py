@@ -1,6 +1,6 @@
 """Local forms: how one rank runs an operator whose call on pieces differs from the call on the whole.
 
-A row that needs one names it: `S(0), R -> P(sum) with local lookup`. A form is told of every tensor which piece of
+A row that needs one names it: `S(0), R -> P(sum) with local lookup`. A form knows of every tensor which piece of
 the whole this rank holds, cut by all axes of the mesh together, so rows that need no form on the other axes combine
 with it. Two forms combine where they are the same for the operator.
 

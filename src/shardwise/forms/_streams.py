@@ -1,8 +1,8 @@
 """Random numbers that do not depend on the mesh: every element's draw is a function of a seed and its own position.
 
-A rank computes the draws of the elements it holds, from their positions in the whole tensor. So replicas draw alike,
-shards draw differently, and one device draws what a hundred would: a plan with dropout can be compared with the
-unsharded run number by number.
+A rank computes the draws of the elements it holds, from their positions in the whole tensor. So replicas draw the same
+numbers, shards draw differently, and one device draws what a hundred would: a plan with dropout can be compared with
+the unsharded run number by number.
 """
 
 import math

@@ -34,8 +34,8 @@ class Case:
         if arguments.keys() - UNIMPORTANT != self.arguments.keys():
             return False
         sizes: dict[int, int] = {1: 1}
-        alike = all(_alike(told, plain(arguments[name]), sizes) for name, told in self.arguments.items())
-        return alike and all(given != 1 for told, given in sizes.items() if told != 1)
+        alike = all(_alike(known, plain(arguments[name]), sizes) for name, known in self.arguments.items())
+        return alike and all(given != 1 for known, given in sizes.items() if known != 1)
 
     def to_document(self) -> dict[str, Any]:
         return {"arguments": dict(self.arguments), "rows": [row.text for row in self.rows]}
@@ -76,7 +76,7 @@ def constants(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def is_covered(arguments: Mapping[str, Any], constant: Mapping[str, Any]) -> bool:
     """True if a call is of the kind that was seen, where `constant` are the arguments that never varied, or those of
-    which `{one of: [a, b]}` were met and it matters which. A number with a fraction may be another of its sign."""
+    which `{one of: [a, b]}` were tried and it matters which. A number with a fraction may be another of its sign."""
     for name, seen in constant.items():
         given = plain(arguments.get(name))
         if isinstance(seen, dict):
@@ -108,17 +108,19 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _alike(told: Any, given: Any, sizes: dict[int, int]) -> bool:
+def _alike(known: Any, given: Any, sizes: dict[int, int]) -> bool:
     """True if the values are equal; tensors need the same kind of dtype and number of dims, and add to `sizes`, which
     says what each size of the case is in the call."""
-    if isinstance(told, list) and isinstance(given, list):
-        return len(told) == len(given) and all(_alike(t, g, sizes) for t, g in zip(told, given, strict=True))
-    if type(told) is not type(given):
+    if isinstance(known, list) and isinstance(given, list):
+        return len(known) == len(given) and all(
+            _alike(t, g, sizes) for t, g in zip(known, given, strict=True)
+        )
+    if type(known) is not type(given):
         return False
-    first = _TENSOR.fullmatch(told) if isinstance(told, str) else None
+    first = _TENSOR.fullmatch(known) if isinstance(known, str) else None
     second = _TENSOR.fullmatch(given) if isinstance(given, str) else None
     if first is None or second is None:
-        return bool(told == given)
+        return bool(known == given)
     shapes = [[int(s) for s in m[2].split(",") if s.strip()] for m in (first, second)]
     return (
         _kind(first[1]) == _kind(second[1])

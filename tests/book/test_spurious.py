@@ -2,12 +2,12 @@
 
 import pytest
 
-from shardwise.book._accidents import without_accidents
+from shardwise.book._spurious import without_spurious
 from shardwise.rules import Clause, Rule
 
 
 def kept(op, *clauses):
-    return [str(c) for c in without_accidents(Rule(op, tuple(map(Clause.parse, clauses)))).clauses]
+    return [str(c) for c in without_spurious(Rule(op, tuple(map(Clause.parse, clauses)))).clauses]
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def kept(op, *clauses):
         ("aten.upsample_linear1d.default", "P(max) -> P(max) when scales == 0.6"),
     ],
 )
-def test_accidents_are_left_out(op, clause):
+def test_spurious_are_left_out(op, clause):
     assert kept(op, clause) == []
 
 

@@ -1,10 +1,10 @@
-"""Clauses that no experiment refuted and that are still accidents: of the sizes tried, or of a result that is constant.
+"""Spurious clauses: no experiment refuted them, but only because of the sizes tried, or because a result is constant.
 
 A few sizes and arguments cannot tell `start == 0 and end == 20` from a rule, where no dim was longer than 20. Leaving
 a clause out costs rows that hold for some calls; keeping a wrong one costs right numbers. So conditions on an integer
 that counts something, conditions on a fraction, partials that change their kind under a condition, and what holds for
 even shards under conditions that have nothing to do with averages are left out. So is a result that is said to be the
-same for partials of one kind, but not of sums: it depends on values, and these were not met. Nor is a choice (of a
+same for partials of one kind, but not of sums: it depends on values, and these were not tried. Nor is a choice (of a
 reduction) more or less than another, or a sum due to how many dims, two or more, there are.
 """
 
@@ -22,14 +22,14 @@ _OF_AVERAGES = re.compile(
 )
 
 
-def without_accidents(rule: Rule) -> Rule:
-    """The rule without clauses that are accidents."""
+def without_spurious(rule: Rule) -> Rule:
+    """The rule without spurious clauses."""
     op = overload(rule.op)
     integers = {
         a.name for a in op._schema.arguments if "int" in str(a.type).lower() and "List" not in str(a.type)
     }
     names, choices = {a.name for a in op._schema.arguments}, set(facts(op).choices)
-    kept = [c for c in rule.single_clauses if not _is_accident(c, integers - choices, choices, names)]
+    kept = [c for c in rule.single_clauses if not _is_spurious(c, integers - choices, choices, names)]
     sums = {(c.inputs, c.outputs) for c in kept if not c.when}
     kept = [c for c in kept if not _ignores_partials(c) or _with_sums(c) in sums]
     return replace(rule, clauses=merged(kept))
@@ -47,7 +47,7 @@ def _with_sums(clause: Clause) -> tuple[Any, Any]:
     return tuple(sums), clause.outputs
 
 
-def _is_accident(clause: Clause, counts: set[str], choices: set[str], names: set[str]) -> bool:
+def _is_spurious(clause: Clause, counts: set[str], choices: set[str], names: set[str]) -> bool:
     compared = [match for text in clause.when if (match := _COMPARED.fullmatch(text)) and match[1] in names]
     if any(match[1] in counts or "." in match[3].removesuffix(".0") for match in compared):
         return True
@@ -63,5 +63,5 @@ def _is_accident(clause: Clause, counts: set[str], choices: set[str], names: set
     if clause.shards != "even":
         return False
     averages = any(term.inside == "avg" for term in clause.outputs if term.kind == "P")
-    told = "reduction" not in names or not averages or "reduction == 1" in clause.when
-    return not told or not all(_OF_AVERAGES.fullmatch(text) for text in clause.when)
+    stated = "reduction" not in names or not averages or "reduction == 1" in clause.when
+    return not stated or not all(_OF_AVERAGES.fullmatch(text) for text in clause.when)
