@@ -100,7 +100,9 @@ def _plan_one(task: dict) -> None:
     unfolded = None
     if task["unfolded"]:
         begun = time.process_time()
-        whole = planner.plan({}, alike=False, gap=task["gap"], time_limit=task["time_limit"], compare=False)
+        whole = planner.plan(
+            {}, share_layers=False, gap=task["gap"], time_limit=task["time_limit"], compare=False
+        )
         unfolded = (
             f"{task['layers']} layers on {task['mesh']}, each planned separately: "
             f"{whole.cost.seconds:.3f} s, bound {whole.bound:.3f} s, in "

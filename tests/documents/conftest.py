@@ -84,7 +84,7 @@ def _of_models(folder: Path) -> list[Kind]:
     program = r"name|training|inputs\[\](\.(name|target|aliases.*|trainable|role))?|outputs.*"
     program += r"|nodes\[\](\.(name|module|phase|source|args.*|kwargs.*))?"
     made_for = r"cluster\.(device\.)?name|meshes|choices\..*\[\]"
-    made_for += r"|options\.(memory|bound|alike|confirmation.*|pins.*|baselines.*)"
+    made_for += r"|options\.(memory|bound|share_layers|confirmation.*|pins.*|baselines.*)"
     return [
         Kind("graph", graph.to_json(), planned, program),
         Kind(

@@ -201,20 +201,20 @@ def test_where_equal_layers_share_choices_no_such_plan_is_below_the_bound_or_the
     case = Case(graph, sw.Mesh.parse("d=2"), {}, "adam")
     planner = case.planner()
     items = planner._items(Pins(case.mesh))
-    folded = fold(items, None, alike=True)
+    folded = fold(items, None, share_layers=True)
     assert folded.classes < len(items.all)
     all_choices = [next(choices_of(items, random.Random(seed), folded.node)) for seed in range(60)]
     costs = [_plan(planner, items, chosen).cost for chosen in all_choices]
-    unlimited = planner.plan({}, alike=True, compare=False)
+    unlimited = planner.plan({}, share_layers=True, compare=False)
     try:
-        smallest = case.planner(1).plan({}, alike=True, compare=False).cost.peak
+        smallest = case.planner(1).plan({}, share_layers=True, compare=False).cost.peak
     except DoesNotFit as error:
-        assert "equal layers sharded alike" in str(error)
+        assert "equal layers sharing their choices" in str(error)
         assert error.at_least <= min(cost.peak for cost in costs)
         smallest = error.enough
     memory = (smallest + unlimited.cost.peak) // 2
-    plan = case.planner(memory).plan({}, alike=True, compare=False)
-    assert plan.alike and plan.cost.peak <= memory and "layers alike" in plan.summary()
+    plan = case.planner(memory).plan({}, share_layers=True, compare=False)
+    assert plan.share_layers and plan.cost.peak <= memory and "equal layers share choices" in plan.summary()
     assert all(plan.bound <= cost.seconds + UNIT for cost in costs if cost.peak <= memory)
 
 

@@ -49,7 +49,7 @@ def test_a_plan_survives_json(best, tmp_path):
     best.save(tmp_path / "plan.json")
     again = sw.Plan.load(tmp_path / "plan.json")
     assert again == sw.Plan.from_json(json.loads(json.dumps(best.to_json())))
-    for name in ("optimizer", "memory", "pins", "bound", "alike", "baselines"):
+    for name in ("optimizer", "memory", "pins", "bound", "share_layers", "baselines"):
         assert getattr(again, name) == getattr(best, name) is not None
     assert again.cost == best.cost
     assert "->" in again.diff(best) and "\n" not in again.diff(best)  # the two times, and no difference
@@ -101,7 +101,7 @@ def test_the_cost_is_the_sum_of_its_parts(best):
 
 
 def test_layers_that_look_alike_cost_as_much_as_layers_on_their_own(graph, best):
-    each = plan_graph(graph, alike=False, gap=0.0, **OPTIONS)
+    each = plan_graph(graph, share_layers=False, gap=0.0, **OPTIONS)
     assert each.bound <= best.cost.seconds <= each.cost.seconds * 1.01
 
 

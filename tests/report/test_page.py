@@ -61,7 +61,7 @@ def test_it_shows_the_numbers_of_the_plan(open_page, stack):
 def test_lines_are_built_when_they_are_unfolded(open_page):
     page = open_page()
     before = page.locator("#tree .line").count()
-    group = page.locator("#tree .line", has_text="alike").first
+    group = page.locator("#tree .line", has_text=" equal").first
     group.click()
     assert page.locator("#tree .line").count() > before
     shown = lines(page).count()

@@ -1,4 +1,4 @@
-"""From items to the solver's problem, layers that look alike sharing their choices.
+"""From items to the solver's problem, layers that are equal sharing their choices.
 
 Items are coloured by what they decide, then, round by round, by the colours of those they are tied to: what has the
 same colour after some rounds has the same surroundings. All items of one colour get one node of the problem, whose
@@ -34,10 +34,10 @@ def fold(
     *,
     pairs: bool = False,
     rounds: int = ROUNDS,
-    alike: bool = True,
+    share_layers: bool = True,
     name: str = "",
 ) -> Folded:
-    """The problem of the items, with one node for all that look alike, or one for each.
+    """The problem of the items, with one node for all that are equal, or one for each.
 
     Memory is what single choices hold, or, with `pairs`, what pairs of choices hold: closer to what a plan holds, in a
     larger problem.
@@ -45,7 +45,7 @@ def fold(
     held = None if memory is None else Memory(items, pairs=pairs)
     parts = items.all if held is None else [*items.all, *held.uses]
     ties = items.ties if held is None else [*items.ties, *held.ties]
-    colour = _colours(parts, ties, rounds) if alike else np.arange(len(parts))
+    colour = _colours(parts, ties, rounds) if share_layers else np.arange(len(parts))
     count = int(colour.max()) + 1 if len(colour) else 0
     first: list[Item] = [parts[i] for i in np.unique(colour, return_index=True)[1]]
     members = np.bincount(colour, minlength=count)
@@ -119,7 +119,7 @@ def _profiles(
 ) -> Iterator[tuple[int, int, int, np.ndarray]]:
     """What nodes hold: (node, begin, end, bytes by its choice), in points of time that are numbered anew.
 
-    Layer by layer memory grows or shrinks evenly, so of the calls that look alike only the first and the last can be
+    Layer by layer memory grows or shrinks evenly, so of the calls that are equal only the first and the last can be
     where most is held: the points are theirs. What is held at no point of theirs does not count.
     """
     first: dict[int, str] = {}

@@ -384,5 +384,5 @@ def _key(allowed: np.ndarray | None) -> bytes | None:
 
 
 def pattern(path: str) -> str:
-    """A module's path without its numbers: the layers of a stack look alike."""
+    """A module's path without its numbers: the layers of a stack are equal."""
     return re.sub(r"\d+", "*", path)

@@ -40,7 +40,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "memory": plan.memory,
             "pins": {name: pin if isinstance(pin, str) else dict(pin) for name, pin in plan.pins.items()},
             "bound": plan.bound,
-            "alike": plan.alike,
+            "share_layers": plan.share_layers,
             "baselines": {name: _of_baseline(cost) for name, cost in plan.baselines.items()},
             "confirmation": None if plan.confirmation is None else asdict(plan.confirmation),
         },
@@ -175,7 +175,9 @@ class _Reading:
 
     def options(self, field: Field) -> dict[str, Any]:
         """What the plan was made for, and what came of it."""
-        fields = field.object(("optimizer", "memory", "pins", "bound", "alike", "baselines", "confirmation"))
+        fields = field.object(
+            ("optimizer", "memory", "pins", "bound", "share_layers", "baselines", "confirmation")
+        )
         optimizer = fields["optimizer"].parsed(OptimizerCost.of).name
         pins = fields["pins"].members()
         with fields["pins"].checked():
@@ -185,7 +187,7 @@ class _Reading:
             "memory": fields["memory"].optional(lambda memory: memory.integer(least=0)),
             "pins": {name: pin.value for name, pin in pins.items()},
             "bound": fields["bound"].optional(Field.number),
-            "alike": fields["alike"].flag(),
+            "share_layers": fields["share_layers"].flag(),
             "confirmation": fields["confirmation"].optional(_confirmation),
             "baselines": {
                 name: cost.optional(_baseline) for name, cost in fields["baselines"].members().items()
@@ -233,7 +235,7 @@ def _require_kept(plan: Plan, fields: dict[str, Field]) -> None:
             if not isclose(field.number(), value, rel_tol=_SAME):
                 raise field.expected(f"{value}, which is what the choices cost")
     options = fields["options"].members()
-    if plan.bound is not None and not plan.alike and plan.bound > plan.cost.seconds * (1 + _SAME):
+    if plan.bound is not None and not plan.share_layers and plan.bound > plan.cost.seconds * (1 + _SAME):
         raise options["bound"].expected(f"at most {plan.cost.seconds}, the seconds of the plan")
     if plan.memory is not None and plan.memory < plan.cost.peak:
         raise options["memory"].expected(f"at least {plan.cost.peak}, the peak of the plan")

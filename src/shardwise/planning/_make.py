@@ -30,7 +30,7 @@ from ._prices import OptimizerCost
 from ._search import Clock, Search, Unsolved
 
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
-_MANY = 2_000  # items from which layers that look alike share their choices
+_MANY = 2_000  # items from which layers that are equal share their choices
 
 
 def plan(
@@ -44,7 +44,7 @@ def plan(
     training: bool = True,
     optimizer: str = "adam",
     pin: Mapping[str, Pin] | None = None,
-    alike: bool | None = None,
+    share_layers: bool | None = None,
     gap: float = GAP,
     time_limit: float = 60.0,
     compare: bool = True,
@@ -58,8 +58,8 @@ def plan(
     a `Cluster`. The model is captured with its backward if `training`, and `optimizer` is then one of none, sgd,
     momentum and adam, with `+master` for a copy of the weights in float32. `memory` is what each device may hold
     (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of parameters, inputs, outputs and
-    nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. With `alike`, layers that look alike get the
-    same choices, as they do by default in large graphs. The search stops once the plan is known to lie within `gap` of
+    nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. With `share_layers`, equal layers share their
+    choices, as they do by default in large graphs. The search stops once the plan is known to lie within `gap` of
     the best; all searches together (within memory, of baselines) have `time_limit` seconds. With `compare` the
     baselines are worked out too, and the plan costs no more than any of them that fits. With `confirm`, each distinct
     call is run at a small size with the rows chosen for it; what that refutes is not used, and shown. With `debug`,
@@ -79,7 +79,7 @@ def plan(
         memory=memory,
         optimizer=optimizer,
         pin=pin,
-        alike=alike,
+        share_layers=share_layers,
         gap=gap,
         time_limit=time_limit,
         compare=compare,
@@ -97,7 +97,7 @@ def plan_graph(
     memory: int | float | str | None = None,
     optimizer: str = "adam",
     pin: Mapping[str, Pin] | None = None,
-    alike: bool | None = None,
+    share_layers: bool | None = None,
     gap: float = GAP,
     time_limit: float = 60.0,
     compare: bool = True,
@@ -110,7 +110,7 @@ def plan_graph(
         graph, Mesh.of(mesh), Cluster.of(cluster), memory=memory, optimizer=optimizer, progress=progress
     )
     made = planner.plan(
-        pin or {}, alike=alike, gap=gap, time_limit=time_limit, compare=compare, confirm=confirm
+        pin or {}, share_layers=share_layers, gap=gap, time_limit=time_limit, compare=compare, confirm=confirm
     )
     if debug:
         print(all_considered(made))
@@ -143,7 +143,7 @@ class Planner:
         self,
         pins: Mapping[str, Pin],
         *,
-        alike: bool | None = None,
+        share_layers: bool | None = None,
         gap: float = GAP,
         time_limit: float = 60.0,
         compare: bool = True,
@@ -155,31 +155,33 @@ class Planner:
         prepare()  # compiled once per installation, which the limit on a search shall not count
 
         def solved() -> Plan:
-            return self._solved(held, alike, gap, time_limit, compare)
+            return self._solved(held, share_layers, gap, time_limit, compare)
 
         if not confirm:
             return solved()
         return confirmed_plan(self.offers, solved, self.progress, confirmations or Confirmations())
 
-    def _solved(self, held: Pins, alike: bool | None, gap: float, time_limit: float, compare: bool) -> Plan:
+    def _solved(
+        self, held: Pins, share_layers: bool | None, gap: float, time_limit: float, compare: bool
+    ) -> Plan:
         items = self._timed("choices", lambda: self._items(held))
         self.most_choices = max(map(len, items.all), default=0)
-        if alike is None:
-            alike = len(items.all) > _MANY
+        if share_layers is None:
+            share_layers = len(items.all) > _MANY
         clock = Clock(time_limit)
-        best = replace(self._cheapest(items, held, alike, gap, clock), alike=alike)
+        best = replace(self._cheapest(items, held, share_layers, gap, clock), share_layers=share_layers)
         if not compare:
             return best
         tried = self._timed("baselines", lambda: self.baselines(held, gap, clock))
         table = {name: _cost_of(made) for name, made in tried.items()}
         return replace(cheapest_that_fits(best, tried.values(), self.memory), baselines=table)
 
-    def _cheapest(self, items: Items, pins: Pins, alike: bool, gap: float, clock: Clock) -> Plan:
+    def _cheapest(self, items: Items, pins: Pins, share_layers: bool, gap: float, clock: Clock) -> Plan:
         search = Search(
             items,
             lambda folded, solution: self._read(items, folded, solution, pins),
             memory=self.memory,
-            alike=alike,
+            share_layers=share_layers,
             gap=gap,
             clock=clock,
             progress=self.progress,
@@ -199,7 +201,7 @@ class Planner:
         for number, baseline in enumerate(named):
             self.progress("baselines", number, len(named), note=baseline.name)
             items = self._items(pins, baseline)
-            folded = fold(items, None, alike=len(items.all) > _MANY, name=self.graph.name)
+            folded = fold(items, None, share_layers=len(items.all) > _MANY, name=self.graph.name)
             solution = solve(folded.problem, time_limit=clock.share, gap=gap)
             found[baseline.name] = None
             if solution.choices is not None:
@@ -284,7 +286,7 @@ def cheapest_that_fits(best: Plan, others: Iterable[Plan | None], memory: int) -
     for other in others:
         if other is not None and other.cost.peak <= memory and other.cost.seconds < best.cost.seconds:
             bound = None if best.bound is None else min(best.bound, other.cost.seconds)
-            best = replace(other, bound=bound, alike=best.alike)
+            best = replace(other, bound=bound, share_layers=best.share_layers)
     return best
 
 

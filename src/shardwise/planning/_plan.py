@@ -61,8 +61,8 @@ class Plan(Shown):
     there is no value). A gradient has the layout of its parameter.
 
     What it was planned for: the `optimizer`, the `memory` that each device may use, in bytes, and the `pins`, as text.
-    What came of it: `bound`, the seconds below which no plan that fits in the memory can be (with `alike`, none whose
-    equal layers share their choices), and the `baselines` that it was compared with, by name (None for one that the
+    What came of it: `bound`, the seconds below which no plan that fits in the memory can be (with `share_layers`, none
+    whose equal layers share their choices), and the `baselines` that it was compared with, by name (None for one that the
     pins rule out). `confirmation` says what experiments found about its calls; None if there were none.
     """
 
@@ -77,7 +77,7 @@ class Plan(Shown):
     memory: int | None = None
     pins: Mapping[str, PinText] = field(default_factory=dict)
     bound: float | None = None
-    alike: bool = False
+    share_layers: bool = False
     baselines: Mapping[str, BaselineCost | None] = field(default_factory=dict)
     confirmation: Confirmation | None = None
 

@@ -79,14 +79,14 @@ class Search:
         read: Callable[[Folded, Solution], Plan],
         *,
         memory: int,
-        alike: bool,
+        share_layers: bool,
         gap: float,
         clock: Clock,
         progress: Progress,
         timed: Callable[[str, Callable[[], Any]], Any],
         what: str,
     ) -> None:
-        self.items, self.read, self.memory, self.alike = items, read, memory, alike
+        self.items, self.read, self.memory, self.share_layers = items, read, memory, share_layers
         self.gap, self.clock, self.progress, self.timed, self.what = gap, clock, progress, timed, what
 
     def cheapest(self) -> Plan:
@@ -232,7 +232,7 @@ class Search:
             known += [] if enough is None else [f"{exact_bytes_text(enough)} is enough"]
             needs = ", and ".join(known)
         verb = "fits" if least > self.memory else "was found that fits"
-        shared = " with equal layers sharded alike" if self.alike else ""
+        shared = " with equal layers sharing their choices" if self.share_layers else ""
         head = f"no plan of {self.what}{shared} {verb} in {bytes_text(self.memory)} a device"
         return DoesNotFit(f"{head}: {needs}", least, enough)
 
@@ -240,7 +240,8 @@ class Search:
         self.progress("pricing")
         name = self.items.graph.name
         return self.timed(
-            "problem", lambda: fold(self.items, memory, pairs=pairs, alike=self.alike, name=name)
+            "problem",
+            lambda: fold(self.items, memory, pairs=pairs, share_layers=self.share_layers, name=name),
         )
 
     def _solve(self, problem: Problem, stage: str) -> Solution:

@@ -65,13 +65,13 @@ def _against(plan: "Plan") -> Table:
     ]
     if plan.bound is not None and own.seconds:
         short = max(0.0, 1 - plan.bound / own.seconds)
-        shared = ", layers alike" if plan.alike else ""
+        shared = ", equal layers share choices" if plan.share_layers else ""
         rows.append(("lower bound", time_text(plan.bound), "", f"at most {short:.2%} can be gained{shared}"))
     return Table(("", ">step", ">memory", ""), rows)
 
 
 def _dearest(plan: "Plan", most: int) -> Iterator[Block]:
-    """The entries that take longest, those that are alike added up."""
+    """The entries that take longest, equal ones added up."""
     calls: Counter[str] = Counter()
     moves: Counter[str] = Counter()
     times: Counter[str] = Counter()

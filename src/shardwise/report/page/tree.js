@@ -23,7 +23,7 @@ const value = (text) => el("span", { class: "value" }, text);
 function moduleLine(line, module) {
   const share = plan.cost.seconds ? (100 * module.seconds) / plan.cost.seconds : 0;
   line.append(el("span", { class: "fold", "aria-hidden": "true" }, "▸"),
-    el("span", { class: "what" }, el("b", {}, module.name), module.alike ? tag(`${module.alike} alike`) : null,
+    el("span", { class: "what" }, el("b", {}, module.name), module.alike ? tag(`${module.alike} equal`) : null,
       el("span", { class: "soft" }, ` ${countText(module.calls, "call")}`)),
     el("span", { class: "soft value" }, module.moving ? `moving ${timeText(module.moving)}` : ""),
     value(`${timeText(module.seconds)} · ${share.toFixed(share < 10 ? 1 : 0)}%`));
