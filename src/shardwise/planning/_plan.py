@@ -62,8 +62,8 @@ class Plan(Shown):
 
     What it was planned for: the `optimizer`, the `memory` that each device may use, in bytes, and the `pins`, as text.
     What came of it: `bound`, the seconds below which no plan that fits in the memory can be (with `share_layers`, none
-    whose equal layers share their choices), and the `baselines` that it was compared with, by name (None for one that the
-    pins rule out). `confirmation` says what experiments found about its calls; None if there were none.
+    whose equal layers share their choices), and the `baselines` that it was compared with, by name (None for one that
+    the pins rule out). `confirmation` says what experiments found about its calls; None if there were none.
     """
 
     graph: Graph
