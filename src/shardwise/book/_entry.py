@@ -125,6 +125,8 @@ def found_for(policy: ExperimentPolicy, op: OpOverload, /, *args: Any, **kwargs:
 def entry_of(study: Study, calls: Sequence[Call], find: Callable[..., Found]) -> Entry:
     """The entry that a study gives; where it found no rule, the rows of the known calls."""
     name = study.overload
+    if "random" in study.refused and find(calls[0].op, *calls[0].args, **calls[0].kwargs).verdict == "random":
+        return Entry(name, "random", study.refused["random"])
     rule = None if study.rule is None else without_spurious(replace(study.rule, evidence={}, front=None))
     if rule is not None and _is_mostly_undefined(study):
         rule = replace(rule, clauses=merged([c for c in rule.single_clauses if not _keeps_order(c)]))
@@ -176,7 +178,8 @@ def _cases(calls: Sequence[Call], find: Callable[..., Found]) -> Iterator[Case]:
 def _is_tried(study: Study) -> bool:
     """Conditions are guesses until calls that were not used to find them agree."""
     assert study.rule is not None
-    return study.validated_on >= _HELD or not any(clause.when for clause in study.rule.clauses)
+    tried = max(study.validated_on, study.refutations_tried)
+    return tried >= _HELD or not any(clause.when for clause in study.rule.clauses)
 
 
 def _constants(study: Study) -> dict[str, Any]:

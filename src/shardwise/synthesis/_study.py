@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls import OF_RESULTS, Call, Facts, facts, must_run, op_name, reaches_dispatch
+from ..calls import Call, Facts, facts, must_run, op_name, reaches_dispatch
 from ..display import Block, Heading, Shown
 from ..errors import UsageError
 from ..experiments import ExperimentPolicy, Found, require_operator
@@ -428,11 +428,13 @@ def _what_matters(call: Call) -> dict[str, bool]:
 
 def _other_values(tensor: Tensor) -> Tensor:
     """The tensor with its values in another order, and others than before where they are real numbers."""
-    flat = tensor.reshape(-1).flip(0).reshape(tensor.shape)
+    # Few operators are implemented for floats of 8 bits.
+    flat = tensor.to(torch.float32) if tensor.dtype.itemsize == 1 and tensor.is_floating_point() else tensor
+    flat = flat.reshape(-1).flip(0).reshape(tensor.shape)
     if tensor.dtype == torch.bool:
         return ~flat
     if tensor.is_floating_point() or tensor.is_complex():
-        return flat * 0.75 + 0.125
+        return (flat * 0.75 + 0.125).to(tensor.dtype)
     return flat
 
 
@@ -472,10 +474,10 @@ _PLAIN = ("int", "float", "number", "str")
 
 def _only_value(argument: Any, value: Any, known: Facts) -> str | None:
     """The condition that an argument has the only value that was seen; None where others cannot matter."""
-    kind = str(argument.type).removeprefix("Optional[").removesuffix("]")
+    kind = str(argument.real_type).removeprefix("Optional[").removesuffix("]")
     if isinstance(value, str):
         return f"{argument.name} == {value!r}"
-    if value is None and kind in _PLAIN and argument.name not in OF_RESULTS | {"generator", *known.dims}:
+    if value is None and kind in _PLAIN and argument.name not in known.dims:
         return f"{argument.name} is None"
     required = not argument.has_default_value() and argument.name not in (*known.windows, *known.dims)
     return f"{argument.name} == {value}" if isinstance(value, tuple) and required else None
