@@ -53,23 +53,22 @@ class Entry:
         """Rows for a call; None where the book does not know."""
         if self.verdict == "no valid rows":
             return []
-        if self.rule is None and not self.cases:
+        rows = self._stated_rows(call)
+        if not rows or not _is_in_domain(call):
+            return rows and []
+        return [
+            row
+            for row in rows
+            if partials_fit(row, call.tensors) and results_fit(row, call) and keeps_order(row, call, rows)
+        ]
+
+    def _stated_rows(self, call: Call) -> list[Row] | None:
+        if self.rule is None:
+            return next((list(case.rows) for case in self.cases if case.matches(call.arguments)), None)
+        if not is_covered(call.arguments, self.constant):
             return None
-        if self.rule is not None:
-            if not is_covered(call.arguments, self.constant):
-                return None
-            if is_fractional(call) or (
-                facts(call.op).by_strides and not all(_is_contiguous(t) for t in call.tensors)
-            ):
-                return []
-            numbers = _numbers(call)
-            rows = self._without(numbers, call) if numbers else self.rule.rows_of(call)
-            return [
-                row
-                for row in rows
-                if partials_fit(row, call.tensors) and results_fit(row, call) and keeps_order(row, call, rows)
-            ]
-        return next((list(case.rows) for case in self.cases if case.matches(call.arguments)), None)
+        numbers = _numbers(call)
+        return self._without(numbers, call) if numbers else self.rule.rows_of(call)
 
     def _without(self, numbers: Mapping[str, Any], call: Call) -> list[Row]:
         """Rows of a call that has plain numbers for tensors: those of the call with tensors that replicate them."""
@@ -295,6 +294,16 @@ def _numbers(call: Call) -> dict[str, _Number]:
         for a in call.schema.arguments
         if a.name in call and type(call[a.name]) in dtypes and "Tensor" in str(a.type)
     }
+
+
+def _is_in_domain(call: Call) -> bool:
+    """False for a call that the operator is not meant for, though its kernel may take it."""
+    known = facts(call.op)
+    if known.by_strides and not all(_is_contiguous(t) for t in call.tensors):
+        return False
+    return not is_fractional(call) and (
+        known.guard is None or known.guard(call.tensors, lambda: call.arguments)
+    )
 
 
 def _is_contiguous(tensor: Any) -> bool:

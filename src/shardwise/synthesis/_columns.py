@@ -362,13 +362,18 @@ def _size_changes(examples: Sequence[Call], domain: Domain) -> Iterator[Change]:
         yield _in_one(i, partial(_shorter, dim=dim))
 
 
-def unusual(examples: Sequence[Call], domain: "Domain") -> Column:
-    """One dim of one tensor of size 1, whether operands broadcast or not, and other numbers of dims than all examples
+def unusual(examples: Sequence[Call]) -> list[Change]:
+    """One dim of one tensor of size 1, whether operands broadcast or not, and other numbers of dims than the examples
     have: kernels accept more than operators mean to, and a rule may not be wrong about it."""
-    count = max(len(call.tensors) for call in examples)
-    ranks = [_with_batches(1), *(_one_with_fewer_dims(i, domain) for i in range(min(count, 4)))]
-    changes = (_in_one(i, partial(_single, dim=dim)) for i in range(min(count, 4)) for dim in (0, 1, -2, -1))
-    return Column("unusual", (_as_it_is, *changes, *(ranks if domain.one_rank else ())))
+    count, anything = min(max(len(call.tensors) for call in examples), 4), Domain()
+    singles = [_in_one(i, partial(_single, dim=dim)) for i in range(count) for dim in (0, 1, -2, -1)]
+    alone: list[Callable[[int], Change]] = [_one_with_a_batch, partial(_one_with_fewer_dims, domain=anything)]
+    return [
+        *singles,
+        *(_with_batches(more) for more in (1, 2)),
+        _with_fewer_dims(anything),
+        *(change(i) for change in alone for i in range(count if count > 1 else 0)),
+    ]
 
 
 def _everywhere(other: Callable[[Tensor], Tensor]) -> Change:

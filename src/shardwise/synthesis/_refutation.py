@@ -25,6 +25,11 @@ def triples(design: Design, most: int) -> Iterator[Call]:
     return design.covering(3, lambda call: in_domain(call, _ELEMENTS), most)
 
 
+def unusual_calls(design: Design) -> Iterator[Call]:
+    """Calls that the operator may not be meant for, and that run."""
+    return (call for call in design.unusual() if in_domain(call, _ELEMENTS))
+
+
 def random_calls(design: Design, count: int, seed: int) -> Iterator[Call]:
     """Up to `count` calls that run, each a known one changed in one to four places."""
     attempts = itertools.islice(design.at_random(seed), _ATTEMPTS * count) if design.columns else ()

@@ -15,7 +15,7 @@ from ..display import Block, Heading, Shown
 from ..errors import UsageError
 from ..experiments import ExperimentPolicy, Found, require_operator
 from ..rules import Clause, Reading, Rule, merged
-from ._refutation import contradicted, random_calls, triples
+from ._refutation import contradicted, random_calls, triples, unusual_calls
 from ._sweep import Sweep, spread, sweep
 from ._synthesize import MOST_CLAUSES, BoundObservation, agrees, is_sound, synthesize_clauses, yielded
 from ._witness import Witness, find_witness
@@ -200,7 +200,7 @@ class _Search:
         self.design = study.sweep.designs.get(study.overload)
         self.exempt: list[Observation] = []
         self.barred: dict[Any, set[str]] = {}
-        self._triples: list[Call] | None = None
+        self._designed: list[Call] | None = None
         exempt = study.sweep.exempt.get(study.overload, [])
         most_dims = sorted(exempt, key=lambda call: -sum(s > 1 for t in call.tensors for s in t.shape))
         self._exempt(spread(most_dims)[:EXEMPT])
@@ -301,9 +301,10 @@ class _Search:
             yield from (*self.waiting, *self.study.sweep.exempt.get(self.study.overload, ()))
         if self.design is None:
             return
-        if self._triples is None:
-            self._triples = list(triples(self.design, self.budget.triples))
-        yield from self._triples
+        if self._designed is None:
+            self._designed = list(triples(self.design, self.budget.triples))
+            self._designed += unusual_calls(self.design) if self.budget.triples else ()
+        yield from self._designed
         yield from random_calls(self.design, self.budget.random, seed)
 
     def _is_witnessed(self, rule: Rule, judged: Sequence[Observation]) -> bool:

@@ -36,7 +36,6 @@ class Design:
         self.domain = Domain.of(known)
         self.columns: list[Column] = columns(self.examples, self.domain, values or {})
         self.sizes = [len(self.examples), *map(len, self.columns)]
-        self.all_columns = [*self.columns, unusual(self.examples, self.domain)]
 
     def call(self, levels: Levels) -> Call | None:
         """The call with one level of every column; None where the levels do not go together."""
@@ -59,15 +58,22 @@ class Design:
         for levels in covering_rows(self.sizes, strength, accepted, most, covering=covering):
             yield made[levels]
 
+    def unusual(self) -> Iterator[Call]:
+        """Examples with one change that makes them unusual."""
+        for change in unusual(self.examples):
+            for example in self.examples:
+                if (changed := applied(example, [change])) is not None:
+                    yield changed
+
     def at_random(self, seed: int, places: int = 4) -> Iterator[Call]:
-        """Examples changed in one to `places` columns, or to a dim of size 1 in any tensor, without end."""
+        """Examples changed in one to `places` columns, without end."""
         choose = random.Random(seed)
         while True:
             call: Call | None = choose.choice(self.examples)
             assert call is not None
-            some = choose.sample(self.all_columns, min(len(self.all_columns), choose.randint(1, places)))
+            some = choose.sample(self.columns, min(len(self.columns), choose.randint(1, places)))
             # In the order of the columns: dims are named after their number is known.
-            changes = [choose.choice(column.changes) for column in self.all_columns if column in some]
+            changes = [choose.choice(column.changes) for column in self.columns if column in some]
             if (changed := applied(call, changes)) is not None:
                 yield changed
 
