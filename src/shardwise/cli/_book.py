@@ -67,7 +67,7 @@ def show_command(
     op: Annotated[str, typer.Argument(help="softmax, torch.softmax, aten.mm or aten.mm.default.")],
     json: Json = False,
 ) -> None:
-    """Print the book's entry of an operator: its rule, with evidence.
+    """Print the book's entry of an operator: its rule, with evidence. --json has the witnesses of its conditions.
 
     Example: shardwise book show softmax
     """

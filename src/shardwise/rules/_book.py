@@ -129,9 +129,11 @@ class Entry:
         return cls(op, verdict, reason, rule, like, cases, constant, kept, by_hand)
 
     def __str__(self) -> str:
-        return yaml.dump(
-            self.to_document(), Dumper=_DUMPER, sort_keys=False, width=110, allow_unicode=True
-        ).strip()
+        """The entry as YAML, its witnesses counted."""
+        document = self.to_document()
+        if "witnesses" in self.evidence:
+            document["evidence"] = {**self.evidence, "witnesses": len(self.evidence["witnesses"])}
+        return yaml.dump(document, Dumper=_DUMPER, sort_keys=False, width=110, allow_unicode=True).strip()
 
     def __repr__(self) -> str:
         return f"<Entry {self.op}: {self.verdict}>"
