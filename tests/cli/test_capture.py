@@ -42,8 +42,8 @@ def test_the_table_lists_every_node(shardwise):
         ("absent.py:build", "there is no file absent.py"),
         (f"{MODELS}:build_nothing", "has no function build_nothing"),
         (f"{MODELS}:_no_dropout_kinds", "has no function"),
-        ("{tmp}/wrong.py:build", "build gives int: it must return (model, args, kwargs)"),
-        ("{tmp}/wrong.py:bare", "bare gives (builtin_function_or_method, Tensor, dict): it must return"),
+        ("{tmp}/wrong.py:build", "build returns int: it must return (model, args, kwargs)"),
+        ("{tmp}/wrong.py:bare", "bare returns (builtin_function_or_method, Tensor, dict): it must return"),
         ("{tmp}/wrong.py:branch", "depends on tensor values"),
     ],
 )

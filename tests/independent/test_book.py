@@ -32,7 +32,7 @@ def wrong_book(tmp_path, monkeypatch):
     """A book of one rule, which forgets that the dims of a norm may not be kept."""
     text = "op: aten.linalg_vector_norm.default\nclauses: [{rows: S(d) -> S(d) when d not in dim}]"
     rule = Rule.from_yaml(text)
-    write(tmp_path, [Entry(rule.op, "ruled", rule=rule)], book().torch, {})
+    write(tmp_path, [Entry(rule.op, "ruled", rule=rule, evidence={"calls": 1})], book().torch, {})
     monkeypatch.setenv("SHARDWISE_BOOK", "")
     use_book(tmp_path)
     yield

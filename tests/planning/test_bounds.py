@@ -214,7 +214,7 @@ def test_where_equal_layers_share_choices_no_such_plan_is_below_the_bound_or_the
         smallest = error.enough
     memory = (smallest + unlimited.cost.peak) // 2
     plan = case.planner(memory).plan({}, share_layers=True, compare=False)
-    assert plan.share_layers and plan.cost.peak <= memory and "equal layers share choices" in plan.summary()
+    assert plan.share_layers and plan.cost.peak <= memory and "layers shared" in plan.summary()
     assert all(plan.bound <= cost.seconds + UNIT for cost in costs if cost.peak <= memory)
 
 

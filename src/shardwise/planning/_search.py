@@ -28,8 +28,12 @@ _EXCLUDED = 24  # problems that are solved after excluding choices
 _ROUNDS = 60  # of search for the least memory: with as many, it is the same every time
 
 
+# The part of the time that is left which one search gets.
+_SHARE = 0.8
+
+
 class Clock:
-    """The time of all searches for one plan. Each gets at most half of what is left, so that the next has some."""
+    """The time of all searches for one plan. Each gets most of what is left, so that the next has some."""
 
     def __init__(self, seconds: float) -> None:
         require(seconds, (int, float), "time_limit", "a number")
@@ -44,7 +48,7 @@ class Clock:
 
     @property
     def share(self) -> float:
-        return max(self.left / 2, 0.01)
+        return max(self.left * _SHARE, 0.01)
 
     @property
     def over(self) -> bool:

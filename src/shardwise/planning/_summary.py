@@ -65,7 +65,7 @@ def _against(plan: "Plan") -> Table:
     ]
     if plan.bound is not None and own.seconds:
         short = max(0.0, 1 - plan.bound / own.seconds)
-        shared = ", equal layers share choices" if plan.share_layers else ""
+        shared = ", layers shared" if plan.share_layers else ""
         rows.append(("lower bound", time_text(plan.bound), "", f"at most {short:.2%} can be gained{shared}"))
     return Table(("", ">step", ">memory", ""), rows)
 

@@ -79,7 +79,7 @@ def _with_sums(row: Row) -> Row:
 def is_fractional(call: Call) -> bool:
     """True for integers that are scaled by a fraction, which operators do not allow and some kernels accept."""
     scales = [call.arguments.get(name) for name in ("alpha", "beta")]
-    fractions = any(isinstance(scale, float) and scale != int(scale) for scale in scales)
+    fractions = any(isinstance(scale, float) and not scale.is_integer() for scale in scales)
     return fractions and not any(_divides(t.dtype) for t in call.tensors)
 
 
