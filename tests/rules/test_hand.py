@@ -683,3 +683,15 @@ def test_every_random_operator_has_a_rule():
     assert len(random) > 40
     missing = random - set(hand_written())
     assert [op for op in sorted(missing) if not any(word in op for word in NOT_RULED)] == []
+
+
+def test_a_transformed_dim_may_be_counted_from_the_end():
+    rows = sw.rows(torch.ops.aten._fft_r2c.default, torch.rand(4, 6), [-1], 0, True)
+    sharded = [row.inputs[0].dim for row in rows if row.inputs[0].is_shard()]
+    assert sharded == [0]
+
+
+def test_attention_of_mixed_dtypes_has_no_rows():
+    query, key = torch.rand(2, 4, 6, 8), torch.ones(2, 4, 6, 8, dtype=torch.int64)
+    call = Call.of(torch.ops.shardwise.attention.default, query, key, key, None, None, False, 1.0, 0.0)
+    assert hand_rows(call) == []

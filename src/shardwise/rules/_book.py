@@ -54,7 +54,7 @@ class Entry:
         if self.verdict == "no valid rows":
             return []
         rows = self._stated_rows(call)
-        if not rows or not _is_in_domain(call):
+        if not rows or not is_in_domain(call):
             return rows and []
         return [
             row
@@ -133,7 +133,7 @@ class Entry:
         document = self.to_document()
         if "witnesses" in self.evidence:
             document["evidence"] = {**self.evidence, "witnesses": len(self.evidence["witnesses"])}
-        return yaml.dump(document, Dumper=_DUMPER, sort_keys=False, width=110, allow_unicode=True).strip()
+        return _text(document)
 
     def __repr__(self) -> str:
         return f"<Entry {self.op}: {self.verdict}>"
@@ -269,7 +269,7 @@ def write(folder: Path, entries: Iterable[Entry], torch_version: str, functions:
     for old in folder.glob("*.yaml"):
         old.unlink()
     for name, members in by_family.items():
-        (folder / f"{name}.yaml").write_text("".join(f"---\n{entry}\n" for entry in members))
+        (folder / f"{name}.yaml").write_text("".join(f"---\n{_text(e.to_document())}\n" for e in members))
     index = {
         "torch": torch_version,
         "counts": {verdict: len(ops) for verdict, ops in by_verdict.items()},
@@ -278,6 +278,10 @@ def write(folder: Path, entries: Iterable[Entry], torch_version: str, functions:
     }
     text = yaml.dump(index, Dumper=_DUMPER, sort_keys=False, width=110, default_flow_style=None)
     (folder / "index.yaml").write_text(text)
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    return yaml.dump(document, Dumper=_DUMPER, sort_keys=False, width=110, allow_unicode=True).strip()
 
 
 @dataclass(frozen=True)
@@ -298,7 +302,7 @@ def _numbers(call: Call) -> dict[str, _Number]:
     }
 
 
-def _is_in_domain(call: Call) -> bool:
+def is_in_domain(call: Call) -> bool:
     """False for a call that the operator is not meant for, though its kernel may take it."""
     known = facts(call.op)
     if known.by_strides and not all(_is_contiguous(t) for t in call.tensors):

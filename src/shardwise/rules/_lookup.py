@@ -13,8 +13,9 @@ from torch._ops import OpOverload, OpOverloadPacket
 from ..calls import Call, Dispatched, dispatched, must_run, overload, resolve_op
 from ..errors import UsageError
 from ..placements import Row
-from ._book import Book
+from ._book import Book, is_in_domain
 from ._hand import hand_rows, is_by_hand
+from ._partials import results_fit
 from ._rule import Rule
 from ._variants import is_in_place, rows_in_place
 
@@ -117,6 +118,7 @@ def variant_by_hand(call: Call, original: str) -> list[Row]:
     need a local form, which experiments on variants do not run."""
     rows = hand_rows(Call.named(overload(original), call.arguments, call.made or None))
     assert rows is not None
+    rows = [row for row in rows if is_in_domain(call) and results_fit(row, call)]
     return rows_in_place(rows, call.op) if is_in_place(call.op) else [r for r in rows if r.local is None]
 
 

@@ -49,6 +49,8 @@ def _is_attention(call: Call) -> bool:
     query, key, value = (call.shape(name) for name in ("query", "key", "value"))
     if not all(len(shape) == 4 and shape[0] == query[0] for shape in (query, key, value)):
         return False
+    if len({call[name].dtype for name in ("query", "key", "value")}) > 1:
+        return False
     if query[3] != key[3] or key[:3] != value[:3] or not key[1] or query[1] % key[1]:
         return False
     scores = (*query[:3], key[2])

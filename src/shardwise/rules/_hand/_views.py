@@ -6,6 +6,8 @@ dim. Of several, the first is the outermost on both sides: cut into equal parts,
 
 from collections.abc import Iterator, Sequence
 
+from torch import Tensor
+
 from ...calls import Call, Shape
 from ...placements import Row, shard
 from ._register import hand
@@ -54,9 +56,11 @@ def view(call: Call) -> Iterator[Row]:
 
 @hand("aten.as_strided.default", "aten.as_strided_copy.default")
 def as_strided(call: Call) -> Iterator[Row]:
-    """Strides may lead anywhere, across pieces as well: where they do not, that is spurious. An
-    offset is into the memory that a tensor lies in, which a piece may share with others."""
-    if call["storage_offset"] is None:
+    """Strides may lead anywhere, across pieces as well: where they do not, that is spurious. An offset is into the
+    memory that a tensor lies in, which a piece may share with others. Pieces are contiguous, so the whole must be."""
+    whole = call["self"]
+    contiguous = not isinstance(whole, Tensor) or whole.is_contiguous()
+    if call["storage_offset"] is None and contiguous:
         yield from pass_through(call, "self", ALL)
 
 
