@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shardwise import UsageError
 from shardwise.emission import emit_strategy, emit_tests
 from shardwise.synthesis import Study, studies
 from tests.emission import own_operators
@@ -36,6 +37,12 @@ def has_rule_and_tested_strategy(name: str, folder: Path) -> None:
         "import torch\n", "import own_operators\nimport torch\n", 1
     )
     (folder / "strategy.py").write_text(strategy)
+    if "none: the operator has to run on replicated tensors" in strategy:
+        with pytest.raises(
+            UsageError, match="it holds for even shards only, which a strategy cannot require"
+        ):
+            emit_tests(study.rule, calls, "strategy")
+        return
     (folder / "test_strategy.py").write_text(emit_tests(study.rule, calls, "strategy"))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_strategy.py"]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)

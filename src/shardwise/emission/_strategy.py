@@ -81,8 +81,10 @@ def stated_clauses(rule: Rule, known: KnownCalls) -> tuple[list[Clause], list[tu
     left_out: list[tuple[Clause, str]] = []
     for clause in rule.single_clauses:
         explicit = known.explicit(clause) if _is_sayable(clause) else None
-        if explicit is not None:
+        if explicit is not None and _is_writable(explicit, known):
             kept.append(explicit)
+        elif explicit is not None:
+            left_out.append((clause, "the number of dims of its outputs does not follow from its arguments"))
         elif clause.local is not None:
             left_out.append((clause, "each rank would need its own size arguments"))
         elif clause.shards == "even":
@@ -95,6 +97,15 @@ def stated_clauses(rule: Rule, known: KnownCalls) -> tuple[list[Clause], list[tu
 def _is_sayable(clause: Clause) -> bool:
     """True if all ranks call the operator with the same arguments, with shards of sizes that DTensor makes."""
     return clause.local is None and clause.shards != "even"
+
+
+def _is_writable(clause: Clause, known: KnownCalls) -> bool:
+    """False if it counts dims of an output whose number does not follow from the arguments in a known way."""
+    try:
+        Writer(known.signature, known, uneven=False).clause(clause)
+    except UsageError:
+        return False
+    return True
 
 
 def allows_uneven(clauses: Sequence[Clause]) -> bool:

@@ -15,7 +15,7 @@ from torch.distributed.tensor.placement_types import Placement
 from ..calls import Call, is_tensor, op_source
 from ..errors import UsageError
 from ..placements import Row, is_partial, is_replicate, is_shard, shard_sizes
-from ..rules import Rule
+from ..rules import Clause, Rule
 from ._calls import SEED, Example, call_source, calls_by_overload, evaluated
 from ._clause import WIDTH
 from ._outputs import KnownCalls
@@ -37,6 +37,13 @@ def emit_tests(rules: Rule | Sequence[Rule], calls: Sequence[Example], strategy_
     by_overload = calls_by_overload(calls)
     rules = served_rules(rules, by_overload)
     cases = [case for rule in rules for case in _cases(rule, by_overload.get(rule.op, []))]
+    unstated = [
+        f"{clause}, since {why}"
+        for rule in rules
+        for clause, why in _left_out(rule, by_overload.get(rule.op, []))
+    ]
+    if not cases and unstated:
+        raise UsageError(f"the strategy states no row to test; left out are {'; '.join(unstated)}")
     if not cases:
         raise UsageError(
             f"none of the {len(calls)} calls has a row of {', '.join(r.op for r in rules)} to test: give other calls"
@@ -78,6 +85,11 @@ class _Case:
         for row in self.rows:
             yield from _row_lines(row, self.ranks(row))
         yield "        ],\n    ),\n"
+
+
+def _left_out(rule: Rule, calls: Sequence[Call]) -> list[tuple[Clause, str]]:
+    known = KnownCalls(rule, Signature.of(rule.op, rule.function), calls)
+    return stated_clauses(rule, known)[1]
 
 
 def _cases(rule: Rule, calls: Sequence[Call]) -> list[_Case]:
