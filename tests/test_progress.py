@@ -45,7 +45,7 @@ def test_planning_reports_its_stages(reported, model):
     assert reported.stages == ["choices", "pricing", "searching", "baselines"]
     nodes = len(plan.graph.nodes)
     assert reported.counts("choices") == [(n + 1, nodes) for n in range(nodes)]
-    assert all(0 < limit <= 20 for stage, *_, limit in reported.lines if stage == "searching")
+    assert all(0 < limit <= 16 for stage, *_, limit in reported.lines if stage == "searching")
 
 
 def test_verification_counts_what_it_runs(reported, model, planned):

@@ -146,7 +146,7 @@ def test_a_time_limit_is_that_of_all_searches_together(graph, monkeypatch):
     plan_graph(graph, time_limit=100, **OPTIONS)
     assert len(given) > 3
     assert all(later <= earlier for earlier, later in pairwise(given))
-    assert given[0] < 100  # some is left for the others
+    assert given[0] <= 80  # some is left for the others
 
 
 @pytest.mark.parametrize("count", [7, 999, 1000, 18_354_176, 20_185_088, 80_000_000_000, 15_731_265_536])
