@@ -1,6 +1,7 @@
 """`shardwise solve`: files in, checked solutions out."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -108,8 +109,11 @@ def test_the_time_limit_counts_from_the_start_of_the_process():
     assert ran.returncode == 0, ran.stderr
 
 
-def test_a_file_that_is_not_read_in_time_ends_the_command(problem_file):
-    result = _invoke(problem_file, "--time-limit", "1e-9")
+def test_a_file_that_is_not_read_in_time_ends_the_command(problem_file, tmp_path):
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    result = _invoke(pipe, "--time-limit", 1)
+    pipe.write_bytes(problem_file.read_bytes())  # ends the thread that still reads
     assert result.exit_code == 1
     assert result.stdout == "unknown: the time limit was reached before the file was read.\n"
 
