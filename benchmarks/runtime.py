@@ -10,10 +10,8 @@ variants are timed in turn, round by round, in the same processes; ratios are th
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 import torch
@@ -26,6 +24,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import shardwise as sw
 from shardwise.dtensor import record_collectives
+from shardwise.modules import module_of
 from shardwise.verification import on_ranks
 
 RANKS = 4
@@ -158,10 +157,7 @@ def main() -> None:
     options = parser.parse_args()
     rounds, record = options.rounds, Record(__doc__, options.json)
     # The ranks must be able to import `job`: import this file as a module.
-    spec = spec_from_file_location("runtime_benchmark", __file__)
-    assert spec is not None and spec.loader is not None
-    sys.modules["runtime_benchmark"] = module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_of(__file__, "runtime_benchmark")
     for function in (module.megatron, module.dispatch):
         files = {"runtime_benchmark": __file__}
         found = on_ranks(function, rounds, ranks=RANKS, timeout=500, files=files)[0]

@@ -1,10 +1,8 @@
 """What tests of several rooms share: a cache of rows, simulated ranks, the example models and the public data."""
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,8 @@ from torch.distributed._local_tensor import LocalTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardwise.experiments import own_generators
+from shardwise.modules import module_of
+from shardwise.rules import own_rules
 
 torch.set_num_threads(1)
 
@@ -27,9 +27,9 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def generators():
-    """Adversarial inputs that a test or a page registers are its own."""
-    with own_generators():
+def registered():
+    """Adversarial inputs and rules that a test or a page registers are its own."""
+    with own_generators(), own_rules():
         yield
 
 
@@ -53,10 +53,7 @@ def simulated_ranks():
 @pytest.fixture(scope="session")
 def models():
     """The module examples/models.py."""
-    spec = spec_from_file_location("example_models", Path(__file__).parents[1] / "examples" / "models.py")
-    module = sys.modules[spec.name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(Path(__file__).parents[1] / "examples" / "models.py")
 
 
 @pytest.fixture(scope="session")

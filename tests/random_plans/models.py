@@ -1,8 +1,6 @@
 """Ten small models: each function returns a model, its arguments and its keyword arguments."""
 
-import sys
 from collections.abc import Callable
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from shardwise.modules import module_of
+
 Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
 def _examples() -> Any:
     """The module examples/models.py."""
-    spec = spec_from_file_location("example_models", Path(__file__).parents[2] / "examples" / "models.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(Path(__file__).parents[2] / "examples" / "models.py")
 
 
 def _tokens(*names: str) -> dict[str, Tensor]:

@@ -2,8 +2,6 @@
 
 import math
 import re
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import shardwise as sw
+from shardwise.modules import module_of
 from shardwise.verification import on_ranks
 
 JOBS = Path(__file__).parent / "jobs.py"
@@ -18,10 +17,7 @@ JOBS = Path(__file__).parent / "jobs.py"
 
 @pytest.fixture(scope="module")
 def jobs():
-    spec = spec_from_file_location("runtime_jobs", JOBS)
-    sys.modules["runtime_jobs"] = module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(JOBS, "runtime_jobs")
 
 
 def start(function, *args, ranks=4, timeout=240):

@@ -1,24 +1,18 @@
 """The example models, Hugging Face's among them: each has rows for all it calls and runs sharded as it runs whole, and
 two of them take ten steps on four real ranks with the same losses and parameters as in one process."""
 
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 import torch
 
 from shardwise.graph import capture
+from shardwise.modules import module_of
 from shardwise.planning import plan_graph, random_plan
 from shardwise.verification import verify
 
 FILE = Path(__file__).parents[2] / "examples" / "models.py"
-
-
-spec = spec_from_file_location("runtime_models", FILE)
-sys.modules["runtime_models"] = module = module_from_spec(spec)
-spec.loader.exec_module(module)
-ZOO = module.ZOO
+ZOO = module_of(FILE).ZOO
 LARGE = ("llama", "t5")
 
 

@@ -1,20 +1,17 @@
 """Every architecture of the zoo, sharded by the planner and at random, equals itself unsharded."""
 
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 import torch
 
 from shardwise.graph import capture
+from shardwise.modules import module_of
 from shardwise.planning import Offers, plan_graph, random_plan
 from shardwise.verification import verify
 
 FILE = Path(__file__).parents[2] / "examples" / "zoo.py"
-spec = spec_from_file_location("zoo_of_layers", FILE)
-sys.modules["zoo_of_layers"] = zoo = module_from_spec(spec)
-spec.loader.exec_module(zoo)
+zoo = module_of(FILE)
 
 MESHES = ["d=4", "a=2,b=2"]
 SAMPLE = [

@@ -5,7 +5,6 @@ Every source runs in a process of its own, since some kernels crash; only calls 
 overload.
 """
 
-import importlib.util
 import io
 import itertools
 import warnings
@@ -34,6 +33,7 @@ from ..calls import (
 from ..errors import UsageError
 from ..experiments import Crash, run_isolated
 from ..graph import Graph, TensorInfo, capture
+from ..modules import module_of
 from ..progress import Progress, silent
 
 # Samples of one source that are made and run, calls of an overload that are kept of one source, elements of a tensor.
@@ -124,20 +124,12 @@ def _forward(call: Call) -> list[str]:
 # -- models
 
 
-def _module(models: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(models.stem, models)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def _builders(models: Path) -> list[str]:
-    return [name for name in vars(_module(models)) if name.startswith("build_")]
+    return [name for name in vars(module_of(models)) if name.startswith("build_")]
 
 
 def _of_model(models: Path, name: str) -> bytes:
-    model, args, kwargs = getattr(_module(models), name)()
+    model, args, kwargs = getattr(module_of(models), name)()
     graph = capture(model, args, kwargs)
     return _packed(list(_of_graph(graph)), {})
 

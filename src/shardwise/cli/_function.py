@@ -1,7 +1,6 @@
 """`FILE.py:name` and `module:name` on the command line: a user's function, from a file or from an importable module,
 including those in the current directory."""
 
-import importlib.util
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -10,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import UsageError
+from ..modules import module_of
 
 
 def is_users(text: str) -> bool:
@@ -32,18 +32,8 @@ def function_of(text: str, example: str) -> Callable[..., Any]:
 def _from_file(path: Path, wanted: str) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"there is no file {path}: give the path of the file that has {wanted}")
-    name = f"_shardwise_{path.stem}"  # does not hide an installed module of the same name
-    loaded = sys.modules.get(name)
-    if loaded is not None and loaded.__file__ == str(path):
-        return loaded
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Classes look up their module by name; the file may import modules next to it.
-    sys.modules[name] = module
     _look_in(path.parent)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(path)
 
 
 def _from_name(name: str, text: str) -> ModuleType:

@@ -5,7 +5,7 @@ from ._book import VERDICTS, Book, Entry, require_no_others, write
 from ._cases import Case, constants, is_covered, plain
 from ._clause import Clause, Term, merged
 from ._expression import Scope, names_in
-from ._hand import hand, hand_rows, hand_written, is_by_hand, row_of
+from ._hand import hand, hand_rows, hand_written, is_by_hand, own_rules, row_of
 from ._lookup import SHIPPED, book, book_rows, rows, rows_left, rule, variant_by_hand
 from ._rule import Rule
 from ._variants import derived, is_in_place, variants_of
@@ -35,6 +35,7 @@ __all__ = [
     "is_in_place",
     "merged",
     "names_in",
+    "own_rules",
     "plain",
     "require_no_others",
     "row_of",

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import UsageError
+from ..modules import module_of
 
 
 def on_ranks(
@@ -138,7 +139,7 @@ def _opened(parcel: bytes, files: Mapping[str, str]) -> tuple[Callable[..., Any]
     try:
         for name, file in files.items():
             if not _is_importable(name):
-                _import(name, file)
+                module_of(file, name)
         return pickle.loads(parcel)
     except (ImportError, AttributeError) as error:
         raise UsageError(
@@ -151,10 +152,3 @@ def _is_importable(name: str) -> bool:
         return name in sys.modules or importlib.util.find_spec(name) is not None
     except ImportError:  # of the package that it is in
         return False
-
-
-def _import(name: str, file: str) -> None:
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)

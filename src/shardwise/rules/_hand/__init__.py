@@ -18,7 +18,7 @@ from . import (  # noqa: F401  (they register the rules)
     _views,
     _windows,
 )
-from ._register import hand, hand_rows, hand_written, is_by_hand
+from ._register import hand, hand_rows, hand_written, is_by_hand, own_rules
 from ._rows import row_of
 
-__all__ = ["hand", "hand_rows", "hand_written", "is_by_hand", "row_of"]
+__all__ = ["hand", "hand_rows", "hand_written", "is_by_hand", "own_rules", "row_of"]

@@ -1,6 +1,7 @@
 """The table of hand-written rules, by overload, and the decorator that fills it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from ...calls import Call
 from ...errors import UsageError
@@ -29,6 +30,17 @@ def hand(*ops: str) -> Callable[[HandRule], HandRule]:
         return rule
 
     return register
+
+
+@contextmanager
+def own_rules() -> Iterator[None]:
+    """Rules that are registered inside are forgotten afterwards."""
+    before = dict(_RULES)
+    try:
+        yield
+    finally:
+        _RULES.clear()
+        _RULES.update(before)
 
 
 def hand_written() -> list[str]:
