@@ -4,16 +4,10 @@ import sys
 
 import pytest
 
-COMMAND = [sys.executable, "-c", "from shardwise.cli import main; main()"]
 
-
-def run(*arguments):
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120)
-
-
-def test_discover_prints_one_json_document():
-    result = run("discover", "torch.softmax", "--shape", "4,6,8", "--kw", "dim=1", "--json")
-    document = json.loads(result.stdout)
+def test_discover_prints_one_json_document(shardwise):
+    _, printed, _ = shardwise("discover", "torch.softmax", "--shape", "4,6,8", "--kw", "dim=1", "--json")
+    document = json.loads(printed)
     assert document["op"] == "torch.softmax"
     assert document["verdict"] == "rows"
     assert [(r["inputs"], r["outputs"], r["shards"]) for r in document["rows"]] == [
@@ -30,34 +24,35 @@ def test_discover_prints_one_json_document():
         (["torch.prod", "--shape=8,6", "--arg=0"], "--product", ["S(0)", "P(product)"]),
     ],
 )
-def test_options_widen_what_is_claimed(call, option, row):
+def test_options_widen_what_is_claimed(shardwise, call, option, row):
     """Rows that are not claimed without the option."""
-    rows = json.loads(run("discover", *call, option, "--json").stdout)["rows"]
+    rows = json.loads(shardwise("discover", *call, option, "--json")[1])["rows"]
     assert row in [r["inputs"] + r["outputs"] for r in rows]
 
 
-def test_a_native_crash_is_a_verdict():
-    result = run("discover", "torch.linalg.ldl_solve", "--json")
-    assert json.loads(result.stdout)["verdict"] == "crashed"
+def test_a_native_crash_is_a_verdict(shardwise):
+    _, printed, _ = shardwise("discover", "torch.linalg.ldl_solve", "--json")
+    assert json.loads(printed)["verdict"] == "crashed"
 
 
-def test_check_says_holds_or_refuted():
-    refuted = run("check", "torch.abs", "P(sum) -> P(sum)", "--shape", "4,6")
-    assert refuted.returncode == 1
-    assert "refuted" in refuted.stdout and "the ranks have" in refuted.stdout
-    holds = run("check", "torch.mm", "S(1), S(0) -> P(sum)", "--shape", "4,6", "--shape", "6,8")
-    assert holds.returncode == 0 and "holds" in holds.stdout
+def test_check_says_holds_or_refuted(shardwise):
+    status, printed, _ = shardwise("check", "torch.abs", "P(sum) -> P(sum)", "--shape", "4,6")
+    assert status == 1 and "refuted" in printed and "the ranks have" in printed
+    claim = ("torch.mm", "S(1), S(0) -> P(sum)", "--shape", "4,6", "--shape", "6,8")
+    status, printed, _ = shardwise("check", *claim)
+    assert status == 0 and "holds" in printed
 
 
-def test_lists_and_dtypes_can_be_given():
-    result = run("discover", "torch.cat", "--shape", "4,6:int64;4,6:int64", "--kw", "dim=0", "--json")
-    rows = [r["inputs"] for r in json.loads(result.stdout)["rows"]]
+def test_lists_and_dtypes_can_be_given(shardwise):
+    call = ("torch.cat", "--shape", "4,6:int64;4,6:int64", "--kw", "dim=0")
+    _, printed, _ = shardwise("discover", *call, "--json")
+    rows = [r["inputs"] for r in json.loads(printed)["rows"]]
     assert ["S(1)", "S(1)"] in rows and ["P(avg)", "P(avg)"] not in rows
 
 
-def test_a_sweep_tries_the_values_that_are_given():
+def test_a_sweep_tries_the_values_that_are_given(shardwise):
     options = ("--shape", "4,6,8", "--kw", "dim=1", "--sweep", "dim=0,-1", "--json")
-    (document,) = json.loads(run("discover", "torch.softmax", *options).stdout)
+    (document,) = json.loads(shardwise("discover", "torch.softmax", *options)[1])
     assert document["sample_inputs_tested"]["kwargs_swept"]["dim"] == ["-1", "0", "1"]
 
 
@@ -79,11 +74,9 @@ def test_a_sweep_tries_the_values_that_are_given():
         ),
     ],
 )
-def test_mistakes_are_one_sentence(arguments, message):
-    result = run(*arguments)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr and len(result.stderr.strip().splitlines()) == 1
+def test_mistakes_are_one_sentence(shardwise, arguments, message):
+    status, _, complaint = shardwise(*arguments)
+    assert status == 2 and message in complaint and complaint.count("\n") == 1
 
 
 @pytest.fixture
@@ -128,17 +121,9 @@ def test_operators_of_a_file_and_of_a_module_of_the_current_folder(folder, shard
 
 def test_the_installed_command_finds_modules_of_the_current_folder(folder):
     """Whose own folder, not the current one, is where Python looks first."""
-    command = [
-        sys.executable,
-        "-P",
-        *COMMAND[1:],
-        "discover",
-        "my_ops:centre",
-        "--shape=4,6",
-        "--sweep",
-        "--json",
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder)
+    python = [sys.executable, "-P", "-c", "from shardwise.cli import main; main()"]
+    command = ["discover", "my_ops:centre", "--shape=4,6", "--sweep", "--json"]
+    result = subprocess.run([*python, *command], capture_output=True, text=True, timeout=240, cwd=folder)
     assert result.returncode == 0, result.stderr
     (document,) = json.loads(result.stdout)
     assert document["overload"] == "users.centre.default" and document["clauses"]

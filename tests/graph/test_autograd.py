@@ -331,15 +331,14 @@ class Recurrent(nn.Module):
         return output.square().mean() + sum(part.mean() for part in last)
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize(
-    "options",
+    ("kind", "options"),
     [
-        {"num_layers": 2, "dropout": 0.5},
-        {"num_layers": 3, "dropout": 0.3, "bidirectional": True, "batch_first": True},
-        {"num_layers": 2, "dropout": 0.5, "bias": False},
-        {"num_layers": 2, "dropout": 1.0},
-        {"num_layers": 1, "dropout": 0.0},
+        *((kind, {"num_layers": 2, "dropout": 0.5}) for kind in ("LSTM", "GRU", "RNN")),
+        ("RNN", {"num_layers": 3, "dropout": 0.3, "bidirectional": True, "batch_first": True}),
+        ("GRU", {"num_layers": 2, "dropout": 0.5, "bias": False}),
+        ("LSTM", {"num_layers": 2, "dropout": 1.0}),
+        ("LSTM", {"num_layers": 1, "dropout": 0.0}),
     ],
     ids=str,
 )
