@@ -115,7 +115,7 @@ def test_less_memory_is_kept_to_and_costs_no_less(graph, best):
 def test_too_little_memory_is_refused_with_what_is_needed(graph):
     needs = r"fits in 1.00 KB a device: it needs (at least [\d.]+ MB, and )?[\d.]+ MB( is enough)?$"
     with pytest.raises(DoesNotFit, match=needs) as refused:
-        plan_graph(graph, memory="1KB", **OPTIONS)
+        plan_graph(graph, memory="1KB", time_limit=8, **OPTIONS)
     assert 1000 < refused.value.at_least <= refused.value.enough
 
 
