@@ -60,7 +60,7 @@ def whole_if_call(call: Call) -> Whole | None:
     try:
         if not all(torch.equal(call.tensors[i], call.tensors[i].sort(-1).values) for i in call.ascending):
             return None
-        if not _points_into_window(call) or not _is_unique(call):
+        if not _points_into_window(call) or not _points_into_table(call):
             return None
         whole = Whole(call, call.tensors)
     except Exception:  # whatever it says, it does not take these arguments
@@ -81,12 +81,6 @@ def whole_if_call(call: Call) -> Whole | None:
     return whole if promised is None or promised == found else None
 
 
-def _is_unique(call: Call) -> bool:
-    """False if the caller promises that no element occurs twice, and one does."""
-    promised = call.tensors if call.arguments.get("assume_unique") else ()
-    return all(t.numel() == t.unique().numel() for t in promised)
-
-
 def _points_into_window(call: Call) -> bool:
     """False if a gradient of pooling is given places outside of what was pooled: kernels trust them."""
     pooled = re.search(r"max_pool(\d)d.*_backward", call.name)
@@ -94,6 +88,14 @@ def _points_into_window(call: Call) -> bool:
         return True
     smallest, largest = (int(v) for v in call.arguments["indices"].aminmax())
     return smallest >= 0 and largest < math.prod(call.arguments["self"].shape[-int(pooled[1]) :])
+
+
+def _points_into_table(call: Call) -> bool:
+    """False if a gradient of a table is given indices of rows that the table does not have: kernels trust them."""
+    rows, indices = call.arguments.get("num_weights"), call.arguments.get("indices")
+    if rows is None or not indices.numel():
+        return True
+    return int(indices.min()) >= 0 and int(indices.max()) < rows
 
 
 def _depends_on_memory(whole: Whole) -> bool:

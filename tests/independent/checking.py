@@ -25,6 +25,7 @@ from .pieces import (
     draw_integers,
     has_reduction,
     partial_pieces,
+    reduced,
 )
 
 RANKS = (2, 3, 4)
@@ -69,7 +70,7 @@ def check(
         for text in rows:
             mark(f"{text} on {n} ranks")
             stated = _completed(claim(text), call)
-            if not _is_claimed(stated, whole, n):
+            if not _is_claimed(stated, whole, n) or not pieces.are_of(stated.inputs):
                 continue
             outcome.checks += 1
             outcome.by_shape += not whole.has_values
@@ -86,6 +87,8 @@ class Whole:
     """The unsharded call on certain tensors, and its outputs."""
 
     def __init__(self, call: Call, tensors: Sequence[Tensor]) -> None:
+        if call.arguments.get("assume_unique") and not all(t.numel() == t.unique().numel() for t in tensors):
+            raise ValueError("the caller promises that no element occurs twice, and one does")
         self.call, self.tensors = call, list(tensors)
         self.outputs = call.run([t.clone() for t in tensors])
         self.shapes = [tuple(o.shape) if isinstance(o, Tensor) else None for o in self.outputs]
@@ -178,6 +181,14 @@ class Pieces:
                 random = Random(f"{self.seed} {index} {placed.reduction}")
                 self._held[key] = partial_pieces(tensor, placed.reduction, self.ranks, random)
         return self._held[key]
+
+    def are_of(self, inputs: Sequence[Placement]) -> bool:
+        """False where no pieces of an input reduce to it: a sum of numbers near the largest is infinite."""
+        return all(
+            bool((reduced(self.of(i, placed), placed.reduction).isfinite() | ~tensor.isfinite()).all())
+            for i, (tensor, placed) in enumerate(zip(self.whole.tensors, inputs, strict=False))
+            if placed.kind == "P" and has_reduction(tensor.dtype, placed.reduction)
+        )
 
     def ranks_of(self, inputs: Sequence[Placement]) -> list[list[Tensor]]:
         """For every rank its pieces of all inputs."""

@@ -256,3 +256,18 @@ def test_it_shares_no_code_with_discovery():
                 assert not any(name.name.startswith("shardwise") for name in node.names), file
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shardwise"):
                 assert {f"{node.module}.{name.name}" for name in node.names} <= ALLOWED, file
+
+
+def test_pieces_that_do_not_reduce_to_the_tensor_refute_nothing():
+    """The average of three numbers near the largest is infinite."""
+    large = call(
+        ATEN.flip.default, torch.full((2,), torch.finfo(torch.float64).max / 2, dtype=torch.float64), [0]
+    )
+    outcome = check(large, ["P(avg) -> P(avg)"], "0", (3,), redraw=False)
+    assert outcome.checks == 0 and not outcome.refuted
+
+
+def test_indices_of_rows_that_a_table_does_not_have_make_no_call():
+    gradient, indices = r(5, 3), torch.tensor([0, 1, 2, 1, 0])
+    fits = [call(ATEN.embedding_dense_backward.default, gradient, indices, n, -1, False) for n in (3, 2, 0)]
+    assert [whole_if_call(c) is not None for c in fits] == [True, False, False]
