@@ -418,3 +418,11 @@ def test_complex_numbers_stay_complex():
     x = torch.complex(torch.rand(4, 6), torch.rand(4, 6)).to(torch.complex128)
     rows = {str(row) for row in sw.discover(torch.ops.aten.angle.default, x).rows}
     assert rows == {"S(0) -> S(0)", "S(1) -> S(1)"}
+
+
+def test_integers_of_which_a_call_takes_few_are_its_own_and_the_other_inputs_are_drawn():
+    """The example's own values cannot refute the row: they are the same along the sharded dim."""
+    matrix, pivots = torch.linalg.lu_factor(rand(2, 5, 5) + 5 * torch.eye(5))
+    args = (matrix, pivots, rand(5, 3).expand(2, 5, 3).clone())
+    verdict = sw.check(torch.ops.aten.linalg_lu_solve.default, "R, R, S(0) -> R for even shards", *args)
+    assert not verdict and verdict.counterexample is not None

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ._dtypes import gradient_like_input, norms_of_half, statistics_like_weight
-from ._guards import attention_shapes_fit, batches_fit, channels_fit, statistics_fit, windows_fit
+from ._guards import attention_shapes_fit, batches_fit, channels_fit, scales_fit, statistics_fit, windows_fit
 
 
 def _of(*ops: str, **known: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -173,4 +173,13 @@ TABLE = (
     _of("aten.convolution_backward", guard=windows_fit),
     _of("aten.native_layer_norm_backward", guard=statistics_fit),
     _of("aten._adaptive_avg_pool2d_backward", guard=batches_fit),
+    _of(
+        "aten._upsample_bilinear2d_aa.default",
+        "aten._upsample_bilinear2d_aa.out",
+        "aten._upsample_bilinear2d_aa_backward",
+        "aten._upsample_bicubic2d_aa.default",
+        "aten._upsample_bicubic2d_aa.out",
+        "aten._upsample_bicubic2d_aa_backward",
+        guard=scales_fit,
+    ),
 )

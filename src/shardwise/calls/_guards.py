@@ -55,6 +55,17 @@ def statistics_fit(tensors: Sequence[Tensor], _: Given) -> bool:
     )
 
 
+def scales_fit(_: Sequence[Tensor], given: Given) -> bool:
+    """Resampling with antialiasing: an output of the size that the scale says; beyond it lies no input to read."""
+    arguments = given()
+    before = arguments["input_size"] if "input_size" in arguments else arguments["self"].shape
+    scales = (arguments.get("scales_h"), arguments.get("scales_w"))
+    return all(
+        scale is None or int(size * scale) == made
+        for size, made, scale in zip(before[-2:], arguments["output_size"], scales, strict=True)
+    )
+
+
 def windows_fit(_: Sequence[Tensor], given: Given) -> bool:
     """Convolution backward: a gradient of the shape that the forward has."""
     arguments = given()

@@ -7,6 +7,7 @@ integers are indices, sizes that may change. It also names the calls that experi
 import functools
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,8 +27,9 @@ RANKS = (2, 3, 4)
 # Where an operator has few generators, each is used several times, with partials split in other ways.
 LEAST_TURNS = 9
 
-# Where the values of an integer input must lie: as drawn, or from 0 up to the size of a dim of an input.
-IndexRange = tuple[int, int] | int | None
+# Where the values of an integer input must lie: as drawn, or from 0 up to the size of a dim of an input, or up to a
+# number; or they are the example's own, where the call takes no others.
+IndexRange = tuple[int, int] | int | Literal["given"] | None
 
 
 class Unjudgeable(Exception):
@@ -95,6 +97,9 @@ class ExperimentSuite:
         inputs = []
         for i, (example, shape) in enumerate(zip(self.call.tensors, sized.shapes, strict=True)):
             maker = normal if special is not None and special != i else make
+            if self.ranges[i] == "given" and example.shape == torch.Size(shape):
+                inputs.append(example.clone())
+                continue
             dtype = torch.float32 if is_float8(example.dtype) else example.dtype
             value = drawn(maker, tuple(shape), dtype, example.device, i).to(example.dtype)
             inputs.append(self._in_range(value, i, sized))
@@ -103,7 +108,9 @@ class ExperimentSuite:
     def index_bound(self, index: int, sized: Call) -> int | None:
         """What the values of an integer input must stay below, where they are indices."""
         allowed = self.ranges[index]
-        return sized.shapes[allowed[0]][allowed[1]] if isinstance(allowed, tuple) else allowed
+        if isinstance(allowed, tuple):
+            return sized.shapes[allowed[0]][allowed[1]]
+        return allowed if isinstance(allowed, int) else None
 
     def _in_range(self, value: Tensor, index: int, sized: Call) -> Tensor:
         high = self.index_bound(index, sized)
@@ -171,6 +178,8 @@ class ExperimentSuite:
                     continue
                 ranges[i] = allowed
                 break
+            else:
+                ranges[i] = "given"
         return ranges
 
     def _refuse_random(self) -> None:

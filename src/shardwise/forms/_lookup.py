@@ -80,7 +80,7 @@ def _index(call: Call, held: Held) -> Any:
     if any(whole.shape[dim] == 0 for dim in given):
         return whole.new_zeros((*kept[:start], *where, *kept[start:]))
     behind = len(kept) - start
-    return call(indices=indices).where(inside.expand(where).reshape(*where, *[1] * behind), 0)
+    return call(indices=indices).where(inside.expand(where).reshape((*where, *[1] * behind)), 0)
 
 
 def _index_put(call: Call, held: Held) -> Any:

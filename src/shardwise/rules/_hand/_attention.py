@@ -7,6 +7,7 @@ then the heads are cut between groups, or each rank picks the heads its queries 
 
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch.distributed.tensor.placement_types import Placement
 
 from ...calls import Call
@@ -45,13 +46,15 @@ def _has_positions(call: Call) -> bool:
 
 
 def _is_attention(call: Call) -> bool:
-    """False for shapes that are not those of attention, but happen to broadcast."""
+    """False for shapes and dtypes that are not those of attention, but that its kernels take."""
     query, key, value = (call.shape(name) for name in ("query", "key", "value"))
     if not all(len(shape) == 4 and shape[0] == query[0] for shape in (query, key, value)):
         return False
     if len({call[name].dtype for name in ("query", "key", "value")}) > 1:
         return False
     if query[3] != key[3] or key[:3] != value[:3] or not key[1] or query[1] % key[1]:
+        return False
+    if call.has("mask") and call["mask"].dtype not in (torch.bool, call["query"].dtype):
         return False
     scores = (*query[:3], key[2])
     mask = call.shape("mask") if call.has("mask") else ()

@@ -47,6 +47,8 @@ def _added(call: Call, name: str) -> Iterator[Row]:
 def _shards(call: Call, names: tuple[str, ...]) -> Iterator[Row]:
     """Dims beside the indexed one, where all are of one size, and the indexed one by lookup."""
     dim, whole = dim_of(call), call.shape("self")
+    if any(len(call.shape(name)) != len(whole) for name in names):
+        return  # kernels take an index without elements that has other dims
     for d in dims(call, "self"):
         if d == dim:
             yield row_of(call, {"self": shard(d)}, shard(d), local="lookup")

@@ -39,6 +39,25 @@ for _windows in (1, 2, 3):
     _register_pad("replication", _windows)
 
 
+def _register_fractional(windows: int) -> None:
+    @hand(f"aten.fractional_max_pool{windows}d.default")
+    def fractional(call: Call) -> Iterator[Row]:
+        """Where windows lie is given for every channel; an image alone has those of a batch of one."""
+        images, samples = call.shape("self"), call.shape("random_samples")
+        batch = images[:-windows]
+        if not 1 <= len(batch) <= 2 or samples != (*([1] * (2 - len(batch))), *batch, windows):
+            return
+        for dim in dims(call, "self"):
+            if dim < len(batch):
+                row = {"self": shard(dim), "random_samples": shard(dim + 2 - len(batch))}
+                # The first dim may be empty, unlike the channels of a batch.
+                yield row_of(call, row, [shard(dim)] * 2, "any" if dim == 0 else "nonempty")
+
+
+for _windows in (2, 3):
+    _register_fractional(_windows)
+
+
 # Of the forward's input they are told the shape.
 _RESAMPLED = (
     "upsample_nearest1d",
