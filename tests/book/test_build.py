@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from shardwise.book import build, learn
+from shardwise.book._learn import learn_variant
 from shardwise.book._reach import reach
 from shardwise.calls import Call
 from shardwise.rules import VERDICTS, Book
@@ -87,6 +88,24 @@ def test_an_operator_is_ruled_as_far_as_clauses_explain_its_calls():
 def test_operators_that_need_no_gradient_are_reached():
     reached = reach(pattern="nn_functional_embedding_bag")
     assert {"aten._embedding_bag.default", "aten._embedding_bag_forward_only.default"} <= set(reached.calls)
+
+
+def test_a_variant_has_its_original_s_rule_unless_experiments_refute_that():
+    """A call of which nothing can be told does not refute it."""
+    calls = [
+        Call.of(aten.repeat.default, torch.rand(2, 3), [2, 1]),
+        Call.of(aten.repeat.default, torch.rand(1), [3]),
+    ]
+    original = learn("aten.repeat.default", calls)
+    assert original.evidence["undecided"]
+    assert learn_variant("aten.repeat.out", original, calls).like == "aten.repeat.default"
+
+
+def test_partials_that_hold_for_real_numbers_alone_are_said_to():
+    pool = [Call.of(aten.avg_pool2d.default, torch.rand(3, 2, *s), [2, 2]) for s in ((6, 8), (8, 6), (8, 8))]
+    assert learn("aten.avg_pool2d.default", pool).real_partials
+    flips = [Call.of(aten.flip.default, torch.rand(*s), [0]) for s in ((3, 4), (3, 4, 5), (5,))]
+    assert not learn("aten.flip.default", flips).real_partials
 
 
 @pytest.mark.long

@@ -18,6 +18,9 @@ def kept(op, *clauses):
         ("aten.isposinf.default", "P(max) -> R"),
         ("aten.soft_margin_loss.default", "S(0), R -> P(avg) when ndim(0) == 5 for even shards"),
         ("aten.upsample_linear1d.default", "P(max) -> P(max) when scales == 0.6"),
+        ("aten.special_xlog1py.default", "P(sum), R -> P(sum) when ndim(0) == 1"),
+        ("aten.digamma.default", "P(avg) -> P(avg) when size(0, -1) == 1"),
+        ("aten.index_put.default", "P(sum), [S(d)], S(d) -> P(sum) when size(0, -1) == size(2, -1)"),
     ],
 )
 def test_spurious_are_left_out(op, clause):
@@ -30,6 +33,7 @@ def test_spurious_are_left_out(op, clause):
         ("aten.mean.dim", "S(d) -> P(avg) when d in dim for even shards"),
         ("aten.masked_fill.Scalar", "P(sum), R -> P(sum) when value == 0"),
         ("aten.add.Tensor", "R, P(max) -> P(min) when alpha < 0"),
+        ("aten.add.Tensor", "P(sum), P(sum) -> P(sum) when ndim(0) == ndim(1)"),
         ("aten.soft_margin_loss.default", "S(d), S(d) -> P(sum) when reduction == 2"),
     ],
 )

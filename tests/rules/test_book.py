@@ -19,6 +19,7 @@ from shardwise.rules import (
     Clause,
     Entry,
     Rule,
+    always_alike,
     book,
     book_rows,
     derived,
@@ -216,6 +217,7 @@ def test_fresh_experiments_agree_with_a_sample_of_the_rules():
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
 def test_fresh_experiments_agree_with_most_rules():
     against_fresh_experiments(250)
 
@@ -314,6 +316,33 @@ def test_a_rule_says_nothing_about_arguments_that_never_varied():
     entry = Entry("aten.add.Tensor", "ruled", rule=rule, constant={"alpha": 1.0})
     assert entry.rows(Call.of(aten.add.Tensor, meta(4), meta(4), alpha=2))
     assert entry.rows(Call.of(aten.add.Tensor, meta(4), meta(4), alpha=-1)) is None
+
+
+def test_a_rule_says_nothing_about_operands_of_other_shapes_where_they_always_had_one():
+    assert always_alike([{"a": meta(4, 6), "b": meta(4, 6)}, {"a": meta(3), "b": meta()}]) == [["a", "b"]]
+    assert always_alike([{"a": meta(4, 6), "b": meta(4, 6)}, {"a": meta(3), "b": meta(1)}]) == []
+    rule = Rule("aten.add.Tensor", (Clause.parse("S(d), S(d) -> S(d)"),))
+    entry = Entry("aten.add.Tensor", "ruled", rule=rule, alike=[["self", "other"]])
+    assert entry.rows(Call.of(aten.add.Tensor, meta(4, 6), meta(4, 6)))
+    assert entry.rows(Call.of(aten.add.Tensor, meta(4, 6), meta(6))) is None
+
+
+def test_partials_of_integers_do_not_pass_where_they_are_those_of_real_numbers():
+    rule = Rule("aten.avg_pool2d.default", (Clause.parse("P(sum) -> P(sum)"), Clause.parse("S(0) -> S(0)")))
+    entry = Entry("aten.avg_pool2d.default", "ruled", rule=rule, real_partials=True, evidence={"calls": 1})
+    entry = Entry.from_document(entry.to_document(), lambda op: None)
+    image = meta(3, 2, 4, 4)
+    assert texts(entry.rows(Call.of(aten.avg_pool2d.default, image, [2, 2]))) == [
+        "P(sum) -> P(sum)",
+        "S(0) -> S(0)",
+    ]
+    assert texts(entry.rows(Call.of(aten.avg_pool2d.default, image.long(), [2, 2]))) == ["S(0) -> S(0)"]
+
+
+def test_sums_of_integers_wrap_around_and_those_of_floats_do_not():
+    assert "P(sum), P(sum) -> P(sum)" in texts(book_rows(Call.of(aten.sub.Tensor, meta(4), meta(4))))
+    mixed = texts(book_rows(Call.of(aten.sub.Tensor, meta(4), meta(4, dtype=torch.int64))))
+    assert mixed and not any("P(sum), P(sum)" in row for row in mixed)
 
 
 # -- other books

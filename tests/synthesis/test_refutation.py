@@ -7,6 +7,7 @@ import torch
 from shardwise.calls import Call
 from shardwise.rules import Rule
 from shardwise.synthesis import Design, contradicted, random_calls, studies, triples
+from shardwise.synthesis._refutation import unusual_calls
 
 LOSS = torch.ops.aten.soft_margin_loss.default
 CALLS = [Call.of(LOSS, torch.randn(*shape), torch.randn(*shape).sign(), 2) for shape in ((6,), (4, 6))]
@@ -60,3 +61,30 @@ def test_a_rule_that_is_found_survived_calls_made_to_refute_it():
     clauses = set(map(str, study.rule.clauses))
     assert "R, P(max|min) -> P(max|min) when alpha > 0" in clauses
     assert "R, P(max|min) -> P(max|min)" not in clauses
+
+
+POOL = torch.ops.aten.fractional_max_pool2d.default
+GRADIENT = torch.ops.aten.softplus_backward.default
+
+
+def unusual_and_wrong(found, calls):
+    design = Design(calls)
+    made = itertools.chain(unusual_calls(design), random_calls(design, 60, seed=0))
+    return {str(c) for call in made for c in contradicted(found, call)}
+
+
+def test_a_clause_that_rests_on_a_dim_of_size_1_is_refuted_by_a_kernel_that_takes_others():
+    calls = [Call.of(POOL, torch.rand(3, 9, 9), [3, 3], [2, 2], torch.rand(1, 3, 2))]
+    wrong = "S(d), S(d) -> S(d), S(d) when d < ndim(0)-2 for nonempty shards"
+    right = "S(0), S(1) -> S(0), S(0) when ndim(0) == 3 and size(1, 0) == 1 for nonempty shards"
+    assert all(not contradicted(rule(POOL, wrong, right), call) for call in calls)
+    assert unusual_and_wrong(rule(POOL, wrong, right), calls) == {wrong}
+
+
+def test_a_clause_for_operands_of_one_shape_is_refuted_where_they_broadcast():
+    calls = [
+        Call.of(GRADIENT, torch.rand(*shape), torch.rand(*shape), 3, 0.2) for shape in ((5, 5), (5, 5, 5))
+    ]
+    wrong = "S(d), S(d+ndim(0)-ndim(1)) -> S(d+ndim(0)-ndim(1))"
+    assert all(not contradicted(rule(GRADIENT, wrong), call) for call in calls)
+    assert unusual_and_wrong(rule(GRADIENT, wrong), calls) == {wrong}

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,9 +12,10 @@ from torch._ops import OpOverload
 
 from ..calls import UNIMPORTANT, Call, facts, overload
 from ..errors import UsageError, first_line
-from ..experiments import ExperimentPolicy, Found
-from ..rules import Case, Clause, Entry, book_rows, constants, is_by_hand, merged, plain
-from ..synthesis import Budget, Study, Sweep, study_calls, sweep
+from ..experiments import ExperimentPolicy, Found, refuted
+from ..placements import is_partial
+from ..rules import Case, Clause, Entry, always_alike, book_rows, constants, is_by_hand, merged, plain
+from ..synthesis import Budget, Study, Sweep, in_domain, study_calls, sweep
 from ._by_hand import by_hand
 from ._calls import calls_of, of_equal_shapes, of_one_kind
 from ._spurious import without_spurious
@@ -25,9 +26,15 @@ _ONE_INPUT = Budget(build=8, hold=8, experiments=20_000, triples=40, random=10)
 _MORE_INPUTS = Budget(build=12, hold=12, experiments=20_000, triples=80, random=20)
 _WITH_ARGUMENTS = Budget(build=25, hold=40, experiments=40_000, triples=150, random=40)
 
+# For what takes longer than a study may: fewer calls, but not without those made to refute the rule.
+_SMALL = Budget(build=8, hold=8, experiments=8_000, triples=40, random=20, clauses=8)
+
 # A budget without calls made to refute a rule, and how many calls a design has.
 _UNREFUTED = Budget(triples=0, random=0)
 _PAIRS = 120
+
+# Calls of a study that are repeated with other numbers than real ones.
+_OTHER_NUMBERS = 8
 
 # With more inputs than this, sums are the only partials that are tried.
 _MANY_INPUTS, _SUMS, _LINEAR = 2, ("sum",), ("sum", "avg")
@@ -38,17 +45,24 @@ _CASES, _HELD = 12, 4
 
 _PARTLY = "for some calls more holds than it says: no short list of clauses yields all of their rows"
 
+# What conditions say about shapes.
+_OF_SHAPES = {"ndim", "outdim", "size", "ones"}
+
 _UNEQUAL = re.compile(r"(\w+) != (?!None)")
+
+
+# How much a study may cost: as usual, less, or no calls that are made to refute the rule.
+Effort = Literal["usual", "small", "unrefuted"]
 
 
 def studied(
     name: str,
     calls: Sequence[Call],
     find: Callable[..., Found] | None = None,
-    challenged: bool = True,
+    effort: Effort = "usual",
 ) -> Entry:
-    """The entry of an operator, from calls of it or of its original; `find` is what discovers one call. Some kernels
-    do not survive calls that are made to refute a rule: it may be left unchallenged."""
+    """The entry of an operator, from calls of it or of its original; `find` is what discovers one call. Some studies
+    take too long, and some kernels do not survive calls that are made to refute a rule: `effort` says so."""
     find = find or partial(found_for, ExperimentPolicy())
     op, calls = overload(name), calls_of(name, calls)
     examples = of_one_kind(calls)
@@ -58,8 +72,8 @@ def studied(
         return by_hand(name, calls, book_rows)
     if facts(op).foreach:
         return _of_lists(name, examples, calls, find)
-    budget = _budget(op)
-    if not challenged:
+    budget = _SMALL if effort == "small" else _budget(op)
+    if effort == "unrefuted":
         budget = replace(budget, triples=0, random=0)
     study = _study(name, _swept(name, op, examples), budget, find)
     return entry_of(study, calls, find)
@@ -85,13 +99,8 @@ def studied_with_sums(name: str, calls: Sequence[Call]) -> Entry:
     return replace(entry, reason=reason, evidence={**entry.evidence, "partials": list(_SUMS)})
 
 
-def partials_tried(entry: Entry) -> tuple[str, ...]:
-    """The partials that an entry's rows are about."""
-    return tuple(entry.evidence.get("partials", ExperimentPolicy().partials))
-
-
 def _swept(name: str, op: Any, examples: Sequence[Call]) -> Sweep:
-    swept = sweep(op, examples, most=_PAIRS)
+    swept = sweep(op, examples, most=_PAIRS, as_alike=True)
     return swept if name in swept.calls else Sweep({name: list(examples)})
 
 
@@ -128,6 +137,8 @@ def entry_of(study: Study, calls: Sequence[Call], find: Callable[..., Found]) ->
     if "random" in study.refused and find(calls[0].op, *calls[0].args, **calls[0].kwargs).verdict == "random":
         return Entry(name, "random", study.refused["random"])
     rule = None if study.rule is None else without_spurious(replace(study.rule, evidence={}, front=None))
+    if rule is not None and not study.refutations_tried:
+        rule = replace(rule, clauses=tuple(c for c in rule.clauses if not c.names & _OF_SHAPES))
     if rule is not None and _is_mostly_undefined(study):
         rule = replace(rule, clauses=merged([c for c in rule.single_clauses if not _keeps_order(c)]))
     if rule is not None and rule.clauses and _is_tried(study):
@@ -135,7 +146,16 @@ def entry_of(study: Study, calls: Sequence[Call], find: Callable[..., Found]) ->
         evidence = {**study.rule.evidence, "generators": len(study.rule.evidence["generators"])}
         del evidence["torch"]
         reason = _PARTLY if study.unexplained else ""
-        return Entry(name, "ruled", reason, rule=rule, constant=_constants(study), evidence=evidence)
+        entry = Entry(
+            name,
+            "ruled",
+            reason,
+            rule=rule,
+            constant=_constants(study),
+            alike=_alike(study),
+            evidence=evidence,
+        )
+        return replace(entry, real_partials=not _holds_for_others(entry, study))
     evidence = {
         "calls": len(study.observations),
         "experiments": sum(j.found.experiments for j in study.observations),
@@ -156,9 +176,29 @@ def entry_of(study: Study, calls: Sequence[Call], find: Callable[..., Found]) ->
 
 def _is_mostly_undefined(study: Study) -> bool:
     """True if most results are NaN (zeta of most numbers): an order among them shows little."""
-    results = [r for o in study.observations for r in o.call.run() if isinstance(r, Tensor)]
-    numbers = torch.cat([r.reshape(-1).isnan() for r in results]) if results else torch.zeros(1)
-    return bool(numbers.float().mean() > 0.5)
+    return sum(o.undefined for o in study.observations) > 0.5 * len(study.observations)
+
+
+def _alike(study: Study) -> list[list[str]]:
+    """The arguments whose tensors always had one shape; what an operator on lists does to one of its tensors does not
+    depend on the next."""
+    calls = [o.call.arguments for o in study.observations]
+    return [] if facts(overload(study.overload)).foreach else always_alike(calls)
+
+
+def _holds_for_others(entry: Entry, study: Study) -> bool:
+    """False if an experiment with integers or complex numbers refutes rows with partials, which studies of real numbers
+    found: quotients of integers are rounded."""
+    real = [o.call for o in study.observations if all(t.is_floating_point() for t in o.call.tensors)]
+    for dtype in (torch.int64, torch.complex128):
+        for call in real[:_OTHER_NUMBERS]:
+            other = call.with_tensors([(4 * t).round().to(dtype) for t in call.tensors])
+            if not in_domain(other):
+                break
+            rows = entry.rows(other) or []
+            if refuted(other, [row for row in rows if any(map(is_partial, row.inputs))]):
+                return False
+    return True
 
 
 def _keeps_order(clause: Clause) -> bool:

@@ -1,7 +1,8 @@
 """Learning about one operator, in a process of its own and with a limit on its CPU time.
 
-A kernel that crashes or hangs costs that process, and is studied again more carefully: without calls that are made to
-refute its rule, then without the sweep, whose strange shapes crash some kernels, and one process for each call.
+A kernel that crashes or hangs costs that process, and is studied again more carefully: with fewer calls, without those
+that are made to refute its rule, then without the sweep, whose strange shapes crash some kernels, and one process for
+each call.
 """
 
 import resource
@@ -31,10 +32,13 @@ _CAREFUL = 4
 def learn(name: str, calls: Sequence[Call]) -> Entry:
     """The entry of an operator from calls of it, or of the operator of which it is a variant."""
     result = _limited(partial(studied, name, calls), _STUDY)
-    if isinstance(result, Crash) and not is_by_hand(name):
-        result = _limited(partial(studied, name, calls, challenged=False), _STUDY)
+    if not is_by_hand(name):
+        if _takes_long(result):
+            result = _limited(partial(studied, name, calls, effort="small"), _STUDY)
+        if isinstance(result, Crash):
+            result = _limited(partial(studied, name, calls, effort="unrefuted"), _STUDY)
     if not isinstance(result, Crash):
-        return _with_fewer_partials(result, calls) if result.verdict == "rows only" else result
+        return _with_fewer_partials(result, calls) if _explained(result) < 0.5 else result
     if is_by_hand(name):
         given = _limited(partial(by_hand_as_given, name, calls, book_rows, _ended(result, _STUDY)), _STUDY)
         return Entry(name, "crashed", _ended(given, _STUDY)) if isinstance(given, Crash) else given
@@ -60,17 +64,30 @@ def learn(name: str, calls: Sequence[Call]) -> Entry:
 
 
 def _with_fewer_partials(entry: Entry, calls: Sequence[Call]) -> Entry:
-    """A rule that says less, where no short list of clauses says all: the rows of a few calls serve few users."""
+    """A rule without partials other than sums, where that explains more calls than one with all."""
     less = _limited(partial(studied_with_sums, entry.op, calls), _STUDY)
-    return less if isinstance(less, Entry) and less.verdict == "ruled" else entry
+    better = isinstance(less, Entry) and less.rule is not None and _explained(less) > _explained(entry)
+    return less if better else entry
+
+
+def _explained(entry: Entry) -> float:
+    """The share of the studied calls whose rows a rule yields; of an operator without a rule, none or nothing to do."""
+    if entry.rule is None:
+        return 0.0 if entry.verdict == "rows only" else 1.0
+    evidence = entry.evidence
+    return 1 - evidence.get("unexplained", 0) / max(evidence["calls"] + evidence["held_out"], 1)
 
 
 def _ended(crash: Crash, seconds: int) -> str:
     """What became of a process that ended before it gave an answer."""
-    if crash in ("SIGXCPU", "timeout"):
+    if _takes_long(crash):
         return f"experiments on it take more than {seconds} seconds"
     ended = crash.startswith("SIG") or crash.startswith("exit status")
     return f"a native kernel ended the process with {crash}" if ended else f"studying it failed: {crash}"
+
+
+def _takes_long(result: Any) -> bool:
+    return isinstance(result, Crash) and result in ("SIGXCPU", "timeout")
 
 
 def learn_variant(name: str, original: Entry, calls: Sequence[Call]) -> Entry:

@@ -5,7 +5,8 @@ a clause out costs rows that hold for some calls; keeping a wrong one costs righ
 that counts something, conditions on a fraction, partials that change their kind under a condition, and what holds for
 even shards under conditions that have nothing to do with averages are left out. So is a result that is said to be the
 same for partials of one kind, but not of sums: it depends on values, and these were not tried. Nor is a choice (of a
-reduction) more or less than another, or a sum due to how many dims, two or more, there are.
+reduction) more or less than another, or a sum due to how many dims, two or more, there are; and what is linear or
+monotone is so whatever the number of dims, and whatever the size of the last one.
 """
 
 import re
@@ -17,6 +18,7 @@ from ..rules import Clause, Rule, merged
 
 _COMPARED = re.compile(r"(\w+) (==|!=|<|>|<=|>=) (-?[\w.]+|'\w*')")
 _MANY_DIMS = re.compile(r"ndim\(\d\) == [2-9]")
+_OF_SHAPE = re.compile(r"(out|n)dim\(\d\) (==|>) \d|size\(\d, -1\) == (1|size\(\d, -1\))")
 _OF_AVERAGES = re.compile(
     r"d (not )?in \w+|d != \w+|d (<|>=|==) ndim\(\d\)-(\d|len\(\w+\))|reduction == 1|\w+ is None|(not )?keepdim"
 )
@@ -57,6 +59,8 @@ def _is_spurious(clause: Clause, counts: set[str], choices: set[str], names: set
     if partial and any(_MANY_DIMS.fullmatch(text) for text in clause.when):
         return True
     inputs = {term.inside for term in clause.inputs if term.kind == "P"}
+    if inputs and any(_OF_SHAPE.fullmatch(text) for text in clause.when):
+        return True
     outputs = {term.inside for term in clause.outputs if term.kind == "P"}
     if inputs and outputs - inputs and any(match[2] == "==" for match in compared):
         return True

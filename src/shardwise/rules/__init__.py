@@ -2,11 +2,12 @@
 
 from ._bind import Bound, Reading, bind
 from ._book import VERDICTS, Book, Entry, require_no_others, write
-from ._cases import Case, constants, is_covered, plain
+from ._cases import Case, always_alike, constants, is_covered, plain
 from ._clause import Clause, Term, merged
 from ._expression import Scope, names_in
 from ._hand import hand, hand_rows, hand_written, is_by_hand, own_rules, row_of
 from ._lookup import SHIPPED, book, book_rows, rows, rows_left, rule, variant_by_hand
+from ._partials import partials_fit
 from ._rule import Rule
 from ._variants import derived, is_in_place, variants_of
 
@@ -22,6 +23,7 @@ __all__ = [
     "Rule",
     "Scope",
     "Term",
+    "always_alike",
     "bind",
     "book",
     "book_rows",
@@ -36,6 +38,7 @@ __all__ = [
     "merged",
     "names_in",
     "own_rules",
+    "partials_fit",
     "plain",
     "require_no_others",
     "row_of",

@@ -6,7 +6,7 @@ that document alone. An index lists every operator with its verdict, and which o
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from ..calls import Call, facts, short_name
 from ..documents import Field
 from ..errors import UsageError
 from ..files import named, parse_yaml, read_text
-from ..placements import Row, is_replicate
-from ._cases import Case, is_covered
+from ..placements import Row, is_partial, is_replicate
+from ._cases import Case, are_alike, is_covered
 from ._partials import is_fractional, keeps_order, partials_fit, results_fit
 from ._rule import FIELDS, Rule
 from ._variants import derived
@@ -36,8 +36,10 @@ _GROUPS = ("foreach", "linalg", "fft", "special", "upsample")
 class Entry:
     """What the book says about one operator. `like` names the operator of which it is an in-place or out variant.
 
-    The rule is known to hold for calls whose arguments in `constant` are those given there: they never varied. A rule
-    written by hand is code, not clauses: `shardwise.rules._hand`."""
+    The rule is known to hold for calls whose arguments in `constant` are those given there: they never varied; and
+    whose tensors have one shape in each group of arguments in `alike`, as they always had. `real_partials` says that
+    its partials are those of real numbers: experiments with others refuted some. A rule written by hand is code, not
+    clauses: `shardwise.rules._hand`."""
 
     op: str
     verdict: str
@@ -46,6 +48,8 @@ class Entry:
     like: str | None = None
     cases: tuple[Case, ...] = ()
     constant: Mapping[str, Any] = field(default_factory=dict)
+    alike: Sequence[Sequence[str]] = ()
+    real_partials: bool = False
     evidence: Mapping[str, Any] = field(default_factory=dict)
     by_hand: bool = False
 
@@ -59,13 +63,16 @@ class Entry:
         return [
             row
             for row in rows
-            if partials_fit(row, call.tensors) and results_fit(row, call) and keeps_order(row, call, rows)
+            if partials_fit(row.inputs, call.tensors)
+            and results_fit(row, call)
+            and keeps_order(row, call, rows)
+            and not (self.real_partials and _adds_others(row, call))
         ]
 
     def _stated_rows(self, call: Call) -> list[Row] | None:
         if self.rule is None:
             return next((list(case.rows) for case in self.cases if case.matches(call.arguments)), None)
-        if not is_covered(call.arguments, self.constant):
+        if not is_covered(call.arguments, self.constant) or not are_alike(call.arguments, self.alike):
             return None
         numbers = _numbers(call)
         return self._without(numbers, call) if numbers else self.rule.rows_of(call)
@@ -77,7 +84,7 @@ class Entry:
         places = [i for i, t in enumerate(whole.tensors) if isinstance(t, _Number)]
         found: dict[Row, None] = {}
         for row in self.rule.rows_of(whole):
-            fits = partials_fit(row, whole.tensors) and results_fit(row, whole)
+            fits = partials_fit(row.inputs, whole.tensors) and results_fit(row, whole)
             if fits and all(is_replicate(row.inputs[i]) for i in places):
                 inputs = tuple(p for i, p in enumerate(row.inputs) if i not in places)
                 kept = Row(inputs, row.outputs, row.shards, row.local)
@@ -96,6 +103,10 @@ class Entry:
             document |= {k: v for k, v in self.rule.to_document().items() if k != "evidence"}
             if self.constant:
                 document["constant"] = dict(self.constant)
+            if self.alike:
+                document["alike"] = [list(group) for group in self.alike]
+            if self.real_partials:
+                document["real_partials"] = True
         if self.cases:
             document["cases"] = [case.to_document() for case in self.cases]
         if self.evidence:
@@ -106,10 +117,15 @@ class Entry:
     def from_document(cls, document: Any, entry: Callable[[str], "Entry | None"]) -> "Entry":
         """An entry as it was written; `entry` gives that of which it is a variant."""
         field = Field(document)
-        optional = ("reason", "rule", "like", "clauses", "constant", "cases", *FIELDS)
+        optional = (
+            *("reason", "rule", "like", "clauses", "constant", "alike", "real_partials", "cases"),
+            *FIELDS,
+        )
         fields = field.object(("op", "verdict"), optional)
         rule = Rule.read(field) if "clauses" in fields else None
         constant: Mapping[str, Any] = _constant(fields["constant"]) if "constant" in fields else {}
+        alike: Sequence[Sequence[str]] = _alike(fields["alike"]) if "alike" in fields else ()
+        real_partials = "real_partials" in fields and fields["real_partials"].flag()
         by_hand = "rule" in fields and fields["rule"].one_of(["by hand"]) == "by hand"
         op, like = fields["op"].text(), fields["like"].text() if "like" in fields else None
         if like is not None and not by_hand:
@@ -117,6 +133,7 @@ class Entry:
             if original is None or original.rule is None:
                 raise fields["like"].expected("an operator of the book that has clauses")
             rule, constant = derived(original.rule, op), original.constant
+            alike, real_partials = original.alike, original.real_partials
         cases = tuple(map(Case.read, fields["cases"].items() if "cases" in fields else ()))
         verdict = fields["verdict"].one_of(VERDICTS)
         if verdict == "ruled" and rule is None and not by_hand:
@@ -126,7 +143,7 @@ class Entry:
         reason = fields["reason"].text() if "reason" in fields else ""
         evidence = fields["evidence"].members() if "evidence" in fields else {}
         kept = {name: value.value for name, value in evidence.items()}
-        return cls(op, verdict, reason, rule, like, cases, constant, kept, by_hand)
+        return cls(op, verdict, reason, rule, like, cases, constant, alike, real_partials, kept, by_hand)
 
     def __str__(self) -> str:
         """The entry as YAML, its witnesses counted."""
@@ -147,6 +164,18 @@ def _constant(document: Field) -> dict[str, Any]:
             value.object(("one of",))["one of"].items()
         found[name] = value.value
     return found
+
+
+def _alike(document: Field) -> list[list[str]]:
+    return [[name.text() for name in group.items()] for group in document.items()]
+
+
+def _adds_others(row: Row, call: Call) -> bool:
+    """True if an input that is not of real numbers is partial."""
+    return any(
+        is_partial(p) and not t.dtype.is_floating_point
+        for p, t in zip(row.inputs, call.tensors, strict=False)
+    )
 
 
 def family(op: str) -> str:

@@ -89,6 +89,30 @@ def is_covered(arguments: Mapping[str, Any], constant: Mapping[str, Any]) -> boo
     return True
 
 
+def always_alike(calls: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Groups of arguments whose tensors have one shape in all of these calls, those without dims aside."""
+    groups: list[list[str]] = []
+    for name in calls[0] if calls else ():
+        if any(_shapes(call[name]) for call in calls):
+            fitting = [g for g in groups if all(are_alike(call, [[*g, name]]) for call in calls)]
+            if fitting:
+                fitting[0].append(name)
+            else:
+                groups.append([name])
+    return [group for group in groups if len(group) > 1]
+
+
+def are_alike(arguments: Mapping[str, Any], groups: Iterable[Iterable[str]]) -> bool:
+    """True if the tensors of every group of arguments have one shape, those without dims aside."""
+    return all(len(set().union(*(_shapes(arguments.get(name)) for name in group))) <= 1 for group in groups)
+
+
+def _shapes(value: Any) -> set[tuple[int, ...]]:
+    """The shapes of the tensors in an argument that have dims."""
+    tensors = [t for t in (value if isinstance(value, list | tuple) else [value]) if is_tensor(t)]
+    return {shape for t in tensors if (shape := tuple(map(int, t.shape)))}
+
+
 def _sign(value: float) -> int:
     return (value > 0) - (value < 0)
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
+from torch.distributed.tensor.placement_types import Placement
 
 from ..calls import Call
 from ..errors import UsageError
@@ -16,11 +17,14 @@ from ..placements import Row, is_partial, partial, partials_of
 _ALL, _LINEAR, _ORDER = ("sum", "avg", "max", "min"), ("sum", "avg"), ("max", "min")
 
 
-def partials_fit(row: Row, tensors: Sequence[Any]) -> bool:
-    """False where an input is partial in a way that its dtype does not have."""
+def partials_fit(placements: Sequence[Placement | None], tensors: Sequence[Any]) -> bool:
+    """False where a tensor is partial in a way that its dtype does not have."""
     return all(
-        not is_partial(placement) or partials_of(tensor.dtype, [placement.reduce_op])
-        for tensor, placement in zip(tensors, row.inputs, strict=False)
+        tensor is None
+        or placement is None
+        or not is_partial(placement)
+        or bool(partials_of(tensor.dtype, [placement.reduce_op]))
+        for tensor, placement in zip(tensors, placements, strict=False)
     )
 
 
@@ -89,20 +93,26 @@ def passing(before: torch.dtype, after: torch.dtype) -> tuple[str, ...]:
         return _ALL
     if torch.bool in (before, after):
         return ()
+    if not _divides(before):
+        return _passing_integers(before, after)
     if after.is_complex:
         return _LINEAR if _eps(after) <= _eps(before) else ("sum",)
-    if before.is_complex or before.is_floating_point:
-        if not after.is_floating_point:  # what infinities and NaN become is left to the machine
-            return ()
-        sums = _LINEAR if _eps(after) <= _eps(before) else ()
-        return sums if before.is_complex else (*sums, *_ORDER)
+    if not after.is_floating_point:  # what infinities and NaN become is left to the machine
+        return ()
+    sums = _LINEAR if _eps(after) <= _eps(before) else ()
+    return sums if before.is_complex else (*sums, *_ORDER)
+
+
+def _passing_integers(before: torch.dtype, after: torch.dtype) -> tuple[str, ...]:
+    """Integers that do not fit wrap around: their sums do as well, unless they have more room now."""
+    if after.is_complex:
+        return ()
     if after.is_floating_point:
-        return ("sum", *_ORDER)
-    # Integers that do not fit wrap around: their sums do as well, unless they have more room now.
+        return _ORDER
     old, new = torch.iinfo(before), torch.iinfo(after)
     return ("sum",) if new.bits < old.bits else _ORDER if new.min <= old.min and old.max <= new.max else ()
 
 
 def _eps(dtype: torch.dtype) -> float:
-    """How finely a dtype tells numbers apart; integers lose nothing."""
-    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
+    """How finely a dtype tells numbers apart."""
+    return torch.finfo(dtype).eps

@@ -2,7 +2,7 @@
 
 from ._policy import Policy, synthesize
 from ._refutation import contradicted, random_calls, triples
-from ._study import Budget, Observation, Study, confirms, studies, study_calls, why_no_rule
+from ._study import Budget, Observation, Study, studies, study_calls, why_no_rule
 from ._sweep import MOST_PAIRS, Design, Sweep, in_domain, sweep
 from ._witness import Witness
 
@@ -15,7 +15,6 @@ __all__ = [
     "Study",
     "Sweep",
     "Witness",
-    "confirms",
     "contradicted",
     "in_domain",
     "random_calls",

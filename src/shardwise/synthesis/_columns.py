@@ -29,6 +29,8 @@ _ORDER_ARGUMENTS = ("ord", "p", "norm_type")
 MOST_EXAMPLES = 8
 _MOST_DIMS, _LONGEST_LIST = 5, 4
 _SQUARE = 4
+# Pairs of sizes of which one is made the other.
+_PAIRS_OF_SIZES = 6
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ def applied(call: Call, changes: Sequence[Change]) -> Call | None:
 @dataclass(frozen=True)
 class Domain:
     """What the examples of an overload have in common: whether all their tensors broadcast to each other, always have
-    one shape, and have equal sizes; whether any has a dim of size 1; the fewest dims that each tensor has, if there are
-    several examples; and whether three tensors or more always have the same numbers of dims. Kernels often accept more
-    than operators mean to."""
+    one shape (those without dims aside), and have equal sizes; whether any has a dim of size 1; the fewest dims that
+    each tensor has, if there are several examples; and whether three tensors or more always have the same numbers of
+    dims. Kernels often accept more than operators mean to."""
 
     broadcasts: bool = True
     one_shape: bool = False
@@ -83,7 +85,7 @@ class Domain:
         ranks = [[t.ndim for t in call.tensors] for call in examples if len(examples) > 1]
         return cls(
             all(broadcast(call.tensors) for call in examples),
-            all(len({t.shape for t in call.tensors}) == 1 for call in examples),
+            not any(map(has_shapes, examples)),
             all(map(_is_square, examples)),
             any(1 in t.shape for call in examples for t in call.tensors),
             tuple(min(column) for column in zip(*ranks, strict=False)),
@@ -94,10 +96,9 @@ class Domain:
         """True for a call whose operands broadcast, where those of all examples have one shape; for one whose sizes are
         all equal, where those of some example are not: experiments could not vary them apart; and for one whose only
         tensor has a dim of size 1, where no example has."""
-        broadcasts = len({t.shape for t in call.tensors}) > 1
         single = len(call.tensors) == 1 and 1 in call.tensors[0].shape
         return (
-            (self.one_shape and broadcasts)
+            (self.one_shape and has_shapes(call))
             or (not self.square and _is_square(call))
             or (not self.singles and single)
         )
@@ -105,6 +106,11 @@ class Domain:
     def may_drop_a_dim(self, index: int, tensor: Tensor) -> bool:
         least = self.fewest[index] if index < len(self.fewest) else 0
         return tensor.ndim > least and len(tensor) > 0
+
+
+def has_shapes(call: Call) -> bool:
+    """True if the tensors that have dims have several shapes."""
+    return len({t.shape for t in call.tensors if t.ndim}) > 1
 
 
 def _is_square(call: Call) -> bool:
@@ -351,8 +357,8 @@ def _size_changes(examples: Sequence[Call], domain: Domain) -> Iterator[Change]:
     yield _everywhere(lambda t: _single(t, -1))
     yield _equal_sizes
     if count == 1:
-        yield _everywhere(lambda t: torch.cat([t] * 2, 0) if t.ndim else t)
-        yield _everywhere(lambda t: torch.cat([t] * 2, -1) if t.ndim else t)
+        yield _everywhere(partial(_twice, dim=0))
+        yield _everywhere(partial(_twice, dim=-1))
         return
     yield _other_common_size(-1)
     yield _other_common_size(2)
@@ -363,17 +369,50 @@ def _size_changes(examples: Sequence[Call], domain: Domain) -> Iterator[Change]:
 
 
 def unusual(examples: Sequence[Call]) -> list[Change]:
-    """One dim of one tensor of size 1, whether operands broadcast or not, and other numbers of dims than the examples
-    have: kernels accept more than operators mean to, and a rule may not be wrong about it."""
+    """One dim of one tensor of size 1, whether operands broadcast or not, or longer than its example's; one tensor of
+    another's shape; dims of two sizes made one; and other numbers of dims than the examples have: kernels accept more
+    than operators mean to, and a rule may not be wrong about it."""
     count, anything = min(max(len(call.tensors) for call in examples), 4), Domain()
-    singles = [_in_one(i, partial(_single, dim=dim)) for i in range(count) for dim in (0, 1, -2, -1)]
     alone: list[Callable[[int], Change]] = [_one_with_a_batch, partial(_one_with_fewer_dims, domain=anything)]
     return [
-        *singles,
+        *(
+            _in_one(i, partial(other, dim=dim))
+            for other in (_single, _twice)
+            for i in range(count)
+            for dim in (0, 1, -2, -1)
+        ),
+        *(_as_another(i, j) for i, j in itertools.product(range(count), range(2)) if i != j),
+        *map(_two_sizes_as_one, range(_PAIRS_OF_SIZES)),
         *(_with_batches(more) for more in (1, 2)),
         _with_fewer_dims(anything),
         *(change(i) for change in alone for i in range(count if count > 1 else 0)),
     ]
+
+
+def _as_another(i: int, j: int) -> Change:
+    """One tensor with the shape of another, its values repeated."""
+
+    def change(call: Call) -> Call | None:
+        if max(i, j) >= len(call.tensors) or not call.tensors[i].numel():
+            return None
+        tensor, shape = call.tensors[i], call.tensors[j].shape
+        places = torch.arange(shape.numel()) % tensor.numel()
+        return _with_tensors(call, {i: tensor.reshape(-1)[places].reshape(shape)})
+
+    return change
+
+
+def _two_sizes_as_one(pair: int) -> Change:
+    """Of two sizes, the first made the second wherever it stands."""
+
+    def change(call: Call) -> Call | None:
+        sizes = sorted({size for t in call.tensors for size in t.shape if size > 1})
+        pairs = list(itertools.permutations(sizes, 2))
+        if pair >= len(pairs):
+            return None
+        return _with_tensors(call, {i: _resized(t, *pairs[pair]) for i, t in enumerate(call.tensors)})
+
+    return change
 
 
 def _everywhere(other: Callable[[Tensor], Tensor]) -> Change:
@@ -426,6 +465,10 @@ def _other_common_size(more: int) -> Change:
 def _single(tensor: Tensor, dim: int) -> Tensor:
     has = -tensor.ndim <= dim < tensor.ndim and tensor.shape[dim]
     return tensor.narrow(dim, 0, 1).clone() if has else tensor
+
+
+def _twice(tensor: Tensor, dim: int) -> Tensor:
+    return torch.cat([tensor] * 2, dim) if -tensor.ndim <= dim < tensor.ndim else tensor
 
 
 def _shorter(tensor: Tensor, dim: int) -> Tensor:

@@ -5,15 +5,14 @@ were not judged in full, calls in which every triple of levels occurs, and calls
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from torch import Tensor
 
 from ..calls import Call
 from ..experiments import ExperimentPolicy, refuted
-from ..placements import Row, is_partial, partials_of
-from ..rules import Bound, Clause, Rule, bind
+from ..rules import Bound, Clause, Rule, bind, partials_fit
 from ._sweep import Design, in_domain
 
 # Elements in a tensor beyond which a call takes long, and attempts for each random call that is wanted.
@@ -43,7 +42,7 @@ def contradicted(rule: Rule, call: Call, policy: ExperimentPolicy | None = None)
         clause: [
             row
             for row in clause.rows(bound.scope, bound.groups, bound.output_groups)
-            if makes_sense(row, [*call.tensors, *outputs])
+            if partials_fit((*row.inputs, *row.outputs), [*call.tensors, *outputs])
         ]
         for clause in rule.clauses
     }
@@ -56,11 +55,3 @@ def bound_call(rule: Rule, call: Call) -> tuple[Bound, list[Tensor | None]]:
     outputs = [o if isinstance(o, Tensor) else None for o in call.run()]
     made = tuple(None if o is None else tuple(o.shape) for o in outputs)
     return bind(replace(call, made=made), rule.reading), outputs
-
-
-def makes_sense(row: Row, tensors: Sequence[Tensor | None]) -> bool:
-    """False for partials that the dtypes of the tensors do not have."""
-    return all(
-        p is None or t is None or not is_partial(p) or bool(partials_of(t.dtype, [p.reduce_op]))
-        for p, t in zip((*row.inputs, *row.outputs), tensors, strict=True)
-    )

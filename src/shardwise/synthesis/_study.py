@@ -24,6 +24,8 @@ from ._witness import Witness, find_witness
 BUILD = 25
 HOLD = 40
 ROUNDS = 6
+# Rounds after which calls are made to refute a rule although it does not explain all yet.
+PATIENCE = 3
 # Exempt calls, which a rule must not contradict, judged from the start.
 EXEMPT = 6
 # Calls made to refute a rule: in which every triple of levels occurs, and at random; and how many of those that
@@ -57,14 +59,28 @@ USUAL = Budget(least=1, experiments=10_000, clauses=8)
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A call with the rows that were found for it, the shapes of its outputs, for each argument with tensors whether
-    their values matter, and whether the only output holds the first input's values in the same order."""
+    """A call with the rows that were found for it, the shapes of its outputs, which share of them is not a number, for
+    each argument with tensors whether their values matter, and whether the only output holds the first input's values
+    in the same order."""
 
     call: Call
     found: Found
     outputs: list[Any]
+    undefined: float
     matters: dict[str, bool]
     keeps_values: bool
+
+    @classmethod
+    def of(cls, call: Call, found: Found) -> "Observation":
+        results = call.run()
+        return cls(
+            call,
+            found,
+            _shapes(results),
+            _undefined(results),
+            _what_matters(call, results),
+            _keeps_values(call, results),
+        )
 
 
 @dataclass
@@ -209,6 +225,7 @@ class _Search:
         study, budget = self.study, self.budget
         building = self._judge(min(budget.build, max(len(self.waiting) // 2, 1)))
         held: list[Observation] = []
+        survived = False
         for turn in range(ROUNDS):
             building = [o for o in building if o not in self.exempt]
             fitted = self._fit(building) if building else None
@@ -223,8 +240,10 @@ class _Search:
                 o for o in (*held, *self.exempt) if not is_sound(candidate, _bound(o, candidate.reading))
             ]
             study.disagreed = [o.call for o in unsound]
-            if not wrong and not unsound:
+            survived = False
+            if not unsound and (not wrong or turn >= PATIENCE):
                 study.disagreed = self._refuting(candidate, turn)
+                survived = not study.disagreed
                 self._exempt(study.disagreed)
             if not wrong and not study.disagreed and self._is_witnessed(candidate, [*building, *held]):
                 break
@@ -232,7 +251,7 @@ class _Search:
                 building += wrong[:LEARNED]
                 held = [o for o in held if o not in building]
         if max(study.validated_on, study.refutations_tried) >= budget.least:
-            study.rule = self._sound_part(candidate, [*building, *held], turn)
+            study.rule = self._sound_part(candidate, [*building, *held], turn, survived)
 
     def _judge(self, count: int) -> list[Observation]:
         """The next calls that can be judged, up to `count`; those among them that are exempt are kept apart."""
@@ -264,13 +283,7 @@ class _Search:
         kept = {
             row.inputs: found.candidates[row.inputs] for row in found.rows if row.inputs in found.candidates
         }
-        return Observation(
-            call,
-            replace(found, candidates=kept),
-            _output_shapes(call),
-            _what_matters(call),
-            _keeps_values(call),
-        )
+        return Observation.of(call, replace(found, candidates=kept))
 
     def _fit(self, building: Sequence[Observation]) -> Rule | None:
         """The rule that leaves the fewest rows unexplained, then the one with the fewest clauses, under any way of
@@ -325,9 +338,11 @@ class _Search:
                     self.barred.setdefault((clause.inputs, clause.outputs), set()).add(condition)
         return complete
 
-    def _sound_part(self, rule: Rule, judged: Sequence[Observation], seed: int) -> Rule | None:
+    def _sound_part(
+        self, rule: Rule, judged: Sequence[Observation], seed: int, survived: bool
+    ) -> Rule | None:
         """The clauses that no call contradicts and whose conditions have witnesses; the calls for which more holds are
-        named as unexplained."""
+        named as unexplained. Unless the whole rule `survived` calls made to refute it, its clauses are tested now."""
         study = self.study
         self._is_witnessed(rule, judged)
         witnessed = {(w.clause, w.condition) for w in study.witnesses}
@@ -340,15 +355,22 @@ class _Search:
             and all((clause, condition) in witnessed for condition in clause.when)
         ]
         part = replace(rule, clauses=tuple(kept))
-        if len(kept) < len(rule.clauses) and kept:
-            refuted = {
-                c for call in self._made_to_refute(seed) for c in contradicted(part, call, self.policy)
-            }
-            part = replace(part, clauses=tuple(c for c in kept if c not in refuted))
+        if kept and not survived:
+            part = self._unrefuted(part, seed)
         part = self._shortened(replace(part, clauses=merged(part.clauses)), judged)
         study.witnesses = [w for w in study.witnesses if w.clause in part.single_clauses]
         study.unexplained = [o.call for o in judged if not agrees(part, _bound(o, rule.reading))]
         return _as_far_as_seen(part, judged) if part.clauses else None
+
+    def _unrefuted(self, rule: Rule, seed: int) -> Rule:
+        """The rule without the clauses that calls made to refute it contradict."""
+        for call in self._made_to_refute(seed):
+            self.study.refutations_tried += 1
+            if wrong := contradicted(rule, call, self.policy):
+                rule = replace(rule, clauses=tuple(c for c in rule.clauses if c not in wrong))
+                if not rule.clauses:
+                    break
+        return rule
 
     def _shortened(self, rule: Rule, judged: Sequence[Observation]) -> Rule:
         """The rule without the clauses beyond the budget that yield fewest rows, those in calls with the examples'
@@ -400,19 +422,17 @@ def _spurious(judged: Sequence[Observation]) -> list[Observation]:
     ]
 
 
-def confirms(rule: Rule, call: Call, found: Found) -> bool:
-    """True if the rule yields what was found for a call."""
-    return agrees(rule, BoundObservation.of(call, found, rule.reading, _output_shapes(call)))
+def _shapes(results: Sequence[Any]) -> list[Any]:
+    return [tuple(r.shape) if isinstance(r, Tensor) else None for r in results]
 
 
-def _output_shapes(call: Call) -> list[Any]:
-    outputs = call.run()
-    return [tuple(o.shape) if isinstance(o, Tensor) else None for o in outputs]
+def _undefined(results: Sequence[Any]) -> float:
+    tensors = [r.reshape(-1).isnan() for r in results if isinstance(r, Tensor)]
+    return float(torch.cat(tensors).float().mean()) if tensors else 0.0
 
 
-def _what_matters(call: Call) -> dict[str, bool]:
+def _what_matters(call: Call, results: Sequence[Any]) -> dict[str, bool]:
     """For each argument with tensors whether the outputs depend on their values."""
-    expected = call.run()
     matters = dict.fromkeys(call.tensor_names, False)
     for i, name in enumerate(call.tensor_names):
         other = [t.clone() for t in call.tensors]
@@ -420,7 +440,7 @@ def _what_matters(call: Call) -> dict[str, bool]:
         try:
             matters[name] |= any(
                 isinstance(new, Tensor) and not torch.equal(new.nan_to_num(), old.nan_to_num())
-                for new, old in zip(call.run(other), expected, strict=True)
+                for new, old in zip(call.run(other), results, strict=True)
             )
         except Exception:
             matters[name] = True  # values that it refuses matter to it
@@ -439,9 +459,8 @@ def _other_values(tensor: Tensor) -> Tensor:
     return flat
 
 
-def _keeps_values(call: Call) -> bool:
+def _keeps_values(call: Call, results: Sequence[Any]) -> bool:
     """True if the only output holds the first input's values in the same order."""
-    results = call.run()
     if not call.tensors or len(results) != 1 or not isinstance(results[0], Tensor):
         return False
     first, output = call.tensors[0], results[0]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..calls import Call, dispatched, facts, find_opinfos, flat_outputs, samples
 from ..experiments import changes_nothing
-from ._columns import MOST_EXAMPLES, Column, Domain, applied, columns, slides, unusual
+from ._columns import MOST_EXAMPLES, Change, Column, Domain, applied, columns, has_shapes, slides, unusual
 from ._covering import Covering, Levels, covering_rows
 
 # More dims than this show nothing that fewer do not.
@@ -29,18 +29,30 @@ MOST_SAMPLES, MOST_PAIRS = 40, 150
 
 
 class Design:
-    """The calls that can be made from known calls of one overload, by changing what conditions can refer to."""
+    """The calls that can be made from known calls of one overload, by changing what conditions can refer to. With
+    `as_alike`, only calls whose operands have one shape, where those of all known calls have."""
 
-    def __init__(self, known: Sequence[Call], values: Mapping[str, Sequence[Any]] | None = None) -> None:
+    def __init__(
+        self,
+        known: Sequence[Call],
+        values: Mapping[str, Sequence[Any]] | None = None,
+        as_alike: bool = False,
+    ) -> None:
         self.examples = spread(known)[:MOST_EXAMPLES]
         self.domain = Domain.of(known)
         self.columns: list[Column] = columns(self.examples, self.domain, values or {})
         self.sizes = [len(self.examples), *map(len, self.columns)]
+        self.unusual_changes = unusual(self.examples)
+        self.as_alike = as_alike and self.domain.one_shape
 
     def call(self, levels: Levels) -> Call | None:
         """The call with one level of every column; None where the levels do not go together."""
         chosen = [column.changes[level] for column, level in zip(self.columns, levels[1:], strict=True)]
-        return applied(self.examples[levels[0]], chosen)
+        return self._changed(self.examples[levels[0]], chosen)
+
+    def _changed(self, call: Call, changes: Sequence[Change]) -> Call | None:
+        changed = applied(call, changes)
+        return None if changed is None or (self.as_alike and has_shapes(changed)) else changed
 
     def covering(
         self, strength: int, accepts: Callable[[Call], bool], most: int, covering: Covering | None = None
@@ -59,22 +71,29 @@ class Design:
             yield made[levels]
 
     def unusual(self) -> Iterator[Call]:
-        """Examples with one change that makes them unusual."""
-        for change in unusual(self.examples):
+        """Examples with one change that makes them unusual, alone and with other changes in one or two columns."""
+        choose = random.Random(0)
+        for change in self.unusual_changes:
             for example in self.examples:
-                if (changed := applied(example, [change])) is not None:
-                    yield changed
+                for others in ([], self._some_changes(choose, 2)):
+                    if (changed := self._changed(example, [*others, change])) is not None:
+                        yield changed
+
+    def _some_changes(self, choose: random.Random, places: int) -> list[Change]:
+        """Changes in one to so many columns, in their order: dims are named after their number is known."""
+        some = choose.sample(self.columns, min(len(self.columns), choose.randint(1, places)))
+        return [choose.choice(column.changes) for column in self.columns if column in some]
 
     def at_random(self, seed: int, places: int = 4) -> Iterator[Call]:
-        """Examples changed in one to `places` columns, without end."""
+        """Examples changed in one to `places` columns, every other one also in an unusual way, without end."""
         choose = random.Random(seed)
         while True:
             call: Call | None = choose.choice(self.examples)
             assert call is not None
-            some = choose.sample(self.columns, min(len(self.columns), choose.randint(1, places)))
-            # In the order of the columns: dims are named after their number is known.
-            changes = [choose.choice(column.changes) for column in self.columns if column in some]
-            if (changed := applied(call, changes)) is not None:
+            changes = self._some_changes(choose, places)
+            if self.unusual_changes and choose.random() < 0.5:
+                changes.append(choose.choice(self.unusual_changes))
+            if (changed := self._changed(call, changes)) is not None:
                 yield changed
 
 
@@ -97,9 +116,11 @@ def sweep(
     examples: Sequence[Call] = (),
     values: Mapping[str, Sequence[Any]] | None = None,
     most: int = MOST_PAIRS,
+    as_alike: bool = False,
 ) -> Sweep:
     """The calls of an operator by overload. `examples` are calls of it, by default those of OpInfo. `values` are those
-    to try for named arguments, beside the examples' own; a design has up to `most` calls."""
+    to try for named arguments, beside the examples' own; a design has up to `most` calls; `as_alike` is that of
+    `Design`."""
     found = Sweep()
     seen: set[Any] = set()
     for call in examples or _samples(op):
@@ -108,7 +129,7 @@ def sweep(
         found.calls[name] = found.exempt.pop(name)  # changes to no-ops may lead to calls that do something
     for name, known in found.calls.items():
         found.calls[name] = known = spread(known)[:MOST_SAMPLES]
-        design = found.designs[name] = Design(known, values)
+        design = found.designs[name] = Design(known, values, as_alike)
         covering = found.coverage[name] = Covering()
         for call in design.covering(2, lambda c: in_domain(c, MOST_ELEMENTS), most, covering):
             _add(found, call, seen, MOST_ELEMENTS)

@@ -13,9 +13,9 @@ from typing import Any
 from ..calls import Call
 from ..experiments import ExperimentPolicy, changes_nothing, refuted
 from ..placements import Row
-from ..rules import Case, Clause, Rule, names_in
+from ..rules import Case, Clause, Rule, names_in, partials_fit
 from ._columns import Column, applied
-from ._refutation import bound_call, makes_sense
+from ._refutation import bound_call
 from ._sweep import Design, in_domain
 from ._synthesize import BoundObservation, key_of
 
@@ -150,7 +150,9 @@ def _changed(
                 continue  # every row that keeps its placement holds for a no-op
             scope = bound.scope
             row = clause.instance(scope, bound.groups, bound.output_groups, start.d)
-            if row is None or row.is_replicated or not makes_sense(row, [*call.tensors, *outputs]):
+            if row is None or row.is_replicated:
+                continue
+            if not partials_fit((*row.inputs, *row.outputs), [*call.tensors, *outputs]):
                 continue
             if start.d is not None and start.d not in clause.values(scope, bound.groups, bound.output_groups):
                 continue
