@@ -34,29 +34,41 @@ def samples_of(device, more=()):
 
 
 def test_a_device_is_found_again_from_its_own_prices():
+    preset = Cluster.preset("h200").device
+    rates = {**preset.matmul.dtypes, "bfloat16": 0.8, "float32": 1.2, "float64": 0.9}
     device = replace(
-        Cluster.preset("h200").device,
+        preset,
+        matmul=replace(preset.matmul, dtypes=rates),
         efficiency={
-            "matmul": 0.7,
             "attention": 0.5,
             "attention_backward": 0.4,
             "memory": 0.9,
             "reduction": 0.5,
         },
         launch=3e-6,
-        startup={"matmul": 4e-6, "memory": 1e-6, "reduction": 2e-6, "strided": 5e-7},
+        startup={"memory": 1e-6, "reduction": 2e-6, "strided": 5e-7},
         exposed={"attention": 0.6, "attention_backward": 0.3},
         elements=1e11,
     )
     made = fit(samples_of(device))
     found = made.cluster.device
     assert found.launch == 3e-6
+    assert found.matmul == device.matmul
     assert found.elements == pytest.approx(1e11, rel=0.02)
     for kind, share in device.efficiency.items():
         assert found.share(kind) == pytest.approx(share, rel=0.02)
     for kind, share in device.exposed.items():
         assert found.exposed[kind] == pytest.approx(share, rel=0.02)
     assert max(fit.worst for fit in made.fits) < 0.05
+
+
+def test_a_device_without_a_law_of_products_is_fitted_by_their_share_of_peak():
+    device = replace(
+        Cluster.preset("l40s").device, efficiency={"matmul": 0.6, "memory": 0.9}, startup={"matmul": 4e-6}
+    )
+    found = fit(samples_of(device) | {"device": "NVIDIA L40S"}).cluster.device
+    assert found.share("matmul") == pytest.approx(0.6, rel=0.02)
+    assert found.startup["matmul"] == pytest.approx(4e-6, rel=0.1)
 
 
 def test_a_kind_of_which_no_sample_takes_longer_than_a_launch_keeps_its_share():
@@ -97,7 +109,7 @@ def test_every_case_runs_here():
     for case in cases("cpu", 1e-6):
         case.call(*case.make())
         kinds.add(case.kind)
-    assert {*Cluster.preset("h200").device.efficiency, "strided", "launch"} == kinds
+    assert {*Cluster.preset("h200").device.efficiency, "matmul", "strided", "launch"} == kinds
 
 
 def test_files_that_hold_no_samples_are_refused(tmp_path):
@@ -113,6 +125,11 @@ def test_files_that_hold_no_samples_are_refused(tmp_path):
         fit_file(tmp_path / "c.json")
     with pytest.raises(UsageError, match="cannot be read"):
         fit_file(tmp_path / "none.json")
+    unnamed = json.loads(SAMPLES.read_text())
+    next(s for s in unnamed["samples"] if s["kind"] == "matmul")["name"] = "product"
+    (tmp_path / "d.json").write_text(json.dumps(unnamed))
+    with pytest.raises(UsageError, match="'product' does not end with its sizes"):
+        fit_file(tmp_path / "d.json")
 
 
 def test_measuring_counts_its_cases():

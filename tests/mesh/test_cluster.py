@@ -120,7 +120,7 @@ def test_presets_state_rates_and_memory(name):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Cluster.of("b200"), "unknown cluster 'b200': use one of h100"),
+        (lambda: Cluster.of("b300"), "unknown cluster 'b300': use one of h100"),
         (lambda: Cluster.of("missing.json"), "cannot be read"),
         (lambda: Cluster.from_json({"name": "c"}), "expected the field 'device', found 'name'"),
         (lambda: Cluster.from_json([1]), "expected an object, found a list of 1"),

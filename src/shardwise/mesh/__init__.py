@@ -1,7 +1,11 @@
 """Device meshes, and the speed of devices and of the links between them."""
 
 from ._calibrate import Calibration, calibrate, fit_file
-from ._cluster import COLLECTIVES, DEFAULT_CLUSTER, Cluster, Collective, Device, Level, Link
+from ._cluster import DEFAULT_CLUSTER, Cluster, Level
+from ._collectives import Timing, Timings, fit_collectives, fit_curve, read_nccl_tests
+from ._device import Device
+from ._links import COLLECTIVES, Collective, Curve, Link, Piece, Span
+from ._matmul import Matmul, Tile
 from ._measure import worked_head
 from ._mesh import Mesh
 
@@ -11,11 +15,21 @@ __all__ = [
     "Calibration",
     "Cluster",
     "Collective",
+    "Curve",
     "Device",
     "Level",
     "Link",
+    "Matmul",
     "Mesh",
+    "Piece",
+    "Span",
+    "Tile",
+    "Timing",
+    "Timings",
     "calibrate",
+    "fit_collectives",
+    "fit_curve",
     "fit_file",
+    "read_nccl_tests",
     "worked_head",
 ]

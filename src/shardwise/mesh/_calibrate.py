@@ -2,8 +2,11 @@
 
 The price of a kernel has two terms: its work at a fraction of the peak rate, and either a fixed time or, for
 attention, the bytes that it moves. Both are fitted to the samples of its kind by least squares of the relative errors.
+Where the device has a law of matrix products, the law stays, and its rate in each dtype is fitted.
 """
 
+import math
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,11 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..documents import Field
 from ..errors import UsageError
 from ..files import read_document
 from ..progress import Progress, silent
-from ._cluster import ARITHMETIC, KERNELS, Cluster, Device, Level, dtype_names
+from ._cluster import Cluster, Level
+from ._device import ARITHMETIC, KERNELS, Device, dtype_names
+from ._matmul import Matmul
 from ._measure import FORMAT, Sample, measure
 
 # Kinds whose memory traffic does not overlap with their arithmetic.
@@ -60,8 +67,6 @@ def calibrate(device: str = "cuda", *, links: str | None = None, progress: Progr
     `links` is the preset that provides the links of the cluster: by default the one for this device, else `h100` for a
     GPU and `laptop` for a CPU. With several GPUs the link between them is measured.
     """
-    import torch
-
     if device not in ("cuda", "cpu"):
         raise UsageError(f"cannot measure device {device!r}: use cuda or cpu")
     if device == "cuda" and not torch.cuda.is_available():
@@ -117,7 +122,20 @@ def _sample(document: Field) -> Sample:
 
 def predicted(device: Device, sample: Sample) -> float:
     """The price of a sampled kernel, in seconds, as planning computes it."""
+    if sample.kind == "matmul" and device.matmul is not None:
+        rows, inner, columns = _sizes(sample)
+        dtype = getattr(torch, sample.dtype)
+        return device.product_seconds(1, rows, columns, inner, dtype, sample.bytes)
     return device.seconds(sample.kind, sample.flops, sample.bytes, sample.dtype, sample.flops)
+
+
+def _sizes(sample: Sample) -> tuple[int, int, int]:
+    """Rows, inner dim and columns of a sampled matrix product, which its name ends with."""
+    found = re.search(r"(\d+)x(\d+)x(\d+)$", sample.name)
+    if found is None:
+        raise UsageError(f"the matmul sample {sample.name!r} does not end with its sizes, such as 8x8x8")
+    rows, inner, columns = (int(size) for size in found.groups())
+    return rows, inner, columns
 
 
 def _peaks(name: str, known: str | None, memory: float, samples: Sequence[Sample]) -> Device:
@@ -138,9 +156,13 @@ def _fitted(device: Device, samples: Sequence[Sample]) -> Device:
     efficiency = dict(device.efficiency)
     startup: dict[str, float] = {}
     exposed: dict[str, float] = {}
-    elements = device.elements
+    elements, law = device.elements, device.matmul
     for kind in sorted({s.kind for s in samples} - {"launch", "link"}):
         found = [s for s in samples if s.kind == kind]
+        if kind == "matmul" and law is not None:
+            rates = {d: _rate(device, law, d, found) for d in dict.fromkeys(s.dtype for s in found)}
+            law = replace(law, dtypes={**law.dtypes, **rates})
+            continue
         beyond = [max(s.seconds - launch, 0.0) for s in found]
         if not any(beyond):
             continue  # too small to measure: the efficiency stays as it was
@@ -167,7 +189,19 @@ def _fitted(device: Device, samples: Sequence[Sample]) -> Device:
         exposed=exposed,
         elements=elements,
         tiled_heads=device.name != "cpu",
+        matmul=law,
     )
+
+
+def _rate(device: Device, law: Matmul, dtype: str, samples: Sequence[Sample]) -> float:
+    """The share of peak in a dtype, relative to that of the law's tiles, with the smallest median error."""
+    mine = [sample for sample in samples if sample.dtype == dtype]
+
+    def error(rate: float) -> float:
+        scaled = replace(device, matmul=replace(law, dtypes={dtype: rate}))
+        return statistics.median(abs(math.log(predicted(scaled, s) / s.seconds)) for s in mine)
+
+    return min((percent / 100 for percent in range(30, 201)), key=error)
 
 
 def _two_terms(
@@ -200,6 +234,9 @@ def _rounded(value: float) -> float:
 def _reached(device: Device, kind: str) -> str:
     if kind == "strided":
         return f"{(device.elements or 0) / 1e9:.3g} G elements/s"
+    if kind == "matmul" and device.matmul is not None:
+        rate = 2 * 8192**3 / device.product_seconds(1, 8192, 8192, 8192, torch.bfloat16)
+        return f"{rate / 1e12:.3g} Tflop/s at 8192"
     share = device.share(kind)
     if kind not in ARITHMETIC:
         return f"{device.memory_bandwidth * share / 1e9:.4g} GB/s, {share:.0%} of peak"

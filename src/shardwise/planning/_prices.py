@@ -1,7 +1,8 @@
-"""What a call costs on one device: a roofline over the flops and bytes of the local shapes.
+"""What a call costs on one device, from its local shapes.
 
-A kernel takes as long as its arithmetic or its memory traffic, whichever is longer, at the share of the peak that
-its kind was measured to reach, and the time of starting it. Views are free.
+Matrix products follow the device's law of them, by their shape. Any other kernel takes as long as its arithmetic or its
+memory traffic, whichever is longer, at the share of the peak that its kind was measured to reach, and the time of
+starting it. Views are free.
 """
 
 from collections.abc import Sequence
@@ -23,11 +24,32 @@ def compute_seconds(device: Device, kind: str, call: Call, outputs: Sequence[Ten
     flops, moved = cost(call, outputs)
     tensors = [*call.tensors, *(t for t in outputs if t is not None)]
     dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), torch.float32)
+    if kind == "matmul" and (shape := _product(call, outputs, flops)) is not None:
+        return device.product_seconds(*shape, dtype, moved)
     if device.tiled_heads and known.heads is not None:
         size = call.shape(known.heads)[-1]
         flops = flops * worked_head(size) // size
     elements = max((t.numel for t in outputs if t is not None), default=0)
     return device.seconds(kind, flops, moved, dtype, elements)
+
+
+def _product(
+    call: Call, outputs: Sequence[TensorInfo | None], flops: int
+) -> tuple[int, int, int, float] | None:
+    """Batch, rows, columns and inner dim of a matrix product, from its operations and its largest result.
+
+    The channels of a convolution are the columns of a product with as many rows as there are windows. None for a result
+    without elements or without a dim.
+    """
+    result = max((t for t in outputs if t is not None), key=lambda t: t.numel, default=None)
+    if result is None or not result.numel or not result.shape:
+        return None
+    inner = flops / (2 * result.numel)
+    if "convolution" in call.op._schema.name and len(result.shape) > 1:
+        return 1, result.numel // result.shape[1], result.shape[1], inner
+    columns = result.shape[-1]
+    rows = result.shape[-2] if len(result.shape) > 1 else 1
+    return result.numel // (rows * columns), rows, columns, inner
 
 
 def kernel_kind(

@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ..errors import UsageError
 from ..layout import Layout, mixes_partials, piece_sizes
-from ..mesh import COLLECTIVES, Cluster, Mesh
+from ..mesh import COLLECTIVES, Cluster, Collective, Mesh
 from ..placements import parse_placement, partial, shard
 from ._steps import Cut, States, all_steps
 
@@ -52,7 +52,6 @@ class Space:
         # Steps are grouped by target state: the start of each group, and its state.
         self._starts = np.flatnonzero(np.diff(self.steps.target, prepend=-1))
         self._heads = self.steps.target[self._starts]
-        self._links = lru_cache(maxsize=64)(self._links_of)
 
     def __len__(self) -> int:
         return len(self.states.all)
@@ -114,8 +113,12 @@ class Space:
 
     def costs(self, shape: Sequence[int], itemsize: int, cluster: Cluster) -> np.ndarray:
         """The price of every step, in seconds; infinite where the sizes do not allow it."""
-        fixed, per_byte = self._links(cluster)
-        costs = fixed + per_byte * self.sizes(shape, itemsize)
+        sizes = self.sizes(shape, itemsize)
+        costs = np.zeros(len(sizes))
+        for kind, axis, along in self._collectives:
+            link, ranks = cluster.link(self.mesh, axis), self.mesh.shape[axis]
+            taken = link.times(kind, sizes[along], ranks, itemsize=itemsize)
+            costs[along] = np.maximum(costs[along], taken)  # of several axes, the slowest
         for dim, shards in self._even_needs:
             if shape[dim] % shards:
                 costs[(self.steps.even_dim == dim) & (self._even_shards == shards)] = np.inf
@@ -173,18 +176,16 @@ class Space:
                 part[:, self._heads] = np.minimum(best, before)
         return prices
 
-    def _links_of(self, cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-        """Latency and seconds per byte of every step; of several axes, the slowest."""
-        steps, axes = self.steps, range(self.mesh.ndim)
-        fixed = np.zeros(len(steps.kind))
-        per_byte = np.zeros(len(steps.kind))
-        for kind, name in enumerate(COLLECTIVES):
-            for axis in axes:
-                latency, slope = cluster.link(self.mesh, axis).terms(name, self.mesh.shape[axis])
-                along = (steps.kind == kind) & (steps.axes & (1 << axis) > 0)
-                fixed[along] = np.maximum(fixed[along], latency)
-                per_byte[along] = np.maximum(per_byte[along], slope)
-        return fixed, per_byte
+    @cached_property
+    def _collectives(self) -> list[tuple[Collective, int, np.ndarray]]:
+        """The steps of each collective along each axis."""
+        steps = self.steps
+        found = [
+            (name, axis, np.flatnonzero((steps.kind == kind) & (steps.axes & (1 << axis) > 0)))
+            for kind, name in enumerate(COLLECTIVES)
+            for axis in range(self.mesh.ndim)
+        ]
+        return [(name, axis, along) for name, axis, along in found if len(along)]
 
     # -- sizes
 
