@@ -2,8 +2,8 @@
 
     SHARDWISE_DATA=../shared/data python benchmarks/fit_presets.py [--only nvlink4,h100]
 
-Collectives are fitted by `shardwise.mesh.fit_curve`, the same as `shardwise calibrate --nccl`. Matrix products are fitted by
-least squares of relative errors (damped, with weights that make outliers matter little), from a start that states
+Collectives are fitted by `shardwise.mesh.fit_curve`, as by `shardwise calibrate --nccl`. Matrix products are fitted
+by least squares of relative errors (damped, with weights that make outliers matter little), from a start that states
 which tiles there are. `benchmarks/truth.py` says how well either matches.
 """
 
@@ -40,7 +40,14 @@ START = {
             )
         ),
         **{"smooth": 0.05, "throttle_after": 7e-4, "cache": 27e6, "split_memory": 1.0},
-        **{"launch": 2.6e-6, "memory": 0.8, "cached": 2.5, "overlapped": 0.9, "split": 2e-6, "throttle": 0.05},
+        **{
+            "launch": 2.6e-6,
+            "memory": 0.8,
+            "cached": 2.5,
+            "overlapped": 0.9,
+            "split": 2e-6,
+            "throttle": 0.05,
+        },
     ),
     "b200": Matmul(
         processors=148,
@@ -55,7 +62,14 @@ START = {
             )
         ),
         **{"smooth": 0.7, "throttle_after": 2.5e-5, "cache": 60e6, "split_memory": 0.3},
-        **{"launch": 2.1e-6, "memory": 0.88, "cached": 1.2, "overlapped": 0.6, "split": 2.4e-6, "throttle": 0.05},
+        **{
+            "launch": 2.1e-6,
+            "memory": 0.88,
+            "cached": 1.2,
+            "overlapped": 0.6,
+            "split": 2.4e-6,
+            "throttle": 0.05,
+        },
     ),
 }
 for _name in ("h100", "h200"):
@@ -63,11 +77,18 @@ for _name in ("h100", "h200"):
         processors=132,
         tiles=tuple(Tile(*t) for t in (*HOPPER, (64, 32, 0.4, 1e-7))),
         **{"smooth": 0.95, "throttle_after": 4e-4, "cache": 36e6, "split_memory": 0.47},
-        **{"launch": 2.7e-6, "memory": 0.86, "cached": 2.5, "overlapped": 0.85, "split": 2e-6, "throttle": 0.05},
+        **{
+            "launch": 2.7e-6,
+            "memory": 0.86,
+            "cached": 2.5,
+            "overlapped": 0.85,
+            "split": 2e-6,
+            "throttle": 0.05,
+        },
     )
 
-# The share of peak by dtype, relative to that of the tiles: `shardwise calibrate` on benchmarks/results/h200_samples.json,
-# where products in bfloat16 were a little faster than those that the tiles are fitted to.
+# The share of peak by dtype, relative to that of the tiles: `shardwise calibrate` on results/h200_samples.json, where
+# products in bfloat16 were a little faster than those that the tiles are fitted to.
 DTYPES = {"float16": 0.98, "float32": 0.94, "float64": 1.11}
 DTYPES_H200 = {**DTYPES, "bfloat16": 1.01}
 
@@ -100,7 +121,9 @@ def matmul_law(name: str, shapes: np.ndarray, seconds: np.ndarray) -> Matmul:
     law = _law(start, _least(errors, before))
     tiles = tuple(Tile(t.rows, t.columns, _rounded(t.share), _rounded(t.startup)) for t in law.tiles)
     numbers = {part: _rounded(getattr(law, part)) for part in (*_LOGS, *_ODDS)}
-    return Matmul(processors=law.processors, tiles=tiles, dtypes=DTYPES_H200 if name == "h200" else DTYPES, **numbers)
+    return Matmul(
+        processors=law.processors, tiles=tiles, dtypes=DTYPES_H200 if name == "h200" else DTYPES, **numbers
+    )
 
 
 _LOGS = ("launch", "memory", "cached", "cache", "split", "split_memory", "throttle", "throttle_after")

@@ -2,10 +2,10 @@
 
     SHARDWISE_DATA=../shared/data python benchmarks/truth.py [--by size] [--data FOLDER]
 
-Predicted are the prices that plans use: `Cluster.link(...).time` and `Device.product_seconds` of the preset of the device. The
-measurements are in `truth/` of the directory SHARDWISE_DATA, described by its README; `--data` names another folder with the same
-files, such as one with rows that nothing was fitted to. The shipped fits are of every row in `truth/`; `--held-out` fits
-again to two thirds of the sizes and half of the shapes, and judges by the others.
+Predicted are the prices that plans use: `Cluster.link(...).time` and `Device.product_seconds` of the device's preset.
+The measurements are in `truth/` of the directory SHARDWISE_DATA, described by its README; `--data` names another folder
+with the same files, such as one with rows that nothing was fitted to. The shipped fits are of every row in `truth/`;
+`--held-out` fits again to two thirds of the sizes and half of the shapes, and judges by the others.
 """
 
 import argparse
@@ -86,9 +86,9 @@ def product_rows(data: Path | None = None) -> list[ProductRow]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open()
-    with opened as file:
-        yield from csv.DictReader(file)
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    yield from csv.DictReader(text.splitlines())
 
 
 def collective_seconds(row: CollectiveRow, cluster: Cluster) -> float:
@@ -199,9 +199,7 @@ def main() -> None:
         lambda row: by_collective(row, options.by),
         cluster,
     )
-    compare(
-        record, f"Matrix products in bfloat16: {which}", products, product_seconds, by_product, cluster
-    )
+    compare(record, f"Matrix products in bfloat16: {which}", products, product_seconds, by_product, cluster)
 
 
 if __name__ == "__main__":

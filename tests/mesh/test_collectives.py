@@ -4,7 +4,7 @@ import pytest
 
 from shardwise import Cluster, Mesh
 from shardwise.errors import UsageError
-from shardwise.mesh import Timing, fit_collectives, fit_curve, read_nccl_tests
+from shardwise.mesh import Calibration, Timing, fit_collectives, fit_curve, read_nccl_tests
 
 HEADER = """\
 # nThread 1 nGpus 1 minBytes 1024 maxBytes 536870912 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1
@@ -16,12 +16,13 @@ HEADER = """\
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
 """
-LINE = "{size:>12} {count:>13}  bfloat16    none      -1 {time:>8.2f} {rate:>7.2f} {rate:>7.2f}      0 {time:>8.2f} 1.00 1.00 N/A\n"
+LINE = "{size:>12} {count:>13}  bfloat16    none      -1 {time:>8.2f} {rate:>7.2f} {rate:>7.2f}      0"
+LINE += " {time:>8.2f} 1.00 1.00 N/A\n"
 
 
 def output(hosts, per_host, seconds):
     ranks = [
-        f"#  Rank {host * per_host + gpu:>2} Group  0 Pid  {4000 + gpu} on  node-{host} device {gpu:>2} [0x0{gpu}] NVIDIA H100"
+        f"#  Rank {host * per_host + gpu:>2} Group  0 Pid   4000 on  node-{host} device {gpu:>2} [0x07] NVIDIA H100"
         for host in range(hosts)
         for gpu in range(per_host)
     ]
@@ -40,7 +41,9 @@ def law(size):
 def test_times_are_read_from_the_output_of_nccl_tests(tmp_path):
     path = tmp_path / "all_gather_8.txt"
     path.write_text(output(1, 8, law))
-    with pytest.raises(UsageError, match=r"all_gather_8.txt: neither the text nor the file's name says which"):
+    with pytest.raises(
+        UsageError, match=r"all_gather_8.txt: neither the text nor the file's name says which"
+    ):
         read_nccl_tests(path)
     path = path.rename(tmp_path / "all_gather_perf.8.txt")
     found = read_nccl_tests(path)
@@ -60,7 +63,11 @@ def test_a_cluster_has_the_collectives_that_were_measured(tmp_path):
     inside, between = tmp_path / "all_gather_perf.txt", tmp_path / "all_reduce_perf.txt"
     inside.write_text(output(1, 8, law))
     between.write_text(output(2, 8, lambda size: 1e-4 + size / 5e10))
-    cluster = fit_collectives([inside, between], Cluster.preset("h100"))
+    made = fit_collectives([inside, between], Calibration(Cluster.preset("h100"), ()))
+    cluster = made.cluster
+    assert [fit.kind for fit in made.fits] == ["all_gather among 8", "all_reduce among 16"]
+    assert max(fit.worst for fit in made.fits) < 0.03
+    assert "all_reduce among 16: 20 sizes, error 0.0%" in str(made)
     for size in (2**12, 2**20, 2**24, 2**29):
         one = cluster.link(Mesh.parse("d=8"), "d").time("all_gather", size, 8)
         two = cluster.link(Mesh.parse("d=16"), "d").time("all_reduce", size, 16)
@@ -78,7 +85,10 @@ def test_a_cluster_has_the_collectives_that_were_measured(tmp_path):
     ("text", "message"),
     [
         ("all_gather_perf\nnothing", "lists at least two ranks"),
-        ("all_gather_perf\n" + HEADER.format(ranks="#  Rank  0 Group 0 Pid 1 on a device 0 [0x1] X"), "two ranks"),
+        (
+            "all_gather_perf\n" + HEADER.format(ranks="#  Rank  0 Group 0 Pid 1 on a device 0 [0x1] X"),
+            "two ranks",
+        ),
         ("all_gather_perf\n" + output(1, 8, law).partition("(GB/s)")[0], "at least two sizes"),
         ("all_gather_perf\n" + output(1, 8, law).replace("node-0 device  7", "node-1 device  7"), None),
     ],
@@ -97,7 +107,7 @@ def test_ranks_on_several_hosts_need_a_level_for_them(tmp_path):
     path = tmp_path / "all_gather_perf.txt"
     path.write_text(output(2, 2, law))
     with pytest.raises(UsageError, match="'laptop' has only one level of links"):
-        fit_collectives([path], Cluster.preset("laptop"))
+        fit_collectives([path], Calibration(Cluster.preset("laptop"), ()))
 
 
 def test_a_curve_has_as_few_pieces_as_the_times_have():

@@ -23,6 +23,13 @@ def calibrate(
         str | None,
         typer.Option(help="The preset that provides the links. By default the one for this device."),
     ] = None,
+    nccl: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="The output of one program of nccl-tests, such as all_gather_perf; may be repeated. With --links and "
+            "without --samples, no kernels are measured: the device is that of the preset."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the cluster here, as JSON.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -30,15 +37,19 @@ def calibrate(
 
     Example: shardwise calibrate --device cpu --out here.json
     """
+    from ..mesh import Calibration, Cluster, fit_collectives, fit_file
     from ..mesh import calibrate as measured
-    from ..mesh import fit_file
 
     require_writable(out)
     if samples is not None:
         made = fit_file(samples, links=links)
+    elif nccl and links is not None:
+        made = Calibration(Cluster.of(links), ())
     else:
         with Bars(quiet=as_json) as progress:
             made = measured(device, links=links, progress=progress)
+    if nccl:
+        made = fit_collectives(nccl, made)
     if out is not None:
         write_text(out, json.dumps(made.cluster.to_json(), indent=2) + "\n")
     if as_json:

@@ -8,6 +8,7 @@ from ._links import COLLECTIVES, Collective, Curve, Link, Piece, Span
 from ._matmul import Matmul, Tile
 from ._measure import worked_head
 from ._mesh import Mesh
+from ._picture import cluster_blocks, cluster_numbers
 
 __all__ = [
     "COLLECTIVES",
@@ -27,6 +28,8 @@ __all__ = [
     "Timing",
     "Timings",
     "calibrate",
+    "cluster_blocks",
+    "cluster_numbers",
     "fit_collectives",
     "fit_curve",
     "fit_file",

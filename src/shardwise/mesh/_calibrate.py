@@ -31,7 +31,8 @@ _EXPOSED = ("attention", "attention_backward")
 
 @dataclass(frozen=True)
 class Fit:
-    """How well the prices of one kind match the samples: median and largest relative error."""
+    """How well the prices of one kind (of kernels, or a collective in a group) match the samples: median and largest
+    relative error."""
 
     kind: str
     samples: int
@@ -50,14 +51,22 @@ class Calibration:
         device = self.cluster.device
         lines = [
             f"{device.name}: {device.memory / 1e9:.0f} GB, {device.launch * 1e6:.3g} us to launch a kernel",
-            f"{'kind':<18} {'samples':>7} {'reaches':>25} {'fixed':>8} {'error':>6} {'worst':>6}",
         ]
-        for fit in self.fits:
+        kernels = [fit for fit in self.fits if fit.kind in KERNELS]
+        if kernels:
+            head = f"{'kind':<18} {'samples':>7} {'reaches':>25} {'fixed':>8} {'error':>6} {'worst':>6}"
+            lines.append(head)
+        for fit in kernels:
             fixed = device.startup.get(fit.kind, 0.0) * 1e6
             lines.append(
                 f"{fit.kind:<18} {fit.samples:>7} {_reached(device, fit.kind):>25} {fixed:>5.2g} us "
                 f"{fit.typical:>6.0%} {fit.worst:>6.0%}"
             )
+        lines += [
+            f"{fit.kind}: {fit.samples} sizes, error {fit.typical:.1%}, worst {fit.worst:.0%}"
+            for fit in self.fits
+            if fit.kind not in KERNELS
+        ]
         return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ counting each further piece as much as some errors.
 
 import math
 import re
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,8 @@ import numpy as np
 
 from ..errors import UsageError
 from ..files import named, read_text
-from ._cluster import Cluster
-from ._links import Collective, Curve, Piece, with_curves
+from ._calibrate import Calibration, Fit
+from ._links import Collective, Curve, Link, Piece, with_curves
 
 # What one more piece of a curve must save: the sum of relative errors over the samples.
 PENALTY = 0.25
@@ -47,11 +48,12 @@ class Timings(NamedTuple):
     found: tuple[Timing, ...]
 
 
-def fit_collectives(paths: Sequence[Path], cluster: Cluster) -> Cluster:
-    """The cluster with collectives as measured: by files in the format of nccl-tests, one for each collective and group.
+def fit_collectives(paths: Sequence[Path], calibration: Calibration) -> Calibration:
+    """The cluster with collectives as measured: by files in the format of nccl-tests, one per collective and group.
 
     Groups on one host measure the innermost link, groups on several hosts the one outside it.
     """
+    cluster, fits = calibration.cluster, list(calibration.fits)
     levels = list(cluster.levels)
     for path in paths:
         found = read_nccl_tests(path)
@@ -62,10 +64,20 @@ def fit_collectives(paths: Sequence[Path], cluster: Cluster) -> Cluster:
             )
         members = 1 if depth == 0 else found.members
         curve = fit_curve(found.collective, found.ranks, found.found, members=members)
-        levels[depth] = replace(levels[depth], link=with_curves(levels[depth].link, [curve]))
+        link = with_curves(levels[depth].link, [curve])
+        levels[depth] = replace(levels[depth], link=link)
+        errors = [_error(link, curve, timing) for timing in found.found]
+        kind = f"{found.collective} among {found.ranks}"
+        fits.append(Fit(kind, len(errors), statistics.median(errors), max(errors)))
     names = ", ".join(path.name for path in paths)
-    origin = f"collectives fitted to {names}; otherwise: {cluster.origin or cluster.name}"
-    return replace(cluster, levels=tuple(levels), origin=origin)
+    origin = f"Collectives fitted to {names}. Otherwise: {cluster.origin or cluster.name}"
+    return Calibration(replace(cluster, levels=tuple(levels), origin=origin), tuple(fits))
+
+
+def _error(link: Link, curve: Curve, timing: Timing) -> float:
+    sizes = np.array(timing.size)
+    priced = link.times(curve.collective, sizes, curve.ranks, itemsize=timing.itemsize, members=curve.members)
+    return abs(float(priced) / timing.seconds - 1)
 
 
 # -- nccl-tests
@@ -100,7 +112,9 @@ def read_nccl_tests(path: Path) -> Timings:
             raise UsageError(f"the {len(listed)} ranks are unevenly distributed over {len(hosts)} hosts")
         found = tuple(timing for line in text.splitlines() if (timing := _timing(line)))
         if len({timing.size for timing in found}) < 2:
-            raise UsageError("expected times of at least two sizes, lines such as '1048576 ... 35.2 29.8 ...'")
+            raise UsageError(
+                "expected times of at least two sizes, lines such as '1048576 ... 35.2 29.8 ...'"
+            )
         return Timings(collective, len(listed), len(listed) // len(hosts), listed[0][2], found)
 
 
@@ -173,15 +187,17 @@ def _pieces(sizes: np.ndarray, seconds: np.ndarray, penalty: float) -> list[tupl
             latency, per_byte, error = _line(sizes[inside], seconds[inside])
             above = 0.0
             if begin:
-                above = _border(best[begin][1][-1], known[begin - 1], known[begin], latency + per_byte * known[begin])
+                above = _border(
+                    best[begin][1][-1], known[begin - 1], known[begin], latency + per_byte * known[begin]
+                )
             ways.append((best[begin][0] + error + penalty, [*best[begin][1], (above, latency, per_byte)]))
         best.append(min(ways, key=lambda way: way[0]) if ways else (math.inf, []))
     return best[-1][1]
 
 
 def _border(before: tuple[float, float, float], last: float, first: float, seconds: float) -> float:
-    """Where a piece ends: in the middle between its last size and the next piece's first, or where it would take as long
-    as that."""
+    """Where a piece ends: in the middle between its last size and the next piece's first, or where it takes as long as
+    that."""
     _, latency, per_byte = before
     equal = (seconds - latency) / per_byte if per_byte else math.inf
     return max(last, min(math.sqrt(last * first), equal))

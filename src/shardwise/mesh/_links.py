@@ -36,8 +36,9 @@ class Piece(NamedTuple):
 class Curve:
     """What a collective was measured to take among `ranks`, of which `members` share an island.
 
-    A larger message never takes less: a piece begins with at least the time with which the one before it ends. Bandwidths are bytes of the whole buffer per second. Elements of one byte take `narrow` times as long per byte:
-    they are added slowly, and never inside the switch.
+    A larger message never takes less: a piece begins with at least the time with which the one before it ends.
+    Bandwidths are bytes of the whole buffer per second. Elements of one byte take `narrow` times as long per byte: they
+    are added slowly, and never inside the switch.
     """
 
     collective: Collective
@@ -211,7 +212,8 @@ class Link:
             if self.all_reduce == "tree":
                 hops = 2 * math.log2(islands) * self.latency + 2 * (members - 1) * self.latency_inside
         elif collective == "all_to_all":
-            # Each device sends to other islands over its own link alone.
+            # Each device sends to other islands over its own link alone, directly.
+            hops = (islands - 1) * self.latency
             per_byte = (ranks - members) / ranks / lane
             if self.topology == "ring":
                 per_byte = (ranks * ranks // 4) / ranks / lane  # mean distance times the bytes that travel it

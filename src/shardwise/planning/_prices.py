@@ -45,7 +45,8 @@ def _product(
     if result is None or not result.numel or not result.shape:
         return None
     inner = flops / (2 * result.numel)
-    if "convolution" in call.op._schema.name and len(result.shape) > 1:
+    slides = any(name in facts(call.op).windows for name in call.arguments)
+    if slides and len(result.shape) > 1:
         return 1, result.numel // result.shape[1], result.shape[1], inner
     columns = result.shape[-1]
     rows = result.shape[-2] if len(result.shape) > 1 else 1
