@@ -97,7 +97,9 @@ def test_only_equal_layouts_and_local_steps_are_free(case):
 @given(changes(), st.integers(2, 5))
 def test_more_bytes_never_cost_less(case, factor):
     shape, (a, b) = case
-    assert price(a, b, shape) <= price(a, b, (*shape[:2], shape[2] * factor)) * (1 + 1e-12)
+    even = shape[2] * a.mesh.ranks  # an uneven dim may rule out the steps that are cheapest for its multiple
+    less, more = (price(a, b, (*shape[:2], last)) for last in (even, even * factor))
+    assert less <= more * (1 + 1e-12)
     assert price(a, b, shape) <= price(a, b, shape, dtype=torch.float64)
 
 
