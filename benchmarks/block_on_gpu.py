@@ -156,7 +156,7 @@ def _on_one_device(graph: Any, cluster: str) -> Any:
     }
     inputs = {entry.name: layout for entry in graph.inputs}
     outputs = tuple(None if output.value is None else layout for output in graph.outputs)
-    return Plan(graph, mesh, Cluster.of(cluster), inputs, choices, (), outputs, {"optimizer": "none"})
+    return Plan(graph, mesh, Cluster.of(cluster), inputs, choices, (), outputs, "none")
 
 
 class Program:

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from shardwise import Cluster, Mesh
 from shardwise.layout import Layout
 
 
@@ -63,3 +64,39 @@ def test_a_mistake_is_one_line_and_status_2(shardwise, arguments, message):
     assert (status, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["h100", "laptop"])
+def test_a_cluster_is_drawn_with_its_origin(shardwise, name):
+    status, out, err = shardwise("show", "cluster", name)
+    assert (status, err) == (0, "")
+    assert f"Cluster {name}" in out and Cluster.preset(name).device.origin[:40] in out
+    assert re.search(r"4096 x 4096 x 4096 +[\d.]+ +[\d.]+%  ####", out)
+    assert re.search(r"1 GiB +[\d.]+ +100.0%  ########", out)
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_cluster_as_json_and_as_a_page(shardwise, tmp_path):
+    _, out, _ = shardwise("show", "cluster", "h100", "--json", "--html", str(tmp_path / "h100.html"))
+    shown = json.loads(out)
+    assert Cluster.from_json(shown["cluster"]) == Cluster.preset("h100")
+    link = Cluster.preset("h100").link(Mesh.parse("d=8"), "d")
+    for row in shown["collectives"]:
+        if row["ranks"] == 8:
+            assert row["seconds"] == link.time(row["collective"], row["size"], 8)
+    assert "All-gather among 8" in (tmp_path / "h100.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cluster",), "which cluster? Use one of h100"),
+        (("cluster", "x"), "unknown cluster 'x'"),
+        (("S(0)",), "give --mesh dp=2,tp=4 and --shape 8,8"),
+        (("S(0)", "h100", "--mesh", "d=2", "--shape", "4"), "what else is h100?"),
+    ],
+)
+def test_what_to_show_must_be_clear(shardwise, arguments, message):
+    status, _, err = shardwise("show", *arguments)
+    assert status == 2
+    assert message in err
