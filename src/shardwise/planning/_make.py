@@ -202,7 +202,7 @@ class Planner:
             self.progress("baselines", number, len(named), note=baseline.name)
             items = self._items(pins, baseline)
             folded = fold(items, None, share_layers=len(items.all) > _MANY, name=self.graph.name)
-            solution = solve(folded.problem, time_limit=clock.share, gap=gap)
+            solution = solve(folded.problem, time_limit=clock.left / (len(named) - number), gap=gap)
             found[baseline.name] = None
             if solution.choices is not None:
                 found[baseline.name] = self._read(items, folded, solution, pins)
