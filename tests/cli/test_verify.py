@@ -45,6 +45,22 @@ def test_a_saved_plan_is_verified_and_a_damaged_one_is_not(tmp_path):
     assert "expected a row that the book has" in str(damaged.exception)
 
 
+def test_a_wrong_rule_is_not_verified(tmp_path):
+    file = tmp_path / "wrong.py"
+    file.write_text(
+        "import torch\nimport shardwise as sw\nfrom shardwise.placements import Row\n\n"
+        "@torch.library.custom_op('test_verify::running', mutates_args=())\n"
+        "def running(x: torch.Tensor) -> torch.Tensor:\n    return x.cumsum(0)\n\n"
+        "running.register_fake(lambda x: torch.empty_like(x))\n\n"
+        "@sw.hand('test_verify.running.default')\n"
+        "def rule(call):\n    return [Row.parse('S(0) -> S(0)')]\n\n"
+        "def build():\n    return running, (torch.rand(4, 6),), {}\n"
+    )
+    result = invoke(f"{file}:build", "--mesh", "d=2", "--inference")
+    assert result.exit_code == 1, result.output
+    assert "NOT verified" in result.output and "test_verify.running.default" in result.output
+
+
 def test_a_plan_for_another_model_is_refused(tmp_path):
     file = tmp_path / "plan.json"
     CliRunner().invoke(app, ["plan", f"{ZOO}:mlp", "--mesh", "d=2", "--out", str(file)])

@@ -109,7 +109,11 @@ def replay(path: str) -> int:
         refuted = json.load(file)["refuted"]
     left = 0
     for document in refuted:
-        claimed, wrong = is_claimed(document), bool(replayed(document).refuted)
+        try:
+            claimed, wrong = is_claimed(document), bool(replayed(document).refuted)
+        except ValueError as error:
+            print(f"no call of the operator ({error}): {document['op']}  {document['called']}")
+            continue
         left += claimed and wrong
         state = (
             "still refuted" if claimed and wrong else "refuted, and no longer claimed" if wrong else "holds"
