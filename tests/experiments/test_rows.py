@@ -426,3 +426,10 @@ def test_integers_of_which_a_call_takes_few_are_its_own_and_the_other_inputs_are
     args = (matrix, pivots, rand(5, 3).expand(2, 5, 3).clone())
     verdict = sw.check(torch.ops.aten.linalg_lu_solve.default, "R, R, S(0) -> R for even shards", *args)
     assert not verdict and verdict.counterexample is not None
+
+
+def test_a_partial_is_narrowed_only_if_it_has_more_digits_than_the_result():
+    """A tensor without dims does not widen a result, and is not what is rounded while it is replicated."""
+    many, one = torch.randn(3, 4), torch.tensor(2.0, dtype=torch.float64)
+    assert sw.check(torch.ops.aten.div.Tensor, "P(sum), R -> P(sum)", many, one).valid
+    assert not sw.check(torch.ops.aten.mul.Tensor, "R, P(sum) -> P(sum)", many, one).valid

@@ -272,10 +272,10 @@ def _try(
 ) -> Candidate:
     """The candidate of one placement of the inputs: plain, then with local sizes where arguments are sizes."""
     outputs = _output_options(suite, policy, inputs)
-    if not policy.narrowing and _adds(inputs):
-        for i, narrows in enumerate(suite.narrows):
-            if narrows and outputs[i] is not None:
-                outputs[i] = [p for p in outputs[i] or () if not is_partial(p)]
+    if not policy.narrowing:
+        for i, options in enumerate(outputs):
+            if options is not None and suite.narrows(i, inputs):
+                outputs[i] = [p for p in options if not is_partial(p)]
     candidate = _run(suite, Candidate(inputs, outputs))
     sharded_and_raised = candidate.raised_at_once and not any(is_partial(p) for p in inputs)
     if suite.call.size_arguments and (sharded_and_raised or all(is_replicate(p) for p in inputs)):
@@ -318,11 +318,6 @@ def _output_options(
     return options
 
 
-def _adds(inputs: Sequence[Placement]) -> bool:
-    """True if an input is a partial whose pieces are added or multiplied, not compared."""
-    return any(is_partial(p) and p.reduce_op in ("sum", "avg", "product") for p in inputs)
-
-
 def _verdict(
     row: Row, candidate: Candidate, front: Dispatched, suite: ExperimentSuite, policy: ExperimentPolicy
 ) -> Verdict:
@@ -335,7 +330,7 @@ def _verdict(
         placement, dtype = claimed[position], suite.experiments[0].dtypes[position]
         if placement is None or dtype is None or not is_partial(placement):
             continue
-        if suite.narrows[position] and not policy.narrowing and _adds(row.inputs):
+        if not policy.narrowing and suite.narrows(position, candidate.inputs):
             reason = "narrowing: every piece would be rounded to a narrower dtype before they are reduced"
             return Verdict(row, False, reason, counterexample=example or suite.rounding(judged, position))
         if not partials_of(dtype, [placement.reduce_op]):

@@ -12,10 +12,11 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.tensor.placement_types import Placement
 
 from ..calls import Call, Resizer, facts
 from ..errors import UsageError
-from ..placements import Row, is_float8
+from ..placements import Row, is_float8, is_partial
 from ._experiment import Experiment
 from ._judge import Expected
 from ._partials import WAYS
@@ -79,7 +80,14 @@ class ExperimentSuite:
                 if ignores and isinstance(output, Expected):
                     output.degenerate = False  # constant by nature: its shape is the evidence
                     output.has_values = not self.known.uninitialised
-        self.narrows = _narrowed_outputs(call)
+        self._digits = [_eps(value) for value in call.tensors], [_eps(value) for value in call.run()]
+
+    def narrows(self, output: int, inputs: Sequence[Placement]) -> bool:
+        """True if an output holds fewer digits than an input that is added up: its pieces are rounded before."""
+        given, made = self._digits
+        left = made[output] if output < len(made) else None  # what is written in place keeps its dtype
+        added = [eps for eps, placement in zip(given, inputs, strict=True) if _adds(placement)]
+        return any(left > eps for eps in added if eps) if left else False
 
     def rounding(self, row: Row, output: int) -> Counterexample | None:
         """An experiment in which rounding the pieces before reducing them changes the last digit."""
@@ -357,13 +365,13 @@ def _one_line(error: Exception) -> str:
     return " ".join(line.strip(" *") for line in lines[: 2 if lines[0].endswith(":") else 1])
 
 
-def _narrowed_outputs(call: Call) -> list[bool]:
-    """Outputs whose dtype holds fewer digits than some input's."""
-    digits = [torch.finfo(t.dtype).eps for t in call.tensors if t.is_floating_point() or t.is_complex()]
-    return [
-        isinstance(o, Tensor)
-        and (o.is_floating_point() or o.is_complex())
-        and bool(digits)
-        and torch.finfo(o.dtype).eps > min(digits)
-        for o in call.run()
-    ]
+def _adds(placement: Placement) -> bool:
+    """True for a partial whose pieces are added or multiplied, not compared."""
+    return is_partial(placement) and placement.reduce_op in ("sum", "avg", "product")
+
+
+def _eps(value: object) -> float | None:
+    """Of a tensor of real or complex numbers: the distance from 1 to the next number."""
+    if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+        return torch.finfo(value.dtype).eps
+    return None
