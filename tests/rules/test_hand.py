@@ -265,6 +265,8 @@ CALLS: dict[str, list[tuple[object, ...]]] = {
         (r(8, 6), r(8, 6).flip(0), r(8, 6), 1),
     ],
     "aten.constant_pad_nd.default": [(r(4, 6, 5), [1, 2], 0.0), (r(4, 6, 5), [0, 0, 1, 0], 3.0)],
+    "aten.upsample_bicubic2d.default": [(r(4, 6, 5, 7), [10, 8], True, None, None)],
+    "aten.upsample_trilinear3d.default": [(r(4, 6, 3, 5, 2), [7, 8, 5], False, 2.0, 1.5, None)],
     "aten.upsample_linear1d_backward.default": [upsampled([4, 6, 5], [10], True)],
     "aten.upsample_bilinear2d_backward.default": [upsampled([4, 6, 5, 7], [10, 8], False)],
     "aten.upsample_bicubic2d_backward.default": [upsampled([4, 6, 5, 7], [10, 8], True)],

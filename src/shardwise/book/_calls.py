@@ -18,7 +18,7 @@ def calls_of(name: str, calls: Sequence[Call]) -> Sequence[Call]:
     names = {a.name for a in op._schema.arguments}
     outs = [a for a in op._schema.arguments if a.is_out]
     found = []
-    for call in calls:
+    for call in filter(_runs, calls):
         given = {name: value for name, value in call.arguments.items() if name in names}
         if outs:
             results = [t for t in call.run() if t is not None]
@@ -34,9 +34,9 @@ def calls_of(name: str, calls: Sequence[Call]) -> Sequence[Call]:
 
 def _runs(call: Call) -> bool:
     try:
-        call.copied()()
+        call.run()
     except Exception:
-        return False  # its original broadcasts or promotes where it cannot
+        return False  # its original broadcasts or promotes where it cannot, or takes other shapes
     return True
 
 

@@ -192,7 +192,7 @@ def _holds_for_others(entry: Entry, study: Study) -> bool:
     real = [o.call for o in study.observations if all(t.is_floating_point() for t in o.call.tensors)]
     for dtype in (torch.int64, torch.complex128):
         for call in real[:_OTHER_NUMBERS]:
-            other = call.with_tensors([(4 * t).round().to(dtype) for t in call.tensors])
+            other = call.with_tensors([(4 * t.double()).round().to(dtype) for t in call.tensors])
             if not in_domain(other):
                 break
             rows = entry.rows(other) or []

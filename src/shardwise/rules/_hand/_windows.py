@@ -102,6 +102,14 @@ def upsample_backward(call: Call) -> Iterator[Row]:
     yield from pass_through(call, "grad_output", LINEAR)
 
 
+# Their kernels are too slow for a sweep; the others' rules are found by experiments.
+@hand("aten.upsample_bicubic2d.default", "aten.upsample_trilinear3d.default")
+def upsample(call: Call) -> Iterator[Row]:
+    for dim in (0, 1):
+        yield row_of(call, {"self": shard(dim)}, shard(dim), "any" if dim == 0 else "nonempty")
+    yield from pass_through(call, "self", LINEAR)
+
+
 def _is_pooled(call: Call, outside: int) -> bool:
     """True if the tensors have the shapes that pooling gives: kernels take others, with more dims or channels, and
     leave some of the gradient at zero. Integers are divided with a remainder."""
