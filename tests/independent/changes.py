@@ -5,7 +5,6 @@ number of dims, dtypes. Whether the result is a call at all is found by running 
 """
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
@@ -60,8 +59,6 @@ def whole_if_call(call: Call) -> Whole | None:
     try:
         if not all(torch.equal(call.tensors[i], call.tensors[i].sort(-1).values) for i in call.ascending):
             return None
-        if not _points_into_window(call) or not _points_into_table(call):
-            return None
         whole = Whole(call, call.tensors)
     except Exception:  # whatever it says, it does not take these arguments
         return None
@@ -79,23 +76,6 @@ def whole_if_call(call: Call) -> Whole | None:
         return None
     found = [None if s is None else (s, o.dtype) for s, o in zip(whole.shapes, whole.outputs, strict=True)]
     return whole if promised is None or promised == found else None
-
-
-def _points_into_window(call: Call) -> bool:
-    """False if a gradient of pooling is given places outside of what was pooled: kernels trust them."""
-    pooled = re.search(r"max_pool(\d)d.*_backward", call.name)
-    if pooled is None or not call.arguments["indices"].numel():
-        return True
-    smallest, largest = (int(v) for v in call.arguments["indices"].aminmax())
-    return smallest >= 0 and largest < math.prod(call.arguments["self"].shape[-int(pooled[1]) :])
-
-
-def _points_into_table(call: Call) -> bool:
-    """False if a gradient of a table is given indices of rows that the table does not have: kernels trust them."""
-    rows, indices = call.arguments.get("num_weights"), call.arguments.get("indices")
-    if rows is None or not indices.numel():
-        return True
-    return int(indices.min()) >= 0 and int(indices.max()) < rows
 
 
 def _depends_on_memory(whole: Whole) -> bool:

@@ -1,5 +1,7 @@
 """The rows of one call, checked on 2, 3 and 4 ranks: every rank runs the call on its pieces, with no communication."""
 
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -83,10 +85,30 @@ def check(
     return outcome
 
 
+def _points_into_window(call: Call) -> bool:
+    """False if a gradient of pooling is given places outside of what was pooled: kernels trust them."""
+    pooled = re.search(r"max_pool(\d)d.*_backward", call.name)
+    if pooled is None or not call.arguments["indices"].numel():
+        return True
+    smallest, largest = (int(v) for v in call.arguments["indices"].aminmax())
+    return smallest >= 0 and largest < math.prod(call.arguments["self"].shape[-int(pooled[1]) :])
+
+
+def _points_into_table(call: Call) -> bool:
+    """False if a gradient of a table is given indices of rows that the table does not have: kernels trust them."""
+    rows, indices = call.arguments.get("num_weights"), call.arguments.get("indices")
+    if rows is None or not indices.numel():
+        return True
+    return int(indices.min()) >= 0 and int(indices.max()) < rows
+
+
 class Whole:
     """The unsharded call on certain tensors, and its outputs."""
 
     def __init__(self, call: Call, tensors: Sequence[Tensor]) -> None:
+        given = call.mapped(lambda i, _: tensors[i])
+        if not _points_into_window(given) or not _points_into_table(given):
+            raise ValueError("an index lies outside of what it points into")
         if call.arguments.get("assume_unique") and not all(t.numel() == t.unique().numel() for t in tensors):
             raise ValueError("the caller promises that no element occurs twice, and one does")
         self.call, self.tensors = call, list(tensors)

@@ -265,6 +265,12 @@ CALLS: dict[str, list[tuple[object, ...]]] = {
         (r(8, 6), r(8, 6).flip(0), r(8, 6), 1),
     ],
     "aten.constant_pad_nd.default": [(r(4, 6, 5), [1, 2], 0.0), (r(4, 6, 5), [0, 0, 1, 0], 3.0)],
+    "aten.elu_backward.default": [(r(9, 5), 1.2, 1.0, 1.0, flag, r(9, 5)) for flag in (False, True)],
+    "aten.histc.default": [(r(9, 5), 10, -1, 1), (r(6), 4, 0, 0)],
+    "aten._unsafe_masked_index.default": [
+        (r(9, 5), i(2, 6, 4).bool(), [i(5, 6, 4), i(5, 6, 4)], 0.5),
+        (r(9, 5), i(2, 6, 4).bool(), [i(5, 6, 1), i(5, 6, 4)], 0.5),
+    ],
     "aten.upsample_bicubic2d.default": [(r(4, 6, 5, 7), [10, 8], True, None, None)],
     "aten.upsample_trilinear3d.default": [(r(4, 6, 3, 5, 2), [7, 8, 5], False, 2.0, 1.5, None)],
     "aten.upsample_linear1d_backward.default": [upsampled([4, 6, 5], [10], True)],

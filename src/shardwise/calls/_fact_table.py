@@ -3,7 +3,17 @@
 from typing import Any
 
 from ._dtypes import gradient_like_input, norms_of_half, statistics_like_weight
-from ._guards import attention_shapes_fit, batches_fit, channels_fit, scales_fit, statistics_fit, windows_fit
+from ._guards import (
+    attention_shapes_fit,
+    batches_fit,
+    channels_fit,
+    does_not_grow,
+    mask_is_bool,
+    scales_fit,
+    statistics_fit,
+    tolerances_are_numbers,
+    windows_fit,
+)
 
 
 def _of(*ops: str, **known: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -173,6 +183,9 @@ TABLE = (
     _of("aten.convolution_backward", guard=windows_fit),
     _of("aten.native_layer_norm_backward", guard=statistics_fit),
     _of("aten._adaptive_avg_pool2d_backward", guard=batches_fit),
+    _of("aten.native_dropout_backward", guard=mask_is_bool),
+    _of("aten.resize_", "aten.resize_as_", guard=does_not_grow),
+    _of("aten.linalg_pinv", guard=tolerances_are_numbers),
     _of(
         "aten._upsample_bilinear2d_aa.default",
         "aten._upsample_bilinear2d_aa.out",

@@ -1,8 +1,10 @@
-"""Kernels that do not check their arguments: on shapes that do not fit they divide by zero or write out of bounds.
+"""Kernels that do not check their arguments: on shapes that do not fit they divide by zero or write out of bounds, or
+compute what the operator is not meant for.
 
 Discovery runs calls on pieces that need not fit together, so a guard checks the call before one of these runs.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,7 +37,31 @@ def channels_fit(tensors: Sequence[Tensor], given: Given) -> bool:
     shape = tensors[0].shape
     vectors, others = [t for t in tensors if t.ndim == 1], [t for t in tensors if t.ndim != 1]
     sizes = {len(v) for v in vectors} - (set() if trains else {0})
-    return len(shape) > 1 and sizes <= {shape[1]} and all(o.shape == shape for o in others)
+    per_channel = [arguments.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+    return (
+        len(shape) > 1
+        and sizes <= {shape[1]}
+        and all(o.shape == shape for o in others)
+        and all(vector is None or len(vector.shape) == 1 for vector in per_channel)
+    )
+
+
+def mask_is_bool(_: Sequence[Tensor], given: Given) -> bool:
+    """Dropout backward: the mask says what was kept; the kernel multiplies by any number."""
+    return bool(given()["mask"].dtype == torch.bool)
+
+
+def does_not_grow(_: Sequence[Tensor], given: Given) -> bool:
+    """Resizing in place: what is added to a tensor is whatever was in memory."""
+    arguments = given()
+    size = arguments["the_template"].shape if "the_template" in arguments else arguments["size"]
+    return math.prod(size) <= math.prod(arguments["self"].shape)
+
+
+def tolerances_are_numbers(_: Sequence[Tensor], given: Given) -> bool:
+    """Pseudoinverse: tolerances without dims; those with dims add to the dims of the batch."""
+    tolerances = [given().get(name) for name in ("atol", "rtol")]
+    return not any(getattr(tolerance, "shape", ()) for tolerance in tolerances)
 
 
 def batches_fit(tensors: Sequence[Tensor], _: Given) -> bool:
@@ -61,7 +87,7 @@ def scales_fit(_: Sequence[Tensor], given: Given) -> bool:
     before = arguments["input_size"] if "input_size" in arguments else arguments["self"].shape
     scales = (arguments.get("scales_h"), arguments.get("scales_w"))
     return all(
-        scale is None or int(size * scale) == made
+        scale is None or (math.isfinite(scale) and int(size * scale) == made)
         for size, made, scale in zip(before[-2:], arguments["output_size"], scales, strict=True)
     )
 

@@ -9,6 +9,7 @@ from . import (  # noqa: F401  (they register the rules)
     _copies,
     _factories,
     _fourier,
+    _histograms,
     _lookup,
     _losses,
     _norms,

@@ -9,7 +9,7 @@ from torch.distributed.tensor.placement_types import Placement
 from ...calls import Call, Shape, is_tensor
 from ...placements import Row, partial, partials_of, shard
 from ._register import hand
-from ._rows import ALL, LINEAR, R, aligned, dim_of, dims, pass_through, row_of, sharded_dims
+from ._rows import ALL, KEEPING, LINEAR, R, aligned, dim_of, dims, pass_through, row_of, sharded_dims
 
 
 def looked_up(call: Call, name: str, dim: int) -> Iterator[Row]:
@@ -27,6 +27,23 @@ def embedding(call: Call) -> Iterator[Row]:
         yield row_of(call, {"indices": shard(dim)}, shard(dim))
     yield from looked_up(call, "weight", 0)
     yield from pass_through(call, "weight", ALL)
+
+
+@hand("aten._unsafe_masked_index.default")
+def masked_index(call: Call) -> Iterator[Row]:
+    given = [index for index in call["indices"] if is_tensor(index)]
+    if len(given) == len(call.shape("self")):  # of what the table keeps of its dims the mask's may be any
+        ndim = len(call.output)
+
+        def placed(shape: Shape, dim: int) -> Placement:
+            own = aligned(shape, dim, ndim)
+            return R if own is None else shard(own)
+
+        for dim in sharded_dims(call.output):
+            indices = [placed(tuple(index.shape), dim) for index in given]
+            yield row_of(call, {"mask": placed(call.shape("mask"), dim), "indices": indices}, shard(dim))
+    for p in partials_of(call["self"].dtype, ALL if call["fill"] == 0 else KEEPING):
+        yield row_of(call, {"self": p}, p)
 
 
 @hand("aten.embedding_dense_backward.default")

@@ -4,6 +4,7 @@ elsewhere."""
 from collections.abc import Iterator
 from itertools import product
 
+import torch
 from torch.distributed.tensor.placement_types import Placement
 
 from ...calls import Call
@@ -47,8 +48,8 @@ def _added(call: Call, name: str) -> Iterator[Row]:
 def _shards(call: Call, names: tuple[str, ...]) -> Iterator[Row]:
     """Dims beside the indexed one, where all are of one size, and the indexed one by lookup."""
     dim, whole = dim_of(call), call.shape("self")
-    if any(len(call.shape(name)) != len(whole) for name in names):
-        return  # kernels take an index without elements that has other dims
+    if any(len(call.shape(name)) != len(whole) for name in names) or call["index"].dtype == torch.bool:
+        return  # kernels take an index without elements that has other dims, or truth values
     for d in dims(call, "self"):
         if d == dim:
             yield row_of(call, {"self": shard(d)}, shard(d), local="lookup")
