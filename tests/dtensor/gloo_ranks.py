@@ -102,7 +102,7 @@ def main(rank, store):
     try:
         device_mesh = init_device_mesh("cpu", MESH.shape, mesh_dim_names=MESH.names)
         result = {"theirs": operators(device_mesh)}
-        with use_search():
+        with use_search(cluster="laptop"):
             result["ours"] = operators(device_mesh)
             result["redistribute"] = redistribute(device_mesh)
         dist.barrier()

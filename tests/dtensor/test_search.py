@@ -61,7 +61,7 @@ def test_results_are_equal_and_communication_is_no_more(simulated_ranks, name):
             layouts = [Layout(mesh, tuple(rng.choices(c, k=2))) for c in choices]
             inputs = [placed(mode, device_mesh, a, t) for a, t in zip(layouts, tensors, strict=True)]
             theirs, seen = run(mode, function, inputs)
-            with use_search():
+            with use_search(cluster="laptop"):
                 ours, seen_ours = run(mode, function, inputs)
             with mode.disable():
                 torch.testing.assert_close(theirs, expected)
@@ -88,7 +88,7 @@ def test_inputs_that_fit_need_nothing(simulated_ranks):
         for a, b in itertools.product(["S(0), R", "R, R"], ["R, S(1)", "R, R"]):
             x = placed(mode, device_mesh, Layout.parse(a, "dp=2,tp=2"), torch.randn(8, 6))
             y = placed(mode, device_mesh, Layout.parse(b, "dp=2,tp=2"), torch.randn(6, 4))
-            with use_search():
+            with use_search(cluster="laptop"):
                 assert run(mode, torch.mm, [x, y])[1].collectives == []
 
 
@@ -111,7 +111,7 @@ def test_a_network_trains_the_same(simulated_ranks):
     whole = [weight.clone().requires_grad_() for weight, _ in weights.values()]
     expected = loss(*whole, words)
     expected.backward()
-    with simulated_ranks(4) as mode, use_search():
+    with simulated_ranks(4) as mode, use_search(cluster="laptop"):
         device_mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         spread = [
             placed(mode, device_mesh, Layout.parse(text, "dp=2,tp=2"), weight).requires_grad_()
@@ -131,7 +131,7 @@ def test_operators_in_place_do_not_move_their_tensor(simulated_ranks):
         a, b = torch.randn(8, 6), torch.randn(8, 6)
         x = placed(mode, device_mesh, Layout.parse("S(0), S(1)", "dp=2,tp=2"), a.clone())
         y = placed(mode, device_mesh, Layout.parse("S(1), R", "dp=2,tp=2"), b)
-        with use_search():
+        with use_search(cluster="laptop"):
             x.add_(y)
         assert x.placements == (Shard(0), Shard(1))
         full = x.full_tensor()._local_tensors[0]
@@ -144,7 +144,7 @@ def test_lists_of_foreach_operators_stay_with_pytorch(simulated_ranks):
         device_mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("d",))
         tensors = [torch.randn(8, 2), torch.randn(4, 3)]
         inputs = [placed(mode, device_mesh, Layout.parse("S(0)", "d=4"), t) for t in tensors]
-        with use_search():
+        with use_search(cluster="laptop"):
             results = torch._foreach_mul(inputs, 2.0)
             full = [r.full_tensor()._local_tensors[0] for r in results]
         with mode.disable():

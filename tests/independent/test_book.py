@@ -47,9 +47,6 @@ def test_a_wrong_rule_is_refuted(wrong_book):
     assert "linalg_vector_norm" in summary(result, 0)
 
 
-@pytest.mark.xfail(
-    reason="a few clauses of operators on shapes that they are not meant for are wrong", strict=True
-)
 @pytest.mark.long
 @pytest.mark.timeout(5400)
 @pytest.mark.parametrize("seed", [1, 2, 3])

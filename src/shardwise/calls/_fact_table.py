@@ -12,6 +12,7 @@ from ._guards import (
     scales_fit,
     statistics_fit,
     tolerances_are_numbers,
+    weights_are_of_classes,
     windows_fit,
 )
 
@@ -41,6 +42,7 @@ TABLE = (
         reshape=True,
     ),
     _of("aten.as_strided", "aten.as_strided_copy", "aten.as_strided_scatter", by_strides=True),
+    _of("aten.linalg_lu_solve", stride_dependent=True),
     # Found by running every operator that torch's samples reach on inputs of equal values and different strides: see
     # tests/verification/test_strides.py.
     _of(
@@ -186,6 +188,7 @@ TABLE = (
     _of("aten.native_dropout_backward", guard=mask_is_bool),
     _of("aten.resize_", "aten.resize_as_", guard=does_not_grow),
     _of("aten.linalg_pinv", guard=tolerances_are_numbers),
+    _of("aten.binary_cross_entropy_with_logits", guard=weights_are_of_classes),
     _of(
         "aten._upsample_bilinear2d_aa.default",
         "aten._upsample_bilinear2d_aa.out",

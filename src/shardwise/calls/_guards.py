@@ -64,6 +64,11 @@ def tolerances_are_numbers(_: Sequence[Tensor], given: Given) -> bool:
     return not any(getattr(tolerance, "shape", ()) for tolerance in tolerances)
 
 
+def weights_are_of_classes(_: Sequence[Tensor], given: Given) -> bool:
+    """Binary cross entropy: one weight of the positive answers for every class."""
+    return len(getattr(given().get("pos_weight"), "shape", ())) <= 1
+
+
 def batches_fit(tensors: Sequence[Tensor], _: Given) -> bool:
     """Pooling in two dims: batch and channels of the gradient are those of the input."""
     return tensors[0].ndim > 2 and tensors[0].shape[:-2] == tensors[1].shape[:-2]

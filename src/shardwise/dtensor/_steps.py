@@ -41,9 +41,9 @@ def run_step(local: Tensor, step: Step, device_mesh: DeviceMesh, shape: Sequence
         gathered = _arrived(funcol.all_gather_single(sent, dim, (device_mesh, axis)))
         return _order_gathered(gathered, step, axis, shape, place)
     if step.kind == "reduce_scatter":
-        reduction, dim = step.before.placements[axis].reduce_op, step.after.placements[axis].dim
+        reduction = step.before.placements[axis].reduce_op
         sent = _chunks(local, step, axis, shape, place)
-        scattered = _arrived(funcol.reduce_scatter_single(sent, reduction, dim, (device_mesh, axis)))
+        scattered = _arrived(funcol.reduce_scatter_single(sent, reduction, 0, (device_mesh, axis)))
         return _trim(scattered, step, axis, shape, place)
     if step.kind == "all_to_all":
         received = _exchange(_parcels(local, step, axis, shape, place), (device_mesh, axis))
@@ -192,14 +192,14 @@ def _order_gathered(
 
 @maybe_run_for_local_tensor
 def _chunks(local: Tensor, step: Step, axis: int, shape: tuple[int, ...], place: tuple[int, ...]) -> Tensor:
-    """One equal chunk per rank, in order."""
+    """One equal chunk per rank, in order, joined along the first dim whichever is scattered: sent as they lie."""
     dim, mesh = step.after.placements[axis].dim, step.before.mesh
     before = step.before.runs(dim, shape[dim], _rank(mesh, place))
     pieces = [_where(before, piece) for piece in _held(step.after, dim, shape, _members(mesh, axis, place))]
     longest = length(pieces[0])
-    if all(length(piece) == longest for piece in pieces):
+    if dim == 0 and all(length(piece) == longest for piece in pieces):
         return _take(local, dim, [run for piece in pieces for run in piece]).contiguous()
-    return torch.cat([_padded(_take(local, dim, piece), dim, longest) for piece in pieces], dim)
+    return torch.cat([_padded(_take(local, dim, piece), dim, longest) for piece in pieces])
 
 
 @maybe_run_for_local_tensor

@@ -334,7 +334,7 @@ def _numbers(call: Call) -> dict[str, _Number]:
 def is_in_domain(call: Call) -> bool:
     """False for a call that the operator is not meant for, though its kernel may take it."""
     known = facts(call.op)
-    if known.by_strides and not all(_is_contiguous(t) for t in call.tensors):
+    if (known.by_strides or known.stride_dependent) and not all(_is_contiguous(t) for t in call.tensors):
         return False
     return not is_fractional(call) and (
         known.guard is None or known.guard(call.tensors, lambda: call.arguments)

@@ -12,8 +12,9 @@ from ._rows import LINEAR, dims, pass_through, row_of
 def fourier(call: Call) -> Iterator[Row]:
     if "last_dim_size" in call and call.shape("self")[call["dim"][-1]] != call["last_dim_size"] // 2 + 1:
         return  # the kernel takes more frequencies than it has room for, and writes behind them
-    transformed = [dim % len(call.shape("self")) for dim in call["dim"]]
+    if min(call["dim"], default=0) < 0:
+        return  # torch's functions count dims from the front: on others the kernel computes something else
     for dim in dims(call, "self"):
-        if dim not in transformed:
+        if dim not in call["dim"]:
             yield row_of(call, {"self": shard(dim)}, shard(dim), "nonempty")
     yield from pass_through(call, "self", LINEAR)
