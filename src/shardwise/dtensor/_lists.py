@@ -47,9 +47,8 @@ def run_step_on_all(
         arrived = [torch.cat([sent[rank] for rank in group], dim) for group in groups]
         after = each(steps._order_gathered, arrived)
     elif step.kind == "reduce_scatter":
-        reduction, dim = step.before.placements[axis].reduce_op, step.after.placements[axis].dim
         sent = each(steps._chunks, pieces)
-        arrived = _reduce_scatter(sent, groups, reduction, dim)
+        arrived = _reduce_scatter(sent, groups, step.before.placements[axis].reduce_op)
         after = each(steps._trim, arrived)
     elif step.kind == "all_to_all":
         parcels = each(steps._parcels, pieces)
@@ -76,12 +75,10 @@ def _all_reduce(sent: Sequence[Tensor], groups: Sequence[Sequence[int]], reducti
     return [reduced[tuple(group)] for group in groups]
 
 
-def _reduce_scatter(
-    sent: Sequence[Tensor], groups: Sequence[Sequence[int]], reduction: str, dim: int
-) -> list[Tensor]:
+def _reduce_scatter(sent: Sequence[Tensor], groups: Sequence[Sequence[int]], reduction: str) -> list[Tensor]:
     whole = _all_reduce(sent, groups, reduction)
     return [
-        tensor.chunk(len(group), dim)[group.index(rank)] if tensor.shape[dim] else tensor
+        tensor.chunk(len(group))[group.index(rank)]
         for rank, (tensor, group) in enumerate(zip(whole, groups, strict=True))
     ]
 
