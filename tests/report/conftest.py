@@ -37,7 +37,7 @@ def stack() -> Plan:
     """A plan of four blocks that shards parameters and moves tensors."""
     with torch.device("meta"):
         model, x = Stack(4), torch.empty(4096, 1024)
-    return plan(model, (x,), mesh="dp=2,tp=2", cluster="h100", memory="250MB", time_limit=300)
+    return plan(model, (x,), mesh="dp=2,tp=2", cluster="h100", memory="250MB", share_layers=True)
 
 
 @pytest.fixture(scope="session")
