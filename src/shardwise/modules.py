@@ -1,6 +1,7 @@
 """Users' Python files as modules."""
 
 import importlib.util
+import itertools
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -39,5 +40,5 @@ def _is_same(file: str, path: Path, module: ModuleType) -> bool:
 
 
 def _free(name: str) -> str:
-    taken = [name, *(f"{name}_{i}" for i in range(2, len(sys.modules) + 3))]
-    return next(candidate for candidate in taken if candidate not in sys.modules)
+    candidates = itertools.chain([name], (f"{name}_{i}" for i in itertools.count(2)))
+    return next(candidate for candidate in candidates if candidate not in sys.modules)

@@ -417,3 +417,31 @@ def test_a_sum_does_not_pass_a_cast_to_integers():
 def test_an_operator_that_finds_elements_by_strides_has_rows_for_contiguous_tensors_only():
     whole, source = meta(4, 6), meta(2, 2)
     assert not sw.rows(aten.as_strided_scatter.default, whole.t(), source, [2, 2], [2, 1], 0)
+
+
+OUTSIDE = {
+    "a mask of numbers": (aten.native_dropout_backward.default, (meta(4, 6), meta(4, 6), 2.0)),
+    "a tensor that grows": (aten.resize_.default, (meta(4, 6), [8, 6])),
+    "tolerances with dims": (aten.linalg_pinv.atol_rtol_tensor, (meta(4, 5, 3),), {"rtol": meta(4)}),
+    "weights of every element": (
+        aten.binary_cross_entropy_with_logits.default,
+        (meta(4, 6), meta(4, 6), None, meta(4, 6), 2),
+    ),
+    "an input stored by columns": (aten._linalg_slogdet.default, (meta(4, 5, 5).mT,)),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_calls_that_an_operator_is_not_meant_for_have_no_rows(name):
+    op, args, *kwargs = OUTSIDE[name]
+    assert not book_rows(Call.of(op, *args, **(kwargs[0] if kwargs else {})))
+
+
+def test_calls_that_these_operators_are_meant_for_have_rows():
+    kept = torch.ones(4, 6, dtype=torch.bool, device="meta")
+    assert book_rows(Call.of(aten.native_dropout_backward.default, meta(4, 6), kept, 2.0))
+    assert book_rows(Call.of(aten.resize_.default, meta(4, 6), [4, 6]))
+    assert book_rows(Call.of(aten.linalg_pinv.atol_rtol_tensor, meta(4, 5, 3), rtol=meta()))
+    loss = (meta(4, 6), meta(4, 6), None, meta(6), 2)
+    assert book_rows(Call.of(aten.binary_cross_entropy_with_logits.default, *loss))
+    assert book_rows(Call.of(aten._linalg_slogdet.default, meta(4, 5, 5)))

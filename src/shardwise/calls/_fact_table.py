@@ -172,7 +172,7 @@ TABLE = (
     _of("aten.native_layer_norm", "aten.native_group_norm", dtypes=statistics_like_weight),
     _of("aten.native_group_norm_backward", dtypes=gradient_like_input),
     _of("aten._weight_norm_interface", dtypes=norms_of_half),
-    # On shapes that do not fit, these crash: see `_guards`.
+    # On arguments that do not fit, these crash or compute what they are not meant for: see `_guards`.
     _of("aten._scaled_dot_product_flash_attention_for_cpu", guard=attention_shapes_fit),
     _of(
         "aten.native_batch_norm",

@@ -86,7 +86,7 @@ class ExperimentSuite:
         """True if an output holds fewer digits than an input that is added up: its pieces are rounded before."""
         given, made = self._digits
         left = made[output] if output < len(made) else None  # what is written in place keeps its dtype
-        added = [eps for eps, placement in zip(given, inputs, strict=True) if _adds(placement)]
+        added = [eps for eps, placement in zip(given, inputs, strict=True) if _accumulates(placement)]
         return any(left > eps for eps in added if eps) if left else False
 
     def rounding(self, row: Row, output: int) -> Counterexample | None:
@@ -365,7 +365,7 @@ def _one_line(error: Exception) -> str:
     return " ".join(line.strip(" *") for line in lines[: 2 if lines[0].endswith(":") else 1])
 
 
-def _adds(placement: Placement) -> bool:
+def _accumulates(placement: Placement) -> bool:
     """True for a partial whose pieces are added or multiplied, not compared."""
     return is_partial(placement) and placement.reduce_op in ("sum", "avg", "product")
 
