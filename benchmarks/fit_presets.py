@@ -10,7 +10,7 @@ which tiles there are. `benchmarks/truth.py` says how well either matches.
 import argparse
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -25,67 +25,43 @@ PRESETS = Path(__file__).parents[1] / "src" / "shardwise" / "mesh" / "presets"
 # The devices whose measurements a link is fitted to. Links of H100 and H200 hosts are the same.
 LINKS = {"nvlink3": ("a100",), "nvlink4": ("h100", "h200"), "nvlink5": ("b200",), "pcie4": ("l40s",)}
 
-HOPPER = ((192, 128, 0.9, 1.3e-6), (128, 64, 0.8, 1.2e-6), (64, 128, 0.88, 5e-7), (64, 64, 0.65, 3e-7))
+
+def _start(processors: int, tiles: Iterable[tuple[int, int, float, float]], **others: float) -> Matmul:
+    """Where the fit of a law begins."""
+    return Matmul(processors=processors, tiles=tuple(Tile(*t) for t in tiles), throttle=0.05, **others)
+
+
+HOPPER = _start(
+    132,
+    [
+        *((192, 128, 0.9, 1.3e-6), (128, 64, 0.8, 1.2e-6), (64, 128, 0.88, 5e-7)),
+        *((64, 64, 0.65, 3e-7), (64, 32, 0.4, 1e-7)),
+    ],
+    **{"smooth": 0.95, "throttle_after": 4e-4, "cache": 36e6, "split_memory": 0.47},
+    **{"launch": 2.7e-6, "memory": 0.86, "cached": 2.5, "overlapped": 0.85, "split": 2e-6},
+)
 START = {
-    "a100": Matmul(
-        processors=108,
-        tiles=tuple(
-            Tile(*t)
-            for t in (
-                (128, 256, 0.95, 4e-6),
-                (128, 128, 0.85, 3e-6),
-                (128, 64, 0.7, 2e-6),
-                (64, 64, 0.6, 1e-6),
-                (64, 32, 0.25, 2e-7),
-            )
-        ),
+    "a100": _start(
+        108,
+        [
+            *((128, 256, 0.95, 4e-6), (128, 128, 0.85, 3e-6), (128, 64, 0.7, 2e-6)),
+            *((64, 64, 0.6, 1e-6), (64, 32, 0.25, 2e-7)),
+        ],
         **{"smooth": 0.05, "throttle_after": 7e-4, "cache": 27e6, "split_memory": 1.0},
-        **{
-            "launch": 2.6e-6,
-            "memory": 0.8,
-            "cached": 2.5,
-            "overlapped": 0.9,
-            "split": 2e-6,
-            "throttle": 0.05,
-        },
+        **{"launch": 2.6e-6, "memory": 0.8, "cached": 2.5, "overlapped": 0.9, "split": 2e-6},
     ),
-    "b200": Matmul(
-        processors=148,
-        tiles=tuple(
-            Tile(*t)
-            for t in (
-                (256, 256, 0.9, 1.2e-6),
-                (128, 64, 0.77, 4e-7),
-                (64, 128, 0.83, 2e-7),
-                (64, 64, 0.59, 1.4e-7),
-                (64, 32, 0.32, 5e-8),
-            )
-        ),
+    "b200": _start(
+        148,
+        [
+            *((256, 256, 0.9, 1.2e-6), (128, 64, 0.77, 4e-7), (64, 128, 0.83, 2e-7)),
+            *((64, 64, 0.59, 1.4e-7), (64, 32, 0.32, 5e-8)),
+        ],
         **{"smooth": 0.7, "throttle_after": 2.5e-5, "cache": 60e6, "split_memory": 0.3},
-        **{
-            "launch": 2.1e-6,
-            "memory": 0.88,
-            "cached": 1.2,
-            "overlapped": 0.6,
-            "split": 2.4e-6,
-            "throttle": 0.05,
-        },
+        **{"launch": 2.1e-6, "memory": 0.88, "cached": 1.2, "overlapped": 0.6, "split": 2.4e-6},
     ),
+    "h100": HOPPER,
+    "h200": HOPPER,
 }
-for _name in ("h100", "h200"):
-    START[_name] = Matmul(
-        processors=132,
-        tiles=tuple(Tile(*t) for t in (*HOPPER, (64, 32, 0.4, 1e-7))),
-        **{"smooth": 0.95, "throttle_after": 4e-4, "cache": 36e6, "split_memory": 0.47},
-        **{
-            "launch": 2.7e-6,
-            "memory": 0.86,
-            "cached": 2.5,
-            "overlapped": 0.85,
-            "split": 2e-6,
-            "throttle": 0.05,
-        },
-    )
 
 # The share of peak by dtype, relative to that of the tiles: `shardwise calibrate` on results/h200_samples.json, where
 # products in bfloat16 were a little faster than those that the tiles are fitted to.
