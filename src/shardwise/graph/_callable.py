@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx.proxy import _register_stack_trace_anchor
 
 from ..errors import UsageError, require
+from ._versions import keep_lines_of
 
 
 class Function(nn.Module):
@@ -25,7 +25,7 @@ class Function(nn.Module):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.forward = function if _is_in_python(function) else _in_python(function)
-        _register_stack_trace_anchor(unwrap(function))  # else torch keeps the lines of `forward`s alone
+        keep_lines_of(unwrap(function))
         for name, module in _modules_of(function, set()):
             if module not in self._modules.values():
                 self.add_module(_free_name(self, name), module)
