@@ -11,8 +11,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import shardwise as sw
-from shardwise.dtensor import _install, extend, record_collectives, register, registered, reset
-from shardwise.dtensor._wrong import wrong_operators
+from shardwise.dtensor import (
+    _install,
+    extend,
+    record_collectives,
+    register,
+    registered,
+    reset,
+    wrong_operators,
+)
 from shardwise.errors import UsageError
 from shardwise.placements import Row
 from shardwise.rules import Clause, Rule, book_rows
@@ -285,15 +292,20 @@ def test_it_works_between_processes(tmp_path):
 
 
 def test_findings_about_another_torch_replace_nothing_and_say_so_once(tmp_path):
-    known = wrong_operators()
-    assert "aten.any.default" in known
-    (tmp_path / "refuted.yaml").write_text(
-        "torch: 1.0.0\nwrong:\n  aten.any.default:\n  - P(sum) -> P(sum)\n"
-    )
-    other = tmp_path / "refuted.yaml"
-    with pytest.warns(UserWarning, match=r"findings are about torch 1\.0\.0.*so no rule is replaced") as said:
-        assert wrong_operators(other) == wrong_operators(other) == frozenset()
+    assert "aten.any.default" in wrong_operators()
+    (tmp_path / "1.0.0.yaml").write_text("torch: 1.0.0\nwrong:\n  aten.any.default:\n  - P(sum) -> P(sum)\n")
+    with pytest.warns(
+        UserWarning, match=r"was not audited \(audited are: 1\.0\.0\), so no rule is replaced"
+    ) as said:
+        assert wrong_operators(tmp_path) == wrong_operators(tmp_path) == frozenset()
     assert len(said) == 1
+
+
+def test_findings_in_the_file_of_another_torch_are_refused(tmp_path):
+    file = tmp_path / f"{torch.__version__.split('+')[0]}.yaml"
+    file.write_text("torch: 1.0.0\nwrong: {}\n")
+    with pytest.raises(UsageError, match="torch"):
+        wrong_operators(tmp_path)
 
 
 def test_a_choice_that_an_experiment_refutes_is_not_used(mesh, monkeypatch):

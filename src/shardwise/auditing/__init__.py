@@ -1,6 +1,7 @@
 """DTensor's own rules validated by experiment, with reproductions."""
 
-from ._audit import audit, audit_call
+from ._audit import audit, audit_call, audit_claims
+from ._designed import designed_calls
 from ._findings import Audit, Missing, Unsupported, Wrong
 from ._reproduce import Reproduction, execute, reproduce
 
@@ -12,6 +13,8 @@ __all__ = [
     "Wrong",
     "audit",
     "audit_call",
+    "audit_claims",
+    "designed_calls",
     "execute",
     "reproduce",
 ]

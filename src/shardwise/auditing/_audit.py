@@ -1,11 +1,13 @@
 """The audit: DTensor's own rules validated by experiment.
 
 For a few calls of every overload, DTensor's claims are read, discovery finds the rows that hold, and the two are
-compared. A claim that experiments do not confirm is a suspicion; it becomes a finding only with a script in which
-DTensor itself computes the wrong number. A row that holds and for which DTensor communicates is missing.
+compared; for calls designed to refute them, the claims alone are tested. A claim that experiments do not confirm is a
+suspicion; it becomes a finding only with a script in which DTensor itself computes the wrong number. A row that holds
+and for which DTensor communicates is missing.
 """
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -27,14 +29,19 @@ from ..experiments import (
     Found,
     Unjudgeable,
     check,
+    refuted,
     run_isolated,
 )
 from ..placements import Row, Shards, fewest_shards, is_partial, is_replicate, is_shard, placement_text
 from ..progress import Progress, silent
+from ._designed import designed_calls
 from ._findings import Audit, Missing, Unsupported, Wrong
 from ._reproduce import Raised, Reproduction, reproduce
 
 _TIMEOUT = 120.0
+
+# CPU seconds for the designed calls of one overload: those that are left then are not tried.
+_DESIGNED_SECONDS = 30.0
 _RANKS = 2
 
 # Number of input placements beyond which discovery tests one kind of partial only.
@@ -59,6 +66,7 @@ class CallFindings:
     missing: list[Missing] = field(default_factory=list)
     unsupported: list[Unsupported] = field(default_factory=list)
     cleared: list[str] = field(default_factory=list)
+    designed: bool = False
 
 
 # A function that returns the findings of one call.
@@ -70,22 +78,24 @@ def audit(
     *,
     jobs: int = 1,
     samples: int = 4,
+    designed: int = 24,
     progress: Progress = silent,
 ) -> Audit:
     """Compare DTensor's rules with experiment, for the operators whose name matches.
 
     `pattern` is the name of an OpInfo (`linalg.vector_norm`) or of an overload (`aten.mm.default`, `mm`), with
-    `*`. Every call is audited in a process of its own.
+    `*`. Of every overload up to `samples` calls of torch's OpInfo samples are audited, and up to `designed` calls that
+    are made from them to refute what DTensor claims. Every overload is audited in a process of its own.
 
     >>> found = audit("aten.linalg_vector_norm.default")                    # doctest: +SKIP
     >>> [str(wrong.row) for wrong in found.wrong]                           # doctest: +SKIP
     ['P(max) -> P(max)', 'P(min) -> P(min)']
     """
     require(pattern, str, "pattern", "the name of an OpInfo or overload, with *, such as linalg.*")
-    for name, count in (("jobs", jobs), ("samples", samples)):
-        require(count, int, name, "a whole number, at least 1")
-        if count < 1:
-            raise UsageError(f"{name} is {count}: give at least 1")
+    for name, count, least in (("jobs", jobs, 1), ("samples", samples, 1), ("designed", designed, 0)):
+        require(count, int, name, f"a whole number, at least {least}")
+        if count < least:
+            raise UsageError(f"{name} is {count}: give at least {least}")
     found_calls = diverse_calls(pattern, samples, partial(progress, "collecting calls"))
     calls = [with_negative_dims(of_op) for of_op in found_calls.values()]
     if not calls:
@@ -93,7 +103,7 @@ def audit(
     found: list[list[CallFindings]] = [[]] * len(calls)
     with _one_thread(), ThreadPoolExecutor(jobs) as pool:
         _warm_up()
-        waiting = {pool.submit(isolated, of_op): i for i, of_op in enumerate(calls)}
+        waiting = {pool.submit(_overload, of_op, designed): i for i, of_op in enumerate(calls)}
         for done, future in enumerate(as_completed(waiting)):
             found[waiting[future]] = future.result()
             progress("auditing", done + 1, len(calls))
@@ -119,6 +129,16 @@ def _warm_up() -> None:
         (torch.ops.aten.huber_loss.default, (values, values)),
     ):
         audit_call(Call(op, args))
+
+
+def _overload(calls: Sequence[Call], designed: int) -> list[CallFindings]:
+    """The findings about an overload, from known calls and from those designed to refute what DTensor claims."""
+    known = isolated(calls)
+    if not designed or registration(calls[0].op) == "none":
+        return known
+    wrong = frozenset(w.row for findings in known for w in findings.wrong)
+    found = run_isolated(partial(_designed, calls, designed, wrong), _TIMEOUT)
+    return known if isinstance(found, Crash) else [*known, *found]
 
 
 def isolated(calls: Sequence[Call], judge: Judge | None = None) -> list[CallFindings]:
@@ -150,6 +170,46 @@ def _each(calls: Sequence[Call], judge: Judge, claims_only: bool = False) -> lis
         except Exception as error:
             findings.append(_verdict(call, f"cannot run: {type(error).__name__}: {error}"))
     return findings
+
+
+def _designed(calls: Sequence[Call], most: int, known: frozenset[str]) -> list[CallFindings]:
+    """The findings of designed calls, without the rows that are known to be wrong."""
+    ends = time.process_time() + _DESIGNED_SECONDS
+    found = []
+    for call in designed_calls(calls, most):
+        if time.process_time() > ends:
+            break
+        found += _each([call], partial(audit_claims, known=known))
+    return found
+
+
+def audit_claims(
+    call: Call, *, known: frozenset[str] = frozenset(), claims_only: bool = True
+) -> CallFindings:
+    """What DTensor claims for one call and experiments refute, in this process, without the rows that are `known`."""
+    findings = _verdict(call, "rows")
+    findings.designed = True
+    try:
+        claimed = [d.row for d in decisions(call, _RANKS) if d.inputs == d.requested]
+    except NoDecision:
+        return findings  # what it has no strategy for, its known calls show
+    claimed = [row for row in claimed if not row.is_replicated and str(row) not in known]
+    findings.claimed = len(claimed)
+    for row in _suspected(call, claimed):
+        suite = ExperimentSuite(call, (call.name,))
+        _judge_claim(findings, suite, None, call, row, _sizings(suite))
+    return findings
+
+
+def _suspected(call: Call, claimed: Sequence[Row]) -> list[Row]:
+    """The claimed rows that a few experiments refute."""
+    suspected = []
+    for row in claimed:
+        try:
+            suspected += refuted(call, [row])
+        except UsageError:
+            continue  # it has a placement that experiments do not support, such as a masked partial
+    return suspected
 
 
 def audit_call(call: Call, *, claims_only: bool = False) -> CallFindings:
@@ -234,6 +294,7 @@ def _judge_claim(
                 outcome.script,
                 outcome.output,
                 "uneven shards" if held == "even" else "",
+                findings.designed,
             )
         )
     elif isinstance(outcome, Raised):
@@ -352,7 +413,7 @@ def moved_bytes(shape: Sequence[int], itemsize: int, before: Placement, after: P
 
 def _merge(calls: Sequence[CallFindings]) -> Audit:
     """One list per kind of finding, every row of an overload once."""
-    shortest = sorted((w for c in calls for w in c.wrong), key=lambda w: len(w.script))
+    shortest = sorted((w for c in calls for w in c.wrong), key=lambda w: (w.designed, len(w.script)))
     wrong = sorted(_first(iter(shortest)), key=lambda w: (w.op, w.row))
     refuted = {(w.op, w.row) for w in wrong}
     missing = _first(m for c in calls for m in c.missing if (m.op, m.row) not in refuted)
@@ -370,6 +431,7 @@ def _merge(calls: Sequence[CallFindings]) -> Audit:
         tuple((c.op, c.call, row) for c in calls for row in c.cleared),
         len(calls),
         sum(c.claimed for c in calls),
+        sum(c.designed for c in calls),
     )
 
 

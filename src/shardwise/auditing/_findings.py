@@ -3,12 +3,17 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import yaml
+
 from ..placements import Row, Shards
+
+_REFUTED = "# The rows of DTensor that `shardwise audit` refuted.\n"
 
 
 @dataclass(frozen=True)
 class Wrong:
-    """A row that DTensor claims and that gives wrong numbers; `script` shows it and printed `output`."""
+    """A row that DTensor claims and that gives wrong numbers; `script` shows it and printed `output`. `designed` says
+    that no sample of torch shows it, but a call that was designed to."""
 
     op: str
     call: str
@@ -17,6 +22,7 @@ class Wrong:
     script: str
     output: str
     when: str = ""
+    designed: bool = False
 
     def __repr__(self) -> str:
         return f"<Wrong {self.op}: {self.row}>"
@@ -62,7 +68,8 @@ class Unsupported:
 @dataclass(frozen=True)
 class Audit:
     """The findings for one version of torch. `not_judged` are calls that experiments cannot decide (random,
-    crashed, and so on), `cleared` claims that experiments did not confirm but that DTensor computed right."""
+    crashed, and so on), `cleared` claims that experiments did not confirm but that DTensor computed right; `designed`
+    of the `calls` were designed from samples."""
 
     torch: str
     wrong: tuple[Wrong, ...]
@@ -73,11 +80,20 @@ class Audit:
     cleared: tuple[tuple[str, str, str], ...]
     calls: int
     claimed: int
+    designed: int = 0
+
+    def refuted_yaml(self) -> str:
+        """The wrong rows by overload, as `install(replace="wrong")` reads them."""
+        rows: dict[str, list[str]] = {}
+        for w in self.wrong:
+            rows.setdefault(w.op, []).append(w.row + (f" ({w.when})" if w.when else ""))
+        return _REFUTED + yaml.safe_dump({"torch": self.torch, "wrong": rows}, sort_keys=False, width=110)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "torch": self.torch,
             "calls": self.calls,
+            "designed": self.designed,
             "claimed": self.claimed,
             "overloads": [{"op": op, "registration": kind} for op, kind in self.overloads],
             "wrong": [asdict(w) for w in self.wrong],

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,24 +22,35 @@ def audit_command(
     ] = "*",
     html: Annotated[Path | None, typer.Option("--html", help="Write one HTML file.")] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="Write one Markdown file.")] = None,
+    refuted: Annotated[
+        Path | None,
+        typer.Option("--refuted", help="A folder: write the list of wrong rows, TORCH.yaml, into it."),
+    ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes at a time.")] = 1,
     samples: Annotated[
         int, typer.Option("--samples", min=1, help="How many calls of each overload to audit.")
     ] = 4,
+    designed: Annotated[
+        int, typer.Option("--designed", min=0, help="How many calls of each to design from those.")
+    ] = 24,
     json: Json = False,
 ) -> None:
     """Compare DTensor's rules with experiment: wrong, missing and unsupported.
 
-    A wrong rule comes with a script, which has been run, in which DTensor computes a wrong number.
+    A wrong rule comes with a script, which has been run, in which DTensor computes a wrong number. Besides torch's
+    samples, calls are audited that are designed from them to refute what DTensor claims.
 
     Example: shardwise audit --op linalg.vector_norm
     """
     from ..auditing import audit
     from ..report import audit_markdown, audit_page
 
-    require_writable(html, markdown)
+    listed = None if refuted is None else refuted / f"{version('torch').split('+')[0]}.yaml"
+    require_writable(html, markdown, listed)
     with Bars(quiet=json) as progress:
-        found = audit(op, jobs=jobs, samples=samples, progress=progress)
+        found = audit(op, jobs=jobs, samples=samples, designed=designed, progress=progress)
+    if listed is not None:
+        write_text(listed, found.refuted_yaml())
     for file, write in ((html, audit_page), (markdown, audit_markdown)):
         if file is not None:
             write_text(file, write(found, _as_given()))

@@ -10,8 +10,10 @@ from ._register import extend, register, registered, unregister
 from ._state import RuleLike
 from ._steps import run_step
 from ._store import default_store
+from ._wrong import REFUTED, wrong_operators
 
 __all__ = [
+    "REFUTED",
     "Decision",
     "NoDecision",
     "Recorded",
@@ -36,4 +38,5 @@ __all__ = [
     "uninstall",
     "unregister",
     "use_search",
+    "wrong_operators",
 ]

@@ -1,4 +1,4 @@
-"""The operators whose rules in DTensor the audit refuted, as shipped."""
+"""The operators whose rules in DTensor the audit refuted, as shipped: one list for every torch that was audited."""
 
 import functools
 import warnings
@@ -9,22 +9,24 @@ import torch
 from ..documents import Field
 from ..files import named, parse_yaml, read_text
 
-FINDINGS = Path(__file__).parent / "refuted.yaml"
+REFUTED = Path(__file__).parent / "refuted"
 
 
 @functools.cache
-def wrong_operators(findings: Path = FINDINGS) -> frozenset[str]:
-    """Overloads for which DTensor claims a row that computes wrong numbers; empty, with one warning, for another
-    torch than the audited one."""
-    with named(findings):
-        fields = Field(parse_yaml(read_text(findings))).object(("torch", "wrong"))
-        audited, wrong = fields["torch"].text(), fields["wrong"].members()
+def wrong_operators(folder: Path = REFUTED) -> frozenset[str]:
+    """Overloads for which DTensor claims a row that computes wrong numbers; empty, with one warning, for a torch that
+    was not audited."""
     running = torch.__version__.split("+")[0]
-    if audited != running:
+    findings = folder / f"{running}.yaml"
+    if not findings.is_file():
+        audited = ", ".join(sorted(path.stem for path in folder.glob("*.yaml"))) or "none"
         warnings.warn(
-            f"the audit's findings are about torch {audited}, but this is torch {running}, so no rule is replaced: "
-            f"`shardwise audit` finds which are wrong in it",
+            f"torch {running} was not audited (audited are: {audited}), so no rule is replaced: "
+            "`shardwise audit --refuted DIR` finds which of its rules are wrong",
             stacklevel=2,
         )
         return frozenset()
-    return frozenset(wrong)
+    with named(findings):
+        fields = Field(parse_yaml(read_text(findings))).object(("torch", "wrong"))
+        fields["torch"].one_of([running])
+        return frozenset(fields["wrong"].members())
