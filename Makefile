@@ -1,7 +1,10 @@
 # `make demo` and `make test` need only Python 3.11 and make; everything else is installed into .venv.
 PYTHON ?= python3
-VENV := .venv
+# Another torch than that of requirements.txt has its own environment: make test TORCH=2.15.0
+VENV := .venv$(TORCH)
 BIN := $(VENV)/bin
+# That torch decides what it needs: of the others, what it also needs may be of any version.
+OTHERS = $(shell sed -n -e '/^\(torch\|setuptools\|sympy\|networkx\|jinja2\|fsspec\|filelock\|typing_extensions\)==/Id' -e '/^[a-zA-Z]/p' requirements.txt)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Tests and benchmarks share few cores: one thread per process.
 export OMP_NUM_THREADS ?= 1
@@ -10,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 
 $(VENV)/installed: pyproject.toml requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -r requirements.txt
+	$(BIN)/pip install -q $(if $(TORCH),torch==$(TORCH) $(OTHERS),-r requirements.txt)
 	$(BIN)/pip install -q --no-deps -e .
 	touch $@
 
@@ -44,4 +47,4 @@ site: $(VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv* .mypy_cache .ruff_cache .pytest_cache

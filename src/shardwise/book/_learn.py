@@ -23,7 +23,7 @@ from ._entry import entry_of, found_for, studied, studied_with_sums
 from ._variant import confirmed, confirmed_as_given
 
 # CPU seconds of a study and of a single call, and how much longer they may take when others use the machine, too.
-_STUDY, _CALL, _PATIENCE = 30, 6, 30
+STUDY, _CALL, _PATIENCE = 30, 6, 30
 
 # Calls studied one by one.
 _CAREFUL = 4
@@ -31,25 +31,25 @@ _CAREFUL = 4
 
 def learn(name: str, calls: Sequence[Call]) -> Entry:
     """The entry of an operator from calls of it, or of the operator of which it is a variant."""
-    result = _limited(partial(studied, name, calls), _STUDY)
+    result = limited(partial(studied, name, calls), STUDY)
     if not is_by_hand(name):
         if _takes_long(result):
-            result = _limited(partial(studied, name, calls, effort="small"), _STUDY)
+            result = limited(partial(studied, name, calls, effort="small"), STUDY)
         if isinstance(result, Crash):
-            result = _limited(partial(studied, name, calls, effort="unrefuted"), _STUDY)
+            result = limited(partial(studied, name, calls, effort="unrefuted"), STUDY)
     if not isinstance(result, Crash):
         return _with_fewer_partials(result, calls) if _explained(result) < 0.5 else result
     if is_by_hand(name):
-        given = _limited(partial(by_hand_as_given, name, calls, book_rows, _ended(result, _STUDY)), _STUDY)
-        return Entry(name, "crashed", _ended(given, _STUDY)) if isinstance(given, Crash) else given
+        given = limited(partial(by_hand_as_given, name, calls, book_rows, _ended(result, STUDY)), STUDY)
+        return Entry(name, "crashed", _ended(given, STUDY)) if isinstance(given, Crash) else given
     if any(str(call.op) != name for call in calls):
-        return Entry(name, "crashed", _ended(result, _STUDY))
+        return Entry(name, "crashed", _ended(result, STUDY))
     founds: list[Found] = []
     few = list(calls[:_CAREFUL])
     for call in few:
         found: Any = Crash()
         for policy in (ExperimentPolicy(), ExperimentPolicy(empty=False)):
-            found = _limited(partial(_bare, policy, call.op, *call.args, **call.kwargs), _CALL)
+            found = limited(partial(_bare, policy, call.op, *call.args, **call.kwargs), _CALL)
             if not isinstance(found, Crash):
                 break
         founds.append(
@@ -57,15 +57,15 @@ def learn(name: str, calls: Sequence[Call]) -> Entry:
             if isinstance(found, Crash)
             else found
         )
-    again = _limited(partial(_studied_again, name, few, founds), _STUDY)
+    again = limited(partial(_studied_again, name, few, founds), STUDY)
     if isinstance(again, Crash):
-        return Entry(name, "crashed", _ended(again, _STUDY))
+        return Entry(name, "crashed", _ended(again, STUDY))
     return again
 
 
 def _with_fewer_partials(entry: Entry, calls: Sequence[Call]) -> Entry:
     """A rule without partials other than sums, where that explains more calls than one with all."""
-    less = _limited(partial(studied_with_sums, entry.op, calls), _STUDY)
+    less = limited(partial(studied_with_sums, entry.op, calls), STUDY)
     better = isinstance(less, Entry) and less.rule is not None and _explained(less) > _explained(entry)
     return less if better else entry
 
@@ -93,13 +93,13 @@ def _takes_long(result: Any) -> bool:
 def learn_variant(name: str, original: Entry, calls: Sequence[Call]) -> Entry:
     """The entry of an in-place or out variant: its original's rule where experiments confirm that, else its own.
     `calls` are the variant's or the original's."""
-    result = _limited(partial(confirmed, name, original, calls), _CALL)
+    result = limited(partial(confirmed, name, original, calls), _CALL)
     if isinstance(result, Crash) and original.by_hand:
-        result = _limited(partial(confirmed_as_given, name, original, calls, _ended(result, _CALL)), _CALL)
+        result = limited(partial(confirmed_as_given, name, original, calls, _ended(result, _CALL)), _CALL)
     return result if isinstance(result, Entry) else learn(name, calls)
 
 
-def _limited(function: Callable[[], Any], seconds: int) -> Any:
+def limited(function: Callable[[], Any], seconds: int) -> Any:
     """The function's result in a process with this much CPU time."""
 
     def run() -> Any:

@@ -1,7 +1,8 @@
 """`shardwise book`: build the rule book of ATen and look operators up."""
 
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -10,6 +11,9 @@ from rich.table import Table
 from ..errors import UsageError
 from ._app import Json, app, print_json
 from ._progress import Bars
+
+if TYPE_CHECKING:
+    from ..rules import Book
 
 book_app = typer.Typer(
     no_args_is_help=True,
@@ -36,11 +40,16 @@ def build_command(
     op: Annotated[
         str, typer.Option("--op", help="Only operators that these OpInfos or models call, with *: linalg_*.")
     ] = "*",
+    whole: Annotated[
+        bool,
+        typer.Option("--whole", help="Study everything, though the shipped book is about another torch."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Study every operator that torch's OpInfo database calls, forward and backward, and write a book.
 
-    By default --models is examples/models.py, if that file exists.
+    On another torch than the shipped book's, write what differs from it. By default --models is examples/models.py,
+    if that file exists.
 
     Example: shardwise book build --op linalg_cross --out book
     """
@@ -51,7 +60,9 @@ def build_command(
     usual = Path("examples/models.py")
     chosen = models or (usual if usual.is_file() else None)
     with Bars(quiet=json) as progress:
-        counts = build(out, workers=workers, resume=resume, models=chosen, pattern=op, progress=progress)
+        counts = build(
+            out, workers=workers, resume=resume, models=chosen, pattern=op, whole=whole, progress=progress
+        )
     if json:
         print_json({"out": str(out), "counts": counts})
         return
@@ -79,4 +90,40 @@ def show_command(
     if json:
         print_json([entry.to_document() for entry in entries])
         return
-    print("\n---\n".join(map(str, entries)))
+    print("\n---\n".join(f"{_tested_on(entry.op)}{entry}" for entry in entries))
+
+
+def _tested_on(op: str) -> str:
+    """A line that says on which versions of torch an entry was tested, where that is not the running one alone."""
+    from ..rules import book, stands_on
+
+    running = version("torch").split("+")[0]
+    root = book().base or book()
+    tested = stands_on(root.folder, op, running)
+    return "" if tested == [running] else f"# tested on torch {' and '.join(tested)}\n"
+
+
+@book_app.command("diff")
+def diff_command(
+    first: Annotated[str, typer.Argument(help="A version of torch that the book knows, or a book's folder.")],
+    second: Annotated[str, typer.Argument(help="Another.")],
+) -> None:
+    """Print what the second book says differently: operators that came (+), went (-) or changed (~).
+
+    Example: shardwise book diff 2.13.0 2.13.0
+    """
+    from ..book import diff
+
+    print(diff(_named(first), _named(second)))
+
+
+def _named(name: str) -> "Book":
+    from ..rules import SHIPPED, Book, editions
+
+    known = editions(SHIPPED)
+    if name in known:
+        return known[name]
+    if not Path(name).is_dir():
+        raise UsageError(f"there is no book {name!r}: give a folder, or one of {', '.join(sorted(known))}")
+    own = Book(Path(name))
+    return Book(Path(name), Book(SHIPPED)) if own.is_overlay else own

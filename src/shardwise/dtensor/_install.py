@@ -13,7 +13,7 @@ from typing import Any, Literal
 from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor, Replicate
 
-from ..calls import Call, facts, overload
+from ..calls import Call, facts, registered
 from ..errors import UsageError
 from ..expansion import Choice
 from ..experiments import Confirmations
@@ -142,8 +142,9 @@ def reset() -> None:
 
 
 def _operators(contents: Book) -> list[OpOverload]:
-    operators = [overload(name) for name in contents.verdicts if name.count(".") == 2]
-    return [op for op in operators if not _gives_a_number(op)]
+    """The operators of the book that this torch has."""
+    found = [registered(name) for name in contents.verdicts if name.count(".") == 2]
+    return [op for op in found if isinstance(op, OpOverload) and not _gives_a_number(op)]
 
 
 def _gives_a_number(op: OpOverload) -> bool:

@@ -4,6 +4,7 @@ from ._bind import Bound, Reading, bind
 from ._book import VERDICTS, Book, Entry, require_no_others, write
 from ._cases import Case, always_alike, constants, is_covered, plain
 from ._clause import Clause, Term, merged
+from ._editions import edition, editions, stands_on
 from ._expression import Scope, names_in
 from ._hand import hand, hand_rows, hand_written, is_by_hand, own_rules, row_of
 from ._lookup import SHIPPED, book, book_rows, rows, rows_left, rule, variant_by_hand
@@ -29,6 +30,8 @@ __all__ = [
     "book_rows",
     "constants",
     "derived",
+    "edition",
+    "editions",
     "hand",
     "hand_rows",
     "hand_written",
@@ -45,6 +48,7 @@ __all__ = [
     "rows",
     "rows_left",
     "rule",
+    "stands_on",
     "variant_by_hand",
     "variants_of",
     "write",

@@ -185,10 +185,11 @@ def family(op: str) -> str:
 
 
 class Book:
-    """A folder of YAML files, each read when it is needed."""
+    """A folder of YAML files, each read when it is needed. With a `base`, it has only what differs from that book."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, base: "Book | None" = None) -> None:
         self.folder = folder
+        self.base = base
         self._texts: dict[str, dict[str, str]] = {}
         self._entries: dict[str, Entry | None] = {}
 
@@ -205,20 +206,46 @@ class Book:
         """The version of torch that the book is about."""
         return str(self.index["torch"])
 
+    @property
+    def is_overlay(self) -> bool:
+        """True for what differs from another book."""
+        return "gone" in self.index
+
+    @functools.cached_property
+    def own_verdicts(self) -> dict[str, str]:
+        """The operators of this folder, with their verdicts."""
+        return {op: verdict for verdict, ops in self.index["operators"].items() for op in ops}
+
     @functools.cached_property
     def verdicts(self) -> dict[str, str]:
         """Every operator of the book, with its verdict."""
-        return {op: verdict for verdict, ops in self.index["operators"].items() for op in ops}
+        if self.base is None:
+            return self.own_verdicts
+        gone = set(self.index.get("gone", ()))
+        return {op: v for op, v in self.base.verdicts.items() if op not in gone} | self.own_verdicts
 
-    @property
+    @functools.cached_property
     def functions(self) -> dict[str, list[str]]:
         """Functions of torch, each with the overloads that it reaches, the usual one first."""
-        return self.index["functions"]
+        if self.base is None:
+            return self.index["functions"]
+        known = {f: [op for op in ops if op in self.verdicts] for f, ops in self.base.functions.items()}
+        return {f: ops for f, ops in known.items() if ops} | self.index["functions"]
 
     def entry(self, op: str) -> Entry | None:
+        if self.source(op) is not self:
+            return None if op not in self.verdicts else self.source(op).entry(op)
         if op not in self._entries:
             self._entries[op] = self._read(op)
         return self._entries[op]
+
+    def source(self, op: str) -> "Book":
+        """The book that has the entry of an operator: this one, or that on which it is based."""
+        return self if self.base is None or op in self.own_verdicts else self.base.source(op)
+
+    def has_tested(self, op: str) -> bool:
+        """True if this book's torch ran the operator."""
+        return op in self.verdicts and op not in self.index.get("untested", ())
 
     def _read(self, op: str) -> Entry | None:
         name = family(op)
@@ -227,7 +254,7 @@ class Book:
             parts = read_text(path).split("\n---\n") if path.is_file() else []
             heads = (re.search(r"^op: (\S+)$", part, re.MULTILINE) for part in parts)
             self._texts[name] = {h[1]: part for h, part in zip(heads, parts, strict=True) if h}
-        text, verdict = self._texts[name].get(op), self.verdicts.get(op)
+        text, verdict = self._texts[name].get(op), self.own_verdicts.get(op)
         with named(self.folder / f"{name}.yaml"):
             if text is None and verdict is None:
                 return None
@@ -261,8 +288,11 @@ class Book:
 
 def _index(document: Field) -> dict[str, Any]:
     """The index of a book, which says every operator once and the functions that reach them."""
-    fields = document.object(("torch", "counts", "operators", "functions"))
+    fields = document.object(("torch", "counts", "operators", "functions"), ("gone", "untested"))
     fields["torch"].text()
+    for listed in (fields[name] for name in ("gone", "untested") if name in fields):
+        for op in listed.items():
+            op.text()
     counts = {verdict: count.integer(least=0) for verdict, count in fields["counts"].members().items()}
     seen: set[str] = set()
     for verdict, listed in fields["operators"].object(VERDICTS).items():
@@ -274,7 +304,7 @@ def _index(document: Field) -> dict[str, Any]:
         seen.update(operators)
     for name in fields["functions"].members().values():
         for op in name.items():
-            if op.text() not in seen:
+            if op.text() not in seen and "gone" not in fields:  # what differs may refer to its base
                 raise op.expected("an operator of the book")
     return document.value
 
@@ -286,8 +316,15 @@ def require_no_others(folder: Path) -> None:
         raise UsageError(f"{folder} has files of its own ({others[0]}): give a new folder, or that of a book")
 
 
-def write(folder: Path, entries: Iterable[Entry], torch_version: str, functions: Mapping[str, Any]) -> None:
-    """Write a book: one file per family, and the index; the files of an older book there are removed."""
+def write(
+    folder: Path,
+    entries: Iterable[Entry],
+    torch_version: str,
+    functions: Mapping[str, Any],
+    differs: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Write a book: one file per family, and the index; the files of an older book there are removed. If it has only
+    what `differs` from another, that says which operators of the other are gone, and which untested."""
     require_no_others(folder)
     by_family: dict[str, list[Entry]] = {}
     by_verdict: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
@@ -301,6 +338,7 @@ def write(folder: Path, entries: Iterable[Entry], torch_version: str, functions:
         (folder / f"{name}.yaml").write_text("".join(f"---\n{_text(e.to_document())}\n" for e in members))
     index = {
         "torch": torch_version,
+        **{name: sorted(ops) for name, ops in (differs or {}).items()},
         "counts": {verdict: len(ops) for verdict, ops in by_verdict.items()},
         "operators": by_verdict,
         "functions": {name: functions[name] for name in sorted(functions)},

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from ..calls import Call, Dispatched, dispatched, must_run, overload, resolve_op
 from ..errors import UsageError
 from ..placements import Row
 from ._book import Book, is_in_domain
+from ._editions import edition
 from ._hand import hand_rows, is_by_hand
 from ._partials import results_fit
 from ._rule import Rule
@@ -24,16 +24,13 @@ SHIPPED = Path(__file__).parent / "book"
 
 @functools.cache
 def book() -> Book:
-    """The book in use: the shipped one, or that in the folder which SHARDWISE_BOOK names."""
-    chosen = Book(Path(os.environ.get("SHARDWISE_BOOK") or SHIPPED))
-    running = torch.__version__.split("+")[0]
-    if chosen.torch != running:
-        warnings.warn(
-            f"the rule book is about torch {chosen.torch}, but this is torch {running}: build one for it with "
-            "`shardwise book build --out DIR` and set SHARDWISE_BOOK=DIR",
-            stacklevel=2,
-        )
-    return chosen
+    """The book in use, as it is for the running torch: the shipped one, or that which SHARDWISE_BOOK names, a folder
+    with a whole book or with what differs from the shipped one."""
+    running, chosen = torch.__version__.split("+")[0], os.environ.get("SHARDWISE_BOOK")
+    if chosen is None or chosen == "":
+        return edition(SHIPPED, running)
+    own = Book(Path(chosen))
+    return Book(Path(chosen), Book(SHIPPED)) if own.is_overlay else edition(own.folder, running)
 
 
 def rule(op: Callable[..., Any] | str) -> Rule:
