@@ -195,6 +195,7 @@ def _number(call: Call, random: Random, others: Sequence[Call]) -> Call | None:
     if isinstance(value, list):
         place = random.randrange(len(value)) if random.random() < 0.6 else None
         new = _other_number(value[place or 0], "int" in types[name], random)
+        new = abs(new) if "size" in name else new
         return call.changed(**{name: [new if place in (None, i) else v for i, v in enumerate(value)]})
     return call.changed(
         **{name: _other_number(value, types[name] in ("int", "SymInt", "Optional[int]"), random)}

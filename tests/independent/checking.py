@@ -85,21 +85,19 @@ def check(
     return outcome
 
 
-def _points_into_window(call: Call) -> bool:
-    """False if a gradient of pooling is given places outside of what was pooled: kernels trust them."""
-    pooled = re.search(r"max_pool(\d)d.*_backward", call.name)
-    if pooled is None or not call.arguments["indices"].numel():
-        return True
-    smallest, largest = (int(v) for v in call.arguments["indices"].aminmax())
-    return smallest >= 0 and largest < math.prod(call.arguments["self"].shape[-int(pooled[1]) :])
+def _points_inside(call: Call) -> bool:
+    """False if a gradient is given indices outside of what they point into: kernels trust them, and write there."""
+    given = call.arguments
+    if pooled := re.search(r"max_pool(\d)d.*_backward", call.name):
+        return _is_below(math.prod(given["self"].shape[-int(pooled[1]) :]), given["indices"])
+    if "nll_loss" in call.name and "_backward" in call.name:
+        classes = given["self"].shape[:2][-1]
+        return _is_below(classes, given["target"][given["target"] != given["ignore_index"]])
+    return "num_weights" not in given or _is_below(given["num_weights"], given["indices"])
 
 
-def _points_into_table(call: Call) -> bool:
-    """False if a gradient of a table is given indices of rows that the table does not have: kernels trust them."""
-    rows, indices = call.arguments.get("num_weights"), call.arguments.get("indices")
-    if rows is None or not indices.numel():
-        return True
-    return int(indices.min()) >= 0 and int(indices.max()) < rows
+def _is_below(limit: int, indices: Tensor) -> bool:
+    return not indices.numel() or (int(indices.min()) >= 0 and int(indices.max()) < limit)
 
 
 class Whole:
@@ -107,7 +105,7 @@ class Whole:
 
     def __init__(self, call: Call, tensors: Sequence[Tensor]) -> None:
         given = call.mapped(lambda i, _: tensors[i])
-        if not _points_into_window(given) or not _points_into_table(given):
+        if not _points_inside(given):
             raise ValueError("an index lies outside of what it points into")
         if call.arguments.get("assume_unique") and not all(t.numel() == t.unique().numel() for t in tensors):
             raise ValueError("the caller promises that no element occurs twice, and one does")

@@ -203,6 +203,19 @@ def test_a_crash_ends_its_worker_and_not_the_run():
     assert results == {0: 0, 1: 1, 2: Died("item 2\nrow", "SIGSEGV"), 3: 9}
 
 
+def test_a_call_is_not_blamed_for_the_crash_that_an_earlier_one_caused():
+    damaged = []
+
+    def work(item: int, mark) -> int:
+        if item == 1:
+            damaged.append(item)  # as a kernel does that writes outside of its tensors
+        elif damaged:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return item * item
+
+    assert dict(run(work, [0, 1, 2, 3], jobs=1, batch=4)) == {0: 0, 1: 1, 2: 4, 3: 9}
+
+
 def test_a_mistake_in_the_work_is_no_crash():
     def work(item: int, mark) -> int:
         return 1 // item
@@ -271,3 +284,30 @@ def test_indices_of_rows_that_a_table_does_not_have_make_no_call():
     gradient, indices = r(5, 3), torch.tensor([0, 1, 2, 1, 0])
     fits = [call(ATEN.embedding_dense_backward.default, gradient, indices, n, -1, False) for n in (3, 2, 0)]
     assert [whole_if_call(c) is not None for c in fits] == [True, False, False]
+
+
+def test_labels_of_classes_that_there_are_not_make_no_call():
+    predictions, total = r(5, 3), torch.tensor(5.0, dtype=torch.float64)
+    labels = [torch.tensor([0, 1, 2, 1, last]) for last in (2, -100, 3, -1)]
+    calls = [
+        call(ATEN.nll_loss_backward.default, r(5), predictions, own, None, 0, -100, total) for own in labels
+    ]
+    assert [whole_if_call(c) is not None for c in calls] == [True, True, False, False]
+
+
+def test_places_outside_of_what_was_pooled_make_no_call():
+    window = ([2, 2], [2, 2], [0, 0], [1, 1], False)
+    places = [torch.tensor([[[0, last]]]) for last in (7, 8, -1)]
+    calls = [
+        call(ATEN.max_pool2d_with_indices_backward.default, r(1, 1, 2), r(1, 2, 4), *window, own)
+        for own in places
+    ]
+    assert [whole_if_call(c) is not None for c in calls] == [True, False, False]
+
+
+def test_sizes_are_not_made_negative():
+    base = call(ATEN.upsample_nearest1d_backward.default, r(2, 3, 8), [8], [2, 3, 4], 2.0)
+    random = Random(0)
+    calls = [c for c in (changed(base, random, [base]) for _ in range(300)) if c is not None]
+    assert {tuple(c.arguments["output_size"]) for c in calls} > {(8,)}
+    assert all(min(c.arguments["input_size"] + c.arguments["output_size"]) >= 0 for c in calls)

@@ -1,7 +1,8 @@
 """Work in processes of its own, so that a kernel that crashes or hangs ends its worker and not the run.
 
 A worker is forked for some items at a time and sends results as they come. Before it runs anything it writes down what,
-in memory that it shares with the parent: when it dies, the parent knows what killed it and starts another one behind.
+in memory that it shares with the parent: when it dies, the parent knows what it was running. That is to blame only if
+it ends a fresh worker, too: kernels that write outside of their tensors end whatever runs after them.
 """
 
 import faulthandler
@@ -101,8 +102,10 @@ def run(work: Work, items: Sequence[Item], jobs: int, batch: int) -> Iterator[tu
                 elif worker.connection in ready or worker.hangs:
                     working.remove(worker)
                     if (died := worker.ended()) is not None:
-                        yield worker.items[worker.done], died
-                        waiting.append(worker.items[worker.done + 1 :])
+                        is_fresh = worker.done == 0
+                        if is_fresh:
+                            yield worker.items[0], died
+                        waiting.append(worker.items[worker.done + is_fresh :])
     finally:
         for worker in working:
             worker.process.kill()

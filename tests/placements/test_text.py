@@ -63,3 +63,14 @@ def test_a_wrong_row_is_one_sentence(text, message):
 def test_the_whole_text_of_a_row_round_trips(shards, local):
     row = Row.parse("S(0), R -> P(avg)", shards, local)
     assert Row.parse(row.text) == row
+
+
+@pytest.mark.parametrize("row", ["R, R -> S(0)", "P(sum) -> R, S(1)", "-> S(0)"])
+def test_a_row_is_impossible_that_shards_an_output_of_whole_tensors(row):
+    assert Row.parse(row).is_impossible
+    assert not Row.parse(row, local="sizes").is_impossible
+
+
+@pytest.mark.parametrize("row", ["S(0), R -> S(1)", "R -> R", "R -> P(sum)", "P(sum) -> P(sum)", "S(0) -> -"])
+def test_other_rows_are_possible(row):
+    assert not Row.parse(row).is_impossible

@@ -23,6 +23,8 @@ from shardwise.rules import (
     book,
     book_rows,
     derived,
+    hand,
+    own_rules,
     variants_of,
     write,
 )
@@ -345,6 +347,23 @@ def test_sums_of_integers_wrap_around_and_those_of_floats_do_not():
     assert mixed and not any("P(sum), P(sum)" in row for row in mixed)
 
 
+# -- rows that cannot hold
+
+
+def test_rows_that_cannot_hold_are_not_given():
+    rule = Rule("aten.expand.default", (Clause.parse("R -> S(0)"), Clause.parse("S(1) -> S(1)")))
+    entry = Entry("aten.expand.default", "ruled", rule=rule)
+    assert texts(entry.rows(Call.of(aten.expand.default, meta(1, 6), [4, 6]))) == ["S(1) -> S(1)"]
+    with own_rules():
+
+        @hand("shardwise_tests.unheard_of.default")
+        def unheard_of_rows(call):
+            yield from (Row.parse("R -> S(0)"), Row.parse("S(0) -> S(0)"))
+
+        rows = book_rows(Call.of(torch.ops.shardwise_tests.unheard_of.default, meta(4)))
+    assert texts(rows) == ["S(0) -> S(0)"]
+
+
 # -- other books
 
 
@@ -419,6 +438,8 @@ def test_an_operator_that_finds_elements_by_strides_has_rows_for_contiguous_tens
     assert not sw.rows(aten.as_strided_scatter.default, whole.t(), source, [2, 2], [2, 1], 0)
 
 
+POOLING = ([2, 2], [2, 2], [0, 0], False, True, None)
+
 OUTSIDE = {
     "a mask of numbers": (aten.native_dropout_backward.default, (meta(4, 6), meta(4, 6), 2.0)),
     "a tensor that grows": (aten.resize_.default, (meta(4, 6), [8, 6])),
@@ -426,6 +447,14 @@ OUTSIDE = {
     "weights of every element": (
         aten.binary_cross_entropy_with_logits.default,
         (meta(4, 6), meta(4, 6), None, meta(4, 6), 2),
+    ),
+    "a gradient that no pooling has": (
+        aten.avg_pool2d_backward.default,
+        (meta(4, 3, 5, 4), meta(4, 3, 8, 8), *POOLING),
+    ),
+    "one of a variant": (
+        aten.avg_pool2d_backward.grad_input,
+        (meta(4, 3, 5, 4), meta(4, 3, 8, 8), *POOLING),
     ),
     "an input stored by columns": (aten._linalg_slogdet.default, (meta(4, 5, 5).mT,)),
 }
@@ -445,3 +474,5 @@ def test_calls_that_these_operators_are_meant_for_have_rows():
     loss = (meta(4, 6), meta(4, 6), None, meta(6), 2)
     assert book_rows(Call.of(aten.binary_cross_entropy_with_logits.default, *loss))
     assert book_rows(Call.of(aten._linalg_slogdet.default, meta(4, 5, 5)))
+    for op in (aten.avg_pool2d_backward.default, aten.avg_pool2d_backward.grad_input):
+        assert book_rows(Call.of(op, meta(4, 3, 4, 4), meta(4, 3, 8, 8), *POOLING))

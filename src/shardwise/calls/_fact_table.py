@@ -5,15 +5,16 @@ from typing import Any
 from ._dtypes import gradient_like_input, norms_of_half, statistics_like_weight
 from ._guards import (
     attention_shapes_fit,
+    bags_fit,
     batches_fit,
     channels_fit,
     does_not_grow,
+    gradient_of,
     mask_is_bool,
     scales_fit,
     statistics_fit,
     tolerances_are_numbers,
     weights_are_of_classes,
-    windows_fit,
 )
 
 
@@ -180,9 +181,22 @@ TABLE = (
         "aten._native_batch_norm_legit",
         "aten._native_batch_norm_legit_functional",
         "aten._native_batch_norm_legit_no_training",
+        "aten._batch_norm_with_update",
+        "aten._batch_norm_with_update_functional",
+        "aten.batch_norm_backward",
         guard=channels_fit,
     ),
-    _of("aten.convolution_backward", guard=windows_fit),
+    _of("aten.convolution_backward", guard=gradient_of("aten.convolution")),
+    _of("aten.avg_pool2d_backward", guard=gradient_of("aten.avg_pool2d")),
+    _of("aten.avg_pool3d_backward", guard=gradient_of("aten.avg_pool3d")),
+    _of("aten.max_pool2d_with_indices_backward", guard=gradient_of("aten.max_pool2d_with_indices")),
+    _of("aten.max_pool3d_with_indices_backward", guard=gradient_of("aten.max_pool3d_with_indices")),
+    _of(
+        "aten._embedding_bag_backward",
+        "aten._embedding_bag_dense_backward",
+        "aten._embedding_bag_per_sample_weights_backward",
+        guard=bags_fit,
+    ),
     _of("aten.native_layer_norm_backward", guard=statistics_fit),
     _of("aten._adaptive_avg_pool2d_backward", guard=batches_fit),
     _of("aten.native_dropout_backward", guard=mask_is_bool),

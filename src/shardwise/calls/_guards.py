@@ -1,7 +1,8 @@
 """Kernels that do not check their arguments: on shapes that do not fit they divide by zero or write out of bounds, or
 compute what the operator is not meant for.
 
-Discovery runs calls on pieces that need not fit together, so a guard checks the call before one of these runs.
+Discovery runs calls on pieces that need not fit together, so a guard checks the call before one of these runs; and no
+rule speaks of a call that does not pass. Guards read shapes and dtypes alone: planning's tensors have nothing else.
 """
 
 import math
@@ -9,19 +10,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+
+from ._arguments import flat_outputs, on_meta
+from ._names import overload
 
 # The arguments of a call by name, worked out for the guards that need them.
 Given = Callable[[], dict[str, Any]]
 
 # Whether a kernel survives a call with these tensors.
-Guard = Callable[[Sequence[Tensor], Given], bool]
+Guard = Callable[[Sequence[Any], Given], bool]
 
 
-def attention_shapes_fit(tensors: Sequence[Tensor], _: Given) -> bool:
+def attention_shapes_fit(tensors: Sequence[Any], _: Given) -> bool:
     query, key, value = (t.shape for t in tensors[:3])
     return (
-        all(t.numel() for t in tensors)
+        all(math.prod(t.shape) for t in tensors)
         and query[0] == key[0] == value[0]
         and query[1] % key[1] == 0
         and query[3] == key[3]
@@ -29,64 +32,63 @@ def attention_shapes_fit(tensors: Sequence[Tensor], _: Given) -> bool:
     )
 
 
-def channels_fit(tensors: Sequence[Tensor], given: Given) -> bool:
+def channels_fit(tensors: Sequence[Any], given: Given) -> bool:
     """Batch norm: one value per channel in every vector, and all other tensors of one shape. Where it does not train,
     the forward leaves the statistics that it does not need empty."""
     arguments = given()
-    trains = arguments.get("train", arguments.get("training", True))
-    shape = tensors[0].shape
-    vectors, others = [t for t in tensors if t.ndim == 1], [t for t in tensors if t.ndim != 1]
-    sizes = {len(v) for v in vectors} - (set() if trains else {0})
+    trains = all(arguments.get(name, True) for name in ("train", "training", "update"))
+    shape, *rest = (tuple(t.shape) for t in tensors if t is not arguments.get("reserve"))
+    sizes = {s[0] for s in rest if len(s) == 1} - (set() if trains else {0})
     per_channel = [arguments.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
     return (
         len(shape) > 1
         and sizes <= {shape[1]}
-        and all(o.shape == shape for o in others)
+        and all(other == shape for other in rest if len(other) != 1)
         and all(vector is None or len(vector.shape) == 1 for vector in per_channel)
     )
 
 
-def mask_is_bool(_: Sequence[Tensor], given: Given) -> bool:
+def mask_is_bool(_: Sequence[Any], given: Given) -> bool:
     """Dropout backward: the mask says what was kept; the kernel multiplies by any number."""
     return bool(given()["mask"].dtype == torch.bool)
 
 
-def does_not_grow(_: Sequence[Tensor], given: Given) -> bool:
+def does_not_grow(_: Sequence[Any], given: Given) -> bool:
     """Resizing in place: what is added to a tensor is whatever was in memory."""
     arguments = given()
     size = arguments["the_template"].shape if "the_template" in arguments else arguments["size"]
     return math.prod(size) <= math.prod(arguments["self"].shape)
 
 
-def tolerances_are_numbers(_: Sequence[Tensor], given: Given) -> bool:
+def tolerances_are_numbers(_: Sequence[Any], given: Given) -> bool:
     """Pseudoinverse: tolerances without dims; those with dims add to the dims of the batch."""
     tolerances = [given().get(name) for name in ("atol", "rtol")]
     return not any(getattr(tolerance, "shape", ()) for tolerance in tolerances)
 
 
-def weights_are_of_classes(_: Sequence[Tensor], given: Given) -> bool:
+def weights_are_of_classes(_: Sequence[Any], given: Given) -> bool:
     """Binary cross entropy: one weight of the positive answers for every class."""
     return len(getattr(given().get("pos_weight"), "shape", ())) <= 1
 
 
-def batches_fit(tensors: Sequence[Tensor], _: Given) -> bool:
+def batches_fit(tensors: Sequence[Any], _: Given) -> bool:
     """Pooling in two dims: batch and channels of the gradient are those of the input."""
-    return tensors[0].ndim > 2 and tensors[0].shape[:-2] == tensors[1].shape[:-2]
+    return len(tensors[0].shape) > 2 and tensors[0].shape[:-2] == tensors[1].shape[:-2]
 
 
-def statistics_fit(tensors: Sequence[Tensor], _: Given) -> bool:
+def statistics_fit(tensors: Sequence[Any], _: Given) -> bool:
     """Layer norm backward: a mean for every normalised part of the input, a weight for every element of one."""
     grad, data, mean, rstd, *weights = tensors
     return (
         grad.shape == data.shape
         and mean.shape == rstd.shape
-        and mean.ndim == data.ndim
+        and len(mean.shape) == len(data.shape)
         and all(m in (1, size) for m, size in zip(mean.shape, data.shape, strict=True))
-        and all(weight.numel() * mean.numel() == data.numel() for weight in weights)
+        and all(math.prod((*weight.shape, *mean.shape)) == math.prod(data.shape) for weight in weights)
     )
 
 
-def scales_fit(_: Sequence[Tensor], given: Given) -> bool:
+def scales_fit(_: Sequence[Any], given: Given) -> bool:
     """Resampling with antialiasing: an output of the size that the scale says; beyond it lies no input to read."""
     arguments = given()
     before = arguments["input_size"] if "input_size" in arguments else arguments["self"].shape
@@ -97,13 +99,35 @@ def scales_fit(_: Sequence[Tensor], given: Given) -> bool:
     )
 
 
-def windows_fit(_: Sequence[Tensor], given: Given) -> bool:
-    """Convolution backward: a gradient of the shape that the forward has."""
+def gradient_of(forward: str) -> Guard:
+    """Backward of what runs windows over an input: a gradient of the shape that the forward has, and as many indices,
+    where the kernel is given some."""
+    op = overload(forward)
+    names = [argument.name for argument in op._schema.arguments]
+
+    def fits(_: Sequence[Any], given: Given) -> bool:
+        arguments = given()
+        shape = tuple(arguments["grad_output"].shape)
+        if not math.prod(shape) or ("indices" in arguments and tuple(arguments["indices"].shape) != shape):
+            return False
+        try:
+            result = flat_outputs(op(*(on_meta(arguments.get(name)) for name in names)))
+        except RuntimeError:
+            return False
+        return tuple(result[0].shape) == shape
+
+    return fits
+
+
+def bags_fit(_: Sequence[Any], given: Given) -> bool:
+    """Embedding bag backward: a gradient for every bag, and a bag for every index, unless those are left to the kernel
+    to count."""
     arguments = given()
-    grad, image, weight = (arguments[name].to("meta") for name in ("grad_output", "input", "weight"))
-    how = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
-    try:
-        output = torch.ops.aten.convolution.default(image, weight, None, *(arguments[name] for name in how))
-    except RuntimeError:
-        return False
-    return grad.numel() > 0 and output.shape == grad.shape
+    grad, indices = (tuple(arguments[name].shape) for name in ("grad", "indices"))
+    sizes, weights = arguments.get("bag_size"), arguments.get("per_sample_weights")
+    return (
+        len(grad) == 2
+        and tuple(arguments["offset2bag"].shape) in ((0,), indices)
+        and (sizes is None or tuple(sizes.shape) == grad[:1])
+        and (weights is None or tuple(weights.shape) == indices)
+    )

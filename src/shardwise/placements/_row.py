@@ -12,7 +12,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ..documents import Field
 from ..errors import UsageError, require
-from ._text import is_replicate, parse_placement, placement_text
+from ._text import is_replicate, is_shard, parse_placement, placement_text
 
 # The shards for which a row holds, least restrictive first: also uneven and empty ones; nonempty ones; equal ones.
 Shards = Literal["any", "nonempty", "even"]
@@ -92,6 +92,12 @@ class Row:
     def is_replicated(self) -> bool:
         """True for the fully replicated row, which holds for every operator."""
         return all(p is None or is_replicate(p) for p in (*self.inputs, *self.outputs))
+
+    @property
+    def is_impossible(self) -> bool:
+        """True if an output is sharded, though every rank runs the same call on tensors as large as the whole."""
+        sharded = any(p is not None and is_shard(p) for p in self.outputs)
+        return sharded and self.local is None and not any(map(is_shard, self.inputs))
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = {

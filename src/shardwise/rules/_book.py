@@ -14,13 +14,14 @@ from typing import Any
 import torch
 import yaml
 
-from ..calls import Call, facts, short_name
+from ..calls import Call, short_name
 from ..documents import Field
 from ..errors import UsageError
 from ..files import named, parse_yaml, read_text
 from ..placements import Row, is_partial, is_replicate
 from ._cases import Case, are_alike, is_covered
-from ._partials import is_fractional, keeps_order, partials_fit, results_fit
+from ._domain import possible
+from ._partials import keeps_order, partials_fit, results_fit
 from ._rule import FIELDS, Rule
 from ._variants import derived
 
@@ -58,11 +59,9 @@ class Entry:
         if self.verdict == "no valid rows":
             return []
         rows = self._stated_rows(call)
-        if not rows or not is_in_domain(call):
-            return rows and []
-        return [
+        return rows and [
             row
-            for row in rows
+            for row in possible(rows, call)
             if partials_fit(row.inputs, call.tensors)
             and results_fit(row, call)
             and keeps_order(row, call, rows)
@@ -367,17 +366,3 @@ def _numbers(call: Call) -> dict[str, _Number]:
         for a in call.schema.arguments
         if a.name in call and type(call[a.name]) in dtypes and "Tensor" in str(a.type)
     }
-
-
-def is_in_domain(call: Call) -> bool:
-    """False for a call that the operator is not meant for, though its kernel may take it."""
-    known = facts(call.op)
-    if (known.by_strides or known.stride_dependent) and not all(_is_contiguous(t) for t in call.tensors):
-        return False
-    return not is_fractional(call) and (
-        known.guard is None or known.guard(call.tensors, lambda: call.arguments)
-    )
-
-
-def _is_contiguous(tensor: Any) -> bool:
-    return not isinstance(tensor, torch.Tensor) or tensor.is_contiguous()

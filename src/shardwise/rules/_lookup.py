@@ -12,7 +12,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 from ..calls import Call, Dispatched, dispatched, must_run, overload, resolve_op
 from ..errors import UsageError
 from ..placements import Row
-from ._book import Book, is_in_domain
+from ._book import Book
+from ._domain import possible
 from ._editions import edition
 from ._hand import hand_rows, is_by_hand
 from ._partials import results_fit
@@ -115,7 +116,7 @@ def variant_by_hand(call: Call, original: str) -> list[Row]:
     need a local form, which experiments on variants do not run."""
     rows = hand_rows(Call.named(overload(original), call.arguments, call.made or None))
     assert rows is not None
-    rows = [row for row in rows if is_in_domain(call) and results_fit(row, call)]
+    rows = [row for row in possible(rows, call) if results_fit(row, call)]
     return rows_in_place(rows, call.op) if is_in_place(call.op) else [r for r in rows if r.local is None]
 
 

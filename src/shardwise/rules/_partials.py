@@ -80,13 +80,6 @@ def _with_sums(row: Row) -> Row:
     return Row(tuple(map(summed, row.inputs)), tuple(map(summed, row.outputs)), row.shards, row.local)
 
 
-def is_fractional(call: Call) -> bool:
-    """True for integers that are scaled by a fraction, which operators do not allow and some kernels accept."""
-    scales = [call.arguments.get(name) for name in ("alpha", "beta")]
-    fractions = any(isinstance(scale, float) and not scale.is_integer() for scale in scales)
-    return fractions and not any(_divides(t.dtype) for t in call.tensors)
-
-
 def passing(before: torch.dtype, after: torch.dtype) -> tuple[str, ...]:
     """The reductions that commute with a change of dtype."""
     if before == after:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from torch.distributed.tensor.placement_types import Placement
 
-from ...calls import Call
+from ...calls import Call, Shape
 from ...placements import Row, partial, partials_of, shard
 from ._register import hand
-from ._rows import LINEAR, R, aligned, dims, row_of
+from ._rows import LINEAR, R, aligned, dims, pass_through, row_of
 
 _NONE, _MEAN, _SUM = range(3)
 _FALLING = {"max": "min", "min": "max"}
@@ -55,21 +55,65 @@ def nll_loss_backward(call: Call) -> Iterator[Row]:
                 yield row_of(call, {name: p}, p)
 
 
+def _elementwise(call: Call, *beside: str) -> Iterator[tuple[int, dict[str, Placement]]]:
+    """For losses of every element against its target: the dims along which elements are sharded, with what that makes
+    of tensors that broadcast to them."""
+    whole = call.shape("self")
+    given = {name: call.shape(name) for name in beside if call.has(name)}
+    if call.shape("target") == whole and all(_broadcasts(shape, whole) for shape in given.values()):
+        for dim in dims(call, "self"):
+            own = {name: aligned(shape, dim, len(whole)) for name, shape in given.items()}
+            placed = {name: shard(where) for name, where in own.items() if where is not None}
+            yield dim, {"self": shard(dim), "target": shard(dim), **placed}
+
+
+def _broadcasts(shape: Shape, whole: Shape) -> bool:
+    last = whole[len(whole) - len(shape) :]
+    return len(last) == len(shape) and all(s in (1, size) for s, size in zip(shape, last, strict=True))
+
+
+def _reduced(call: Call, row: dict[str, Placement], dim: int) -> Row:
+    """The row that shards the elements of a loss: what is reduced is partial."""
+    if call["reduction"] == _MEAN:
+        return row_of(call, row, partial("avg"), "even")
+    return row_of(call, row, shard(dim) if call["reduction"] == _NONE else partial("sum"))
+
+
+def _is_reduction(call: Call) -> bool:
+    """False for other numbers, which kernels take for one of these."""
+    return call["reduction"] in (_NONE, _MEAN, _SUM)
+
+
 @hand("aten.binary_cross_entropy.default")
 def binary_cross_entropy(call: Call) -> Iterator[Row]:
     """Linear in the weights. It is affine in the labels, too, but takes none beyond 0 and 1, as pieces may be."""
-    reduction = call["reduction"]
-    if reduction not in (_NONE, _MEAN, _SUM):
-        return  # the kernel takes any number for none
-    for dim in dims(call, "self") if call.shape("target") == call.shape("self") else ():
-        row: dict[str, Placement] = {"self": shard(dim), "target": shard(dim)}
-        own = aligned(call.shape("weight"), dim, len(call.shape("self"))) if call.has("weight") else None
-        if own is not None:
-            row["weight"] = shard(own)
-        if reduction == _MEAN:
-            yield row_of(call, row, partial("avg"), "even")
-        else:
-            yield row_of(call, row, shard(dim) if reduction == _NONE else partial("sum"))
-    if call.has("weight"):
-        for p in partials_of(call["self"].dtype, LINEAR):
-            yield row_of(call, {"weight": p}, p)
+    if _is_reduction(call):
+        for dim, row in _elementwise(call, "weight"):
+            yield _reduced(call, row, dim)
+        if call.has("weight"):
+            yield from pass_through(call, "weight", LINEAR)
+
+
+@hand("aten.binary_cross_entropy_with_logits.default")
+def binary_cross_entropy_with_logits(call: Call) -> Iterator[Row]:
+    """Linear in the weights, affine in the labels and in the weight of positive ones."""
+    if _is_reduction(call):
+        for dim, row in _elementwise(call, "weight", "pos_weight"):
+            yield _reduced(call, row, dim)
+        for name, reductions in (("weight", LINEAR), ("target", ("avg",)), ("pos_weight", ("avg",))):
+            if call.has(name):
+                yield from pass_through(call, name, reductions)
+
+
+@hand("aten.mse_loss_backward.default")
+def mse_loss_backward(call: Call) -> Iterator[Row]:
+    """Linear in the gradient and in the difference. A mean divides by the number of elements, which pieces lack."""
+    if not _is_reduction(call) or not _broadcasts(call.shape("grad_output"), call.shape("self")):
+        return
+    if call["reduction"] != _MEAN:
+        for dim, row in _elementwise(call, "grad_output"):
+            yield row_of(call, row, shard(dim))
+    for name in ("grad_output", "self", "target"):
+        yield from pass_through(call, name, LINEAR if name == "grad_output" else ("avg",))
+    for p in partials_of(call["self"].dtype, LINEAR):
+        yield row_of(call, {"self": p, "target": p}, p)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from ...calls import Call
 from ...errors import UsageError
 from ...placements import Row
+from .._domain import is_in_domain
 from .._partials import partials_fit, results_fit
 
 HandRule = Callable[[Call], Iterable[Row]]
@@ -54,10 +55,13 @@ def is_by_hand(op: str) -> bool:
 
 
 def hand_rows(call: Call) -> list[Row] | None:
-    """All rows of a call by the hand-written rule of its operator, all replicated aside; None if it has none. Rows with
-    partials that the dtype of an input or output does not have are left out."""
+    """All rows of a call by the hand-written rule of its operator, all replicated aside; None if it has none. A call
+    that the operator is not meant for has none; rows with partials that the dtype of an input or output does not have
+    are left out."""
     rule = _RULES.get(call.name)
     if rule is None:
         return None
+    if not is_in_domain(call):
+        return []
     rows = (row for row in rule(call) if not row.is_replicated and partials_fit(row.inputs, call.tensors))
-    return [row for row in dict.fromkeys(rows) if results_fit(row, call)]
+    return [row for row in dict.fromkeys(rows) if not row.is_impossible and results_fit(row, call)]
