@@ -56,6 +56,7 @@ def results(plan, report):
         "nothing found": sw.discover(torch.rand, 4),
         "verdict": sw.check(torch.abs, "S(0) -> S(0)", torch.rand(4, 6)),
         "refuted": sw.check(torch.abs, "P(sum) -> P(sum)", torch.rand(4, 6)),
+        "price": sw.price(nn.Linear(8, 8), (torch.rand(8, 8),), layout="fsdp=2,tp=2"),
         "row": found.rows[0],
         "rule": rule,
         "clause": rule.clauses[0],

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .layout import Layout, Sharding
     from .mesh import Cluster, Mesh
     from .placements import Row
-    from .planning import Plan, plan
+    from .planning import Plan, Price, plan, price
     from .propagation import propagate
     from .rules import Rule, hand, rows, rule
     from .running import parallelize, shard_map, simulate, transfer
@@ -32,6 +32,7 @@ __all__ = [
     "Mesh",
     "Plan",
     "Policy",
+    "Price",
     "Report",
     "Row",
     "Rule",
@@ -47,6 +48,7 @@ __all__ = [
     "install",
     "parallelize",
     "plan",
+    "price",
     "propagate",
     "redistribute",
     "rows",
@@ -79,7 +81,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "graph": ("Graph", "capture"),
     "propagation": ("propagate",),
     "solver": ("solve",),
-    "planning": ("Plan", "plan"),
+    "planning": ("Plan", "Price", "plan", "price"),
     "running": ("parallelize", "shard_map", "simulate", "transfer"),
     "verification": ("Report", "verify"),
     "book": (),

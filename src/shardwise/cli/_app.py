@@ -23,6 +23,7 @@ _QUESTIONS: dict[str, tuple[str, ...]] = {
     "Are DTensor's own rules correct?": ("audit",),
     "How should this model be sharded, and does the plan compute the same result?": (
         "plan",
+        "price",
         "report",
         "verify",
     ),

@@ -7,9 +7,11 @@ from ._explain import Considered, Explainer
 from ._items import pattern
 from ._make import GAP, Planner, plan, plan_graph
 from ._most_sharded import most_sharded_plan
+from ._named import NamedLayout
 from ._offers import Offers
 from ._pins import Pin
 from ._plan import BaselineCost, Copy, Plan, require_plan
+from ._price import Price, price, price_graph
 from ._random import random_plan
 from ._schedule import Compute, Move, Schedule, Value
 from ._search import DoesNotFit
@@ -27,10 +29,12 @@ __all__ = [
     "DoesNotFit",
     "Explainer",
     "Move",
+    "NamedLayout",
     "Offers",
     "Pin",
     "Plan",
     "Planner",
+    "Price",
     "RefutedChoice",
     "Schedule",
     "Value",
@@ -39,6 +43,8 @@ __all__ = [
     "pattern",
     "plan",
     "plan_graph",
+    "price",
+    "price_graph",
     "random_plan",
     "require_plan",
     "time_text",

@@ -4,19 +4,28 @@ A baseline gives every mesh axis a mode. On a `data` axis the inputs are sharded
 are replicated; on an `fsdp` axis parameters are stored sharded and gathered before use; on a `tensor` axis the
 inputs are replicated and parameters are used as they are stored. What that leaves open is solved for, so a baseline
 is the best of its kind.
+
+On three further modes of an axis parameters never move, as in Megatron-LM, and inputs are replicated. On a `products`
+axis, other tensors are sharded only by products with parameters: partial sums are reduced to whole tensors. On a
+`scattered` axis they are scattered instead, and gathered where they are needed: only vectors, and tensors whose last
+dim has size one, are reduced to whole ones. Not every model can be run so; on a `stationary` axis other tensors may
+move as they like. With `cut`, all parameters of products and lookups are sharded on such axes.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from torch.distributed.tensor.placement_types import Placement
 
 from ..graph import Graph, Input, Node, Ref
+from ..layout import Layout
 from ..mesh import Mesh
-from ..placements import is_replicate, is_shard
+from ..placements import is_partial, is_replicate, is_shard
 from ._choices import Choices, Layouts
 
-Mode = Literal["data", "fsdp", "tensor"]
+Mode = Literal["data", "fsdp", "tensor", "products", "scattered", "stationary"]
+_STATIONARY = ("products", "scattered", "stationary")
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,7 @@ class Baseline:
 
     name: str
     modes: tuple[Mode, ...]
+    cut: bool = False
 
 
 def baselines(mesh: Mesh) -> list[Baseline]:
@@ -48,6 +58,7 @@ class Restriction:
     def __init__(self, baseline: Baseline, graph: Graph, layouts: Layouts) -> None:
         self.baseline, self.graph, self.layouts = baseline, graph, layouts
         self.weights = _weights(graph)
+        self.cut = _multiplied(graph, self.weights) if baseline.cut else set()
 
     def of_input(self, entry: Input, options: np.ndarray) -> np.ndarray | None:
         if entry.role == "tangent" or not entry.tensor.shape:
@@ -65,10 +76,10 @@ class Restriction:
         sharded = np.array([is_shard(p) for p in placed])
         first = np.array([is_shard(p) and p.dim == 0 for p in placed])
         if entry.role == "user_input":
-            wanted = replicated if mode == "tensor" else first
+            wanted = replicated if mode in ("tensor", *_STATIONARY) else first
         elif mode == "data" or entry.role != "parameter":
             wanted = replicated
-        elif mode == "fsdp":
+        elif mode == "fsdp" or entry.name in self.cut:
             wanted = sharded
         else:
             wanted = np.ones(len(options), bool)
@@ -89,12 +100,48 @@ class Restriction:
                 mask = fits if mask is None else mask & fits
         return mask if mask is None or mask.any() else None
 
+    def of_move(self, ref: Ref) -> "Moves | None":
+        """Which redistributions of a tensor are allowed; None if all are."""
+        modes = tuple(mode if mode in _STATIONARY else None for mode in self.baseline.modes)
+        return Moves(modes, ref in self.weights) if any(modes) else None
 
-def _weights(graph: Graph) -> set[Ref]:
-    """Parameters, and what is nothing but a view or a cast of one."""
-    found = {Ref(entry.name) for entry in graph.with_role("parameter")}
+
+@dataclass(frozen=True)
+class Moves:
+    """The redistributions that the modes of axes allow: of a parameter, or of another tensor."""
+
+    modes: tuple[str | None, ...]
+    weight: bool
+
+    def allowed(self, source: Layout, target: Layout, shape: tuple[int, ...]) -> bool:
+        pairs = zip(self.modes, source.placements, target.placements, strict=True)
+        small = len(shape) < 2 or shape[-1] == 1
+        return all(mode is None or self._on_axis(mode, a, b, small) for mode, a, b in pairs)
+
+    def _on_axis(self, mode: str, source: Placement, target: Placement, small: bool) -> bool:
+        if source == target or (is_replicate(source) and is_partial(target)):
+            return True
+        if self.weight:
+            return False
+        if mode == "products":
+            return is_replicate(target)
+        if mode == "scattered" and is_partial(source) and is_replicate(target):
+            return small
+        return mode == "stationary" or not (is_shard(source) and is_shard(target))
+
+
+def _weights(graph: Graph) -> dict[Ref, str]:
+    """Parameters, and what is nothing but a view or a cast of one, with the name of the parameter."""
+    found = {Ref(entry.name): entry.name for entry in graph.with_role("parameter")}
     for node in graph.nodes:
         passes = node.facts.view or node.facts.cast
         if passes and node.inputs and all(ref in found for ref in node.inputs):
-            found |= {Ref(node.name, o) for o in range(len(node.outputs))}
+            found |= {Ref(node.name, o): found[node.inputs[0]] for o in range(len(node.outputs))}
     return found
+
+
+def _multiplied(graph: Graph, weights: dict[Ref, str]) -> set[str]:
+    """The parameters that are matrices of products, or tables of lookups."""
+    users = (node for node in graph.nodes if node.facts.kernel == "matmul" or node.facts.lookup)
+    refs = (ref for node in users for ref in node.inputs if len(graph.tensor(ref).shape) > 1)
+    return {weights[ref] for ref in refs if ref in weights}

@@ -157,7 +157,7 @@ class _Evaluation:
         held = []
         for item in self.schedule.entries:
             for value in item.made:
-                source = _shares(item)
+                source = shares_memory_of(item)
                 if source is not None:
                     owner[value] = owner[source]
                 else:
@@ -174,7 +174,7 @@ class _Evaluation:
         return held
 
 
-def _shares(entry: Entry) -> Value | None:
+def shares_memory_of(entry: Entry) -> Value | None:
     """The value in whose memory an entry's result lies, if it makes none of its own."""
     if isinstance(entry, Compute):
         return entry.inputs[0] if entry.inputs and entry.node.facts.view else None

@@ -16,7 +16,7 @@ from ..graph import Graph, Input, Node, Output, Ref, TensorInfo
 from ..mesh import Cluster
 from ..redistribution import price_table
 from ..solver import FORBIDDEN
-from ._baselines import Restriction
+from ._baselines import Moves, Restriction
 from ._choices import Choices, Layouts, choices_of
 from ._offers import Offers
 from ._pins import Named, Pins
@@ -209,14 +209,14 @@ class Items:
             yield tuple(group)
 
     def _connect(self, ref: Ref, maker: int, face: np.ndarray, users: tuple[Node, ...]) -> None:
-        tensor = self.graph.tensor(ref)
+        tensor, moves = self.graph.tensor(ref), self._moves(ref)
         wanted = [
             (self.places["call", node.name], [self.choices[node.name].inputs[i] for i in _uses(node, ref)])
             for node in users
         ]
         columns = [column for _, each in wanted for column in each]
         if len(columns) == 1 and self.all[maker].kind == "call":
-            self._tie(maker, wanted[0][0], self._moving(tensor, face, columns[0]))
+            self._tie(maker, wanted[0][0], self._moving(tensor, face, columns[0], moves))
             self.groups.setdefault(ref, []).append(Group(users, None))
             return
         kept = self._array(np.unique(face))
@@ -234,9 +234,9 @@ class Items:
         )
         place = self._add(item)
         self.groups.setdefault(ref, []).append(Group(users, place))
-        self._tie(maker, place, self._keeping(tensor, face, kept, into))
+        self._tie(maker, place, self._keeping(tensor, face, kept, into, moves))
         for user, each in wanted:
-            self._tie(place, user, self._moving_all(tensor, layouts, each))
+            self._tie(place, user, self._moving_all(tensor, layouts, each, moves))
 
     def _add_output(self, position: int, output: Output, value: Ref) -> None:
         tensor = self.graph.tensor(value)
@@ -249,7 +249,7 @@ class Items:
         first = self.first_given[value]
         if first == position:
             maker, face = self.made[value]
-            self._tie(maker, place, self._moving(tensor, face, options))
+            self._tie(maker, place, self._moving(tensor, face, options, self._moves(value)))
         else:
             self._tie_again(self.places["output", str(first)], place)
 
@@ -281,48 +281,64 @@ class Items:
     def _tie(self, a: int, b: int, table: np.ndarray) -> None:
         self.ties.append(Tie(a, b, table))
 
+    def _moves(self, ref: Ref) -> Moves | None:
+        return None if self.restriction is None else self.restriction.of_move(ref)
+
     # -- tables
 
-    def _moving(self, tensor: TensorInfo, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    def _moving(
+        self, tensor: TensorInfo, source: np.ndarray, target: np.ndarray, moves: Moves | None
+    ) -> np.ndarray:
         """The price of bringing a tensor from the layouts of one item's choices to those of another's."""
-        key = tensor.shape, tensor.dtype.itemsize, id(source), id(target)
+        key = tensor.shape, tensor.dtype.itemsize, id(source), id(target), moves
         if key not in self._tables:
-            index, prices = self._price(tensor)
+            index, prices = self._price(tensor, moves)
             rows, columns = (np.array([index[n] for n in side.tolist()]) for side in (source, target))
             self._tables[key] = prices[np.ix_(rows, columns)]
         return self._tables[key]
 
-    def _moving_all(self, tensor: TensorInfo, source: np.ndarray, targets: list[np.ndarray]) -> np.ndarray:
+    def _moving_all(
+        self, tensor: TensorInfo, source: np.ndarray, targets: list[np.ndarray], moves: Moves | None
+    ) -> np.ndarray:
         """The price for a user that takes a tensor several times: each layout is brought about once."""
         if len(targets) == 1:
-            return self._moving(tensor, source, targets[0])
-        key = tensor.shape, tensor.dtype.itemsize, id(source), *map(id, targets)
+            return self._moving(tensor, source, targets[0], moves)
+        key = tensor.shape, tensor.dtype.itemsize, id(source), *map(id, targets), moves
         if key not in self._tables:
             total = np.zeros((len(source), len(targets[0])), np.int64)
             for i, target in enumerate(targets):
                 fresh = np.all([target != before for before in targets[:i]], axis=0)
-                total += np.where(fresh, self._moving(tensor, source, target), 0)
+                total += np.where(fresh, self._moving(tensor, source, target, moves), 0)
             self._tables[key] = np.minimum(total, FORBIDDEN)
         return self._tables[key]
 
     def _keeping(
-        self, tensor: TensorInfo, face: np.ndarray, kept: np.ndarray, into: np.ndarray
+        self,
+        tensor: TensorInfo,
+        face: np.ndarray,
+        kept: np.ndarray,
+        into: np.ndarray,
+        moves: Moves | None,
     ) -> np.ndarray:
-        key = tensor.shape, tensor.dtype.itemsize, id(face), id(kept), id(into)
+        key = tensor.shape, tensor.dtype.itemsize, id(face), id(kept), id(into), moves
         if key not in self._tables:
             keep = np.where(face[:, None] == kept[None, :], 0, FORBIDDEN)
-            move = np.where(self.layouts.same(face, into), FORBIDDEN, self._moving(tensor, face, into))
+            move = np.where(self.layouts.same(face, into), FORBIDDEN, self._moving(tensor, face, into, moves))
             self._tables[key] = np.concatenate([keep, move], axis=1)
         return self._tables[key]
 
-    def _price(self, tensor: TensorInfo) -> tuple[dict[int, int], np.ndarray]:
+    def _price(self, tensor: TensorInfo, moves: Moves | None) -> tuple[dict[int, int], np.ndarray]:
         """The prices between all layouts that tensors of a size may have, and where each stands in them."""
-        key = tensor.shape, tensor.dtype.itemsize
+        key = tensor.shape, tensor.dtype.itemsize, moves
         if key not in self._prices:
-            numbers = sorted(self._numbers[key])
+            numbers = sorted(self._numbers[key[:2]])
             seconds = price_table(
                 [self.layouts.all[n] for n in numbers], tensor.shape, dtype=tensor.dtype, cluster=self.cluster
             )
+            if moves is not None:
+                layouts = [self.layouts.all[n] for n in numbers]
+                allowed = [[moves.allowed(a, b, tensor.shape) for b in layouts] for a in layouts]
+                seconds = np.where(allowed, seconds, np.inf)
             self._prices[key] = {n: i for i, n in enumerate(numbers)}, _to_units(seconds)
         return self._prices[key]
 

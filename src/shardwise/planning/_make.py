@@ -200,13 +200,18 @@ class Planner:
         named = list(baselines(self.mesh))
         for number, baseline in enumerate(named):
             self.progress("baselines", number, len(named), note=baseline.name)
-            items = self._items(pins, baseline)
-            folded = fold(items, None, share_layers=len(items.all) > _MANY, name=self.graph.name)
-            solution = solve(folded.problem, time_limit=clock.left / (len(named) - number), gap=gap)
-            found[baseline.name] = None
-            if solution.choices is not None:
-                found[baseline.name] = self._read(items, folded, solution, pins)
+            found[baseline.name] = self.restricted(baseline, pins, gap, clock.left / (len(named) - number))
         return found
+
+    def restricted(
+        self, baseline: Baseline, pins: Pins | None = None, gap: float = GAP, time_limit: float = 60.0
+    ) -> Plan | None:
+        """The cheapest plan of a baseline's kind, whatever memory it takes; None where pins or time leave none."""
+        pins = pins or Pins(self.mesh)
+        items = self._items(pins, baseline)
+        folded = fold(items, None, share_layers=len(items.all) > _MANY, name=self.graph.name)
+        solution = solve(folded.problem, time_limit=time_limit, gap=gap)
+        return None if solution.choices is None else self._read(items, folded, solution, pins)
 
     def _items(self, pins: Pins, baseline: Baseline | None = None) -> Items:
         def note(done: int, total: int) -> None:

@@ -1,0 +1,54 @@
+"""`shardwise price`: what a step of a model costs in a layout given by name."""
+
+from typing import Annotated
+
+import typer
+
+from ._app import Json, app, print_json
+from ._build import Build, ClusterName, built
+from ._progress import Bars
+
+
+@app.command()
+def price(
+    build: Build,
+    layout: Annotated[
+        str,
+        typer.Option(
+            help="dp=2,fsdp=8,tp=2 with any of zero=1, sequence, reshard=no, micro_batch=1, recompute=full, "
+            "reduce=float32."
+        ),
+    ],
+    mesh: Annotated[
+        str | None, typer.Option(help="The same axes in another order, the outermost first.")
+    ] = None,
+    cluster: ClusterName = None,
+    optimizer: Annotated[str, typer.Option(help="none, sgd, momentum or adam; adam+master.")] = "adam",
+    as_json: Json = False,
+) -> None:
+    """Price a training step as people already run it: data parallel, ZeRO, FSDP, tensor parallel.
+
+    Example: shardwise price examples/models.py:build_llama --layout fsdp=2,tp=2,zero=1
+    """
+    from ..mesh import DEFAULT_CLUSTER
+    from ..planning import NamedLayout
+    from ..planning import price as price_of
+
+    named = NamedLayout.parse(layout)
+    with Bars(quiet=as_json) as progress:
+        progress("building the model")
+        model, args, kwargs = built(build)
+        found = price_of(
+            model,
+            args,
+            kwargs,
+            layout=named,
+            mesh=mesh,
+            cluster=cluster or DEFAULT_CLUSTER,
+            optimizer=optimizer,
+            progress=progress,
+        )
+    if as_json:
+        print_json(found.to_json())
+        return
+    typer.echo(str(found))

@@ -1,0 +1,352 @@
+"""`price`: what a step costs in a layout that people already run, given by name.
+
+A rank's pass comes from a plan: on the axis of tensor parallelism every choice is fixed as in Megatron-LM, and on one
+rank there is nothing to choose. Data parallelism is simulated around that (`_data_parallel`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils import _pytree as pytree
+
+from ..display import Bar, Bars, Block, Heading, Shown, Table
+from ..errors import UsageError, require_given
+from ..graph import Graph, TensorInfo, capture
+from ..mesh import DEFAULT_CLUSTER, Cluster, Link, Mesh
+from ..progress import Progress, silent
+from ._baselines import Baseline, Mode
+from ._data_parallel import Timeline, Traffic, kept_gradients, timeline, transient
+from ._make import Planner
+from ._named import NamedLayout, mesh_of
+from ._pass import Pass
+from ._pins import Pins
+from ._plan import Plan
+from ._prices import OptimizerCost
+from ._recompute import recomputed
+from ._schedule import Move
+from ._summary import bytes_text, time_text
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step: `compute` with what is slower beside collectives and copies for them, `recompute`, collectives
+    of tensor parallelism, collectives of data parallelism that are waited for, and the optimizer."""
+
+    compute: float
+    recompute: float
+    tensor_parallel: float
+    data_parallel: float
+    optimizer: float
+
+    @property
+    def seconds(self) -> float:
+        return sum(asdict(self).values())
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes on a device when it holds most: parameters and buffers, gradients and the optimizer's states as they are
+    kept, activations, and `workspace`: what is gathered or about to be reduced."""
+
+    parameters: int
+    gradients: int
+    states: int
+    activations: int
+    workspace: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(asdict(self).values())
+
+
+@dataclass(frozen=True)
+class Price(Shown):
+    """What a step costs: `time` and `memory` by parts, the `traffic` of all collectives, and the `plan` of one pass.
+
+    The plan is that of `tp` ranks for one micro-batch; a step has so many `passes` of it, on `samples` samples each.
+    """
+
+    name: str
+    layout: NamedLayout
+    mesh: Mesh
+    cluster: Cluster
+    samples: int
+    passes: int
+    time: StepTime
+    memory: StepMemory
+    traffic: tuple[Traffic, ...]
+    plan: Plan
+
+    @property
+    def seconds(self) -> float:
+        """Of one step."""
+        return self.time.seconds
+
+    @property
+    def peak(self) -> int:
+        """Bytes held on a device when it holds most."""
+        return self.memory.bytes
+
+    def __repr__(self) -> str:
+        step, held = time_text(self.seconds), bytes_text(self.peak)
+        return f"<Price of {self.name} as {self.layout} on {self.cluster.name}: {step} a step, {held}>"
+
+    def blocks(self) -> Iterator[Block]:
+        yield Heading(1, f"{self.name}: {time_text(self.seconds)} a step")
+        passes = "1 pass" if self.passes == 1 else f"{self.passes} passes"
+        samples = "1 sample" if self.samples == 1 else f"{self.samples} samples"
+        yield (
+            f"{self.layout} on {self.mesh.ranks} devices of {self.cluster.name}, mesh {self.mesh}: "
+            f"{passes} a step, of {samples} on each data parallel rank"
+        )
+        yield Bars(_bars(asdict(self.time), self.seconds, time_text))
+        limit = self.cluster.device.memory
+        fits = "" if self.peak <= limit else ", which it exceeds"
+        yield Heading(2, f"memory: {bytes_text(self.peak)} of {bytes_text(limit)} a device{fits}")
+        yield Bars(_bars(asdict(self.memory), self.peak, bytes_text))
+        if self.traffic:
+            yield Heading(2, "collectives")
+            yield _table(self.traffic)
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the plan, as a document."""
+        return {
+            "name": self.name,
+            "layout": str(self.layout),
+            "mesh": str(self.mesh),
+            "cluster": self.cluster.name,
+            "samples": self.samples,
+            "passes": self.passes,
+            "seconds": self.seconds,
+            "time": asdict(self.time),
+            "peak": self.peak,
+            "memory": asdict(self.memory),
+            "traffic": [asdict(each) for each in self.traffic],
+        }
+
+
+def _bars(parts: Mapping[str, float], whole: float, text: Callable[[float], str]) -> tuple[Bar, ...]:
+    return tuple(
+        Bar(name.replace("_", " "), text(part), part / whole) for name, part in parts.items() if part > 0
+    )
+
+
+def _table(traffic: Sequence[Traffic]) -> Table:
+    """The longest first; those whose sizes look the same together."""
+    found: dict[tuple[str, ...], tuple[int, float]] = {}
+    for each in traffic:
+        key = each.purpose, each.collective, f"{each.axis}={each.ranks}", bytes_text(each.size)
+        count, seconds = found.get(key, (0, 0.0))
+        found[key] = count + each.count, seconds + each.seconds
+    longest = sorted(found.items(), key=lambda pair: -pair[1][1])
+    rows = [(*key, f"{count:,d}", time_text(seconds)) for key, (count, seconds) in longest]
+    return Table(("purpose", "collective", "over", ">each", ">times", ">together"), rows)
+
+
+def price(
+    model: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    layout: NamedLayout | str | None = None,
+    mesh: Mesh | DeviceMesh | str | None = None,
+    cluster: Cluster | str = DEFAULT_CLUSTER,
+    optimizer: str = "adam",
+    progress: Progress | None = None,
+) -> Price:
+    """What a training step of a model costs in a layout that is given by name: `"fsdp=8,tp=2,micro_batch=1"`.
+
+    `args` and `kwargs` are the whole batch of a step: tensors whose first dim is that of the first tensor are cut into
+    micro-batches. `layout` has data parallel axes (`dp`, `fsdp` with `zero` 1 to 3), tensor parallelism (`tp`, with
+    `sequence`), micro-batches, recomputing and the dtype of reductions. `mesh` gives the axes another order than `dp`,
+    `fsdp`, `tp`, the last of which are neighbours. Other options are those of `plan`. Nothing is run.
+
+    >>> mlp = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64))
+    >>> cost = price(mlp, (torch.rand(32, 64),), layout="dp=2,fsdp=4", cluster="laptop")
+    >>> cost.passes, cost.samples, cost.mesh.ranks
+    (1, 4, 8)
+    """
+    require_given(layout, "price", "a layout", "shardwise.price(model, args, layout='fsdp=8,tp=2')")
+    assert layout is not None
+    note = progress or silent
+    named = NamedLayout.of(layout)
+    on = mesh_of(named, None if mesh is None else Mesh.of(mesh))
+    micro, passes, (given, words) = micro_batch(named, args, kwargs)
+    note("capturing")
+    graph = capture(model, given, words)
+    return price_graph(
+        graph,
+        layout=named,
+        mesh=on,
+        cluster=cluster,
+        optimizer=optimizer,
+        samples=micro,
+        passes=passes,
+        progress=progress,
+    )
+
+
+def micro_batch(
+    layout: NamedLayout, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> tuple[int, int, tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Samples of one pass, passes of a step, and the arguments of one pass."""
+    leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+    batch = next((leaf.shape[0] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim), None)
+    if batch is None:
+        raise UsageError("the arguments have no tensor with a batch dim: give the batch of a whole step")
+    ranks = layout.dp * layout.fsdp
+    local, rest = divmod(batch, ranks)
+    if rest or not local:
+        raise UsageError(
+            f"a batch of {batch} cannot be cut among the {ranks} data parallel ranks of layout {layout}: "
+            f"give a multiple of {ranks}"
+        )
+    micro = layout.micro_batch or local
+    if local % micro:
+        raise UsageError(
+            f"micro_batch={micro} does not divide the {local} samples of a rank: give one that does"
+        )
+    cut = [
+        leaf[:micro] if isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] == batch else leaf
+        for leaf in leaves
+    ]
+    return micro, local // micro, pytree.tree_unflatten(cut, spec)
+
+
+def price_graph(
+    graph: Graph,
+    *,
+    layout: NamedLayout,
+    mesh: Mesh | None = None,
+    cluster: Cluster | str = DEFAULT_CLUSTER,
+    optimizer: str = "adam",
+    samples: int = 1,
+    passes: int = 1,
+    progress: Progress | None = None,
+) -> Price:
+    """The price of a step of so many passes, from the graph of one pass on so many samples."""
+    cluster, mesh = Cluster.of(cluster), mesh_of(layout, mesh)
+    plan = tensor_parallel_plan(graph, layout, mesh, cluster, optimizer, progress)
+    one = Pass(plan)
+    again = recomputed(one, layout.recompute)
+    line = timeline(one, layout, mesh, cluster, passes, {r.begin: r.seconds for r in again.values()})
+    repeated = [place for each in again.values() for place in each.entries]
+    inside = _tensor_parallel_traffic(one, repeated, passes)
+    return Price(
+        graph.name,
+        layout,
+        mesh,
+        cluster,
+        samples,
+        passes,
+        _time(one, layout, line, repeated, passes),
+        _memory(one, layout, passes),
+        (*inside, *line.traffic),
+        plan,
+    )
+
+
+def tensor_parallel_plan(
+    graph: Graph,
+    layout: NamedLayout,
+    mesh: Mesh,
+    cluster: Cluster,
+    optimizer: str,
+    progress: Progress | None = None,
+) -> Plan:
+    """The plan of one pass on the ranks of tensor parallelism.
+
+    Products are cut as in Megatron-LM, which is the cheapest way if parameters are sharded and never move, and other
+    tensors are sharded only by products with them. With `sequence`, parameters stay so, and what is between the
+    products is scattered instead of replicated.
+    """
+    inner = Mesh(("tp",), (layout.tp,))
+    if "tp" in mesh.names[:-1]:  # its ranks are not neighbours
+        link = cluster.link(mesh, "tp")
+        if not isinstance(link, Link):
+            raise UsageError(f"mesh {mesh} puts some ranks of tp into one island: make tp its last axis")
+        cluster = cluster.with_axes(tp=link)
+    planner = Planner(graph, inner, cluster, optimizer=optimizer, progress=progress)
+    made = _megatron(planner, "products", Pins(inner))
+    if layout.sequence:
+        stored = {entry.target: made.inputs[entry.name] for entry in graph.with_role("parameter")}
+        made = _megatron(planner, "scattered", Pins(inner, stored))
+    return made
+
+
+def _megatron(planner: Planner, mode: Mode, pins: Pins) -> Plan:
+    """As Megatron-LM does, or as nearly as a model allows: at the least, everything can be replicated."""
+    attempts: tuple[tuple[Mode, bool], ...] = ((mode, True), ("stationary", True), ("stationary", False))
+    for moves, cut in attempts:
+        made = planner.restricted(Baseline("tensor parallel", (moves,), cut), pins)
+        if made is not None:
+            return made
+    raise UsageError(f"no plan of {planner.graph.name} on {planner.mesh} was found in time")
+
+
+def _time(one: Pass, layout: NamedLayout, line: Timeline, repeated: list[int], passes: int) -> StepTime:
+    moves = [isinstance(entry, Move) for entry in one.entries]
+    inside = sum(seconds for seconds, move in zip(one.seconds, moves, strict=True) if move)
+    again = sum(one.seconds[place] for place in repeated if not moves[place])
+    moved_again = sum(one.seconds[place] for place in repeated if moves[place])
+    tensor_parallel = passes * (inside + moved_again)
+    return StepTime(
+        compute=line.passes - tensor_parallel - passes * again + line.copies + line.slowdown,
+        recompute=passes * again,
+        tensor_parallel=tensor_parallel,
+        data_parallel=line.exposed,
+        optimizer=one.plan.cost.update / layout.shards,
+    )
+
+
+def _tensor_parallel_traffic(one: Pass, repeated: list[int], passes: int) -> Iterator[Traffic]:
+    """The collectives of passes, those of one kind and size together."""
+    found: dict[tuple[str, int], tuple[int, float]] = {}
+    for entry in (*one.entries, *(one.entries[place] for place in repeated)):
+        for step in entry.change.collectives if isinstance(entry, Move) else ():
+            count, seconds = found.get((step.kind, step.size), (0, 0.0))
+            found[step.kind, step.size] = count + passes, seconds + passes * step.seconds
+    ranks = one.plan.mesh.ranks
+    for (kind, size), (count, seconds) in found.items():
+        yield Traffic("tensor parallelism", kind, "tp", ranks, size, count, seconds)  # type: ignore[arg-type]
+
+
+def _memory(one: Pass, layout: NamedLayout, passes: int) -> StepMemory:
+    """What is kept throughout, and the rest when there is most of it."""
+    cost, optimizer = one.plan.cost, OptimizerCost.of(one.plan.optimizer)
+    tensors = [tensor for bucket in one.buckets for tensor in bucket.tensors]
+    parameters, states = sum(tensor.bytes for tensor in tensors), 0
+    for bucket in one.buckets:
+        for name, tensor in zip(bucket.parameters, bucket.tensors, strict=True):
+            states += optimizer.state_bytes(tensor) if name in one.gradients else 0
+    buffers = cost.lasting - parameters - states
+    if layout.zero == 3:
+        master = sum(_master_bytes(tensor) for tensor in tensors) if optimizer.master else 0
+        states -= master  # the shards are the copy in float32, from which what is gathered is cast
+        parameters = (master or parameters) // layout.shards
+    gradients, activations, workspace = _at_peak(one, layout, passes)
+    return StepMemory(parameters + buffers, gradients, states // layout.shards, activations, workspace)
+
+
+def _master_bytes(parameter: TensorInfo) -> int:
+    return 4 * parameter.numel if parameter.dtype.itemsize < 4 else 0
+
+
+def _at_peak(one: Pass, layout: NamedLayout, passes: int) -> tuple[int, int, int]:
+    """Gradients, activations and workspace at the entry where they are most together."""
+    entries = len(one.entries)
+    kept, dropped, held = ([0] * (entries + 1) for _ in range(3))
+    for first, size in kept_gradients(one, layout):
+        kept[first if passes == 1 else 0] += size  # those of earlier passes are there
+    for each in recomputed(one, layout.recompute).values():
+        dropped[each.end + 1] += each.bytes
+        dropped[each.begin] -= each.bytes
+    for first, last, size in transient(one, layout):
+        held[first] += size
+        held[last + 1] -= size
+    activations = (a - b for a, b in zip(one.activations, accumulate(dropped), strict=False))
+    return max(zip(accumulate(kept), activations, accumulate(held), strict=False), key=sum, default=(0, 0, 0))
