@@ -28,7 +28,7 @@ def price(
 ) -> None:
     """Price a training step as people already run it: data parallel, ZeRO, FSDP, tensor parallel.
 
-    Example: shardwise price examples/models.py:build_llama --layout fsdp=2,tp=2,zero=1
+    Example: shardwise price examples/models.py:build_llama --layout fsdp=2
     """
     from ..mesh import DEFAULT_CLUSTER
     from ..planning import NamedLayout

@@ -200,17 +200,25 @@ class Planner:
         named = list(baselines(self.mesh))
         for number, baseline in enumerate(named):
             self.progress("baselines", number, len(named), note=baseline.name)
-            found[baseline.name] = self.restricted(baseline, pins, gap, clock.left / (len(named) - number))
+            found[baseline.name] = self.restricted(baseline, pins, gap, clock, len(named) - number)
         return found
 
     def restricted(
-        self, baseline: Baseline, pins: Pins | None = None, gap: float = GAP, time_limit: float = 60.0
+        self,
+        baseline: Baseline,
+        pins: Pins,
+        gap: float = GAP,
+        clock: Clock | None = None,
+        searches: int = 1,
     ) -> Plan | None:
-        """The cheapest plan of a baseline's kind, whatever memory it takes; None where pins or time leave none."""
-        pins = pins or Pins(self.mesh)
+        """The cheapest plan of a baseline's kind, whatever memory it takes; None where pins or time leave none.
+
+        It is the first of so many searches that share the time that is left.
+        """
+        clock = clock or Clock(60.0)
         items = self._items(pins, baseline)
         folded = fold(items, None, share_layers=len(items.all) > _MANY, name=self.graph.name)
-        solution = solve(folded.problem, time_limit=time_limit, gap=gap)
+        solution = solve(folded.problem, time_limit=clock.left / searches, gap=gap)
         return None if solution.choices is None else self._read(items, folded, solution, pins)
 
     def _items(self, pins: Pins, baseline: Baseline | None = None) -> Items:
