@@ -93,9 +93,9 @@ def add(table: Sheet, study: Study, held: int) -> bool:
     rule = study.rule
     clauses = len(rule.clauses) if rule is not None else "no rule"
     first = str(rule.clauses[0]) if rule is not None and rule.clauses else None
-    calls = (study.built_from, study.held_against)
+    calls = (study.built_from, study.validated_on)
     table.add(study.op, study.overload, clauses, *calls, study.seconds, first)
-    return rule is not None and study.held_against >= held
+    return rule is not None and study.validated_on >= held
 
 
 def pipeline(op: str) -> float:

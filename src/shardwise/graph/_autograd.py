@@ -62,7 +62,7 @@ class Kept:
         """Within, calls that export does not record leave a placeholder call in the graph being traced."""
         with ExitStack() as stack:
             stack.enter_context(
-                _replaced(Function, "apply", classmethod(self._apply(Function.apply.__func__)))
+                _replaced(Function, "apply", classmethod(self._apply(vars(Function)["apply"])))
             )
             stack.enter_context(_replaced(torch.inference_mode, "__enter__", _without_gradients))
             stack.enter_context(_replaced(torch.inference_mode, "__exit__", _gradients_again))
@@ -92,8 +92,12 @@ class Kept:
         proxy = tracer.create_proxy("call_function", _STAND_IN, (str(len(self.calls) - 1), *proxies), {})
         track_tensor_tree(result, proxy, constant=None, tracer=tracer)
 
-    def _apply(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """`Function.apply` that leaves a placeholder call, where there is anything to differentiate."""
+    def _apply(self, original: Any) -> Callable[..., Any]:
+        """`Function.apply` that leaves a placeholder call, where there is anything to differentiate; `original` is the
+        class method as its class has it."""
+
+        def plain(function: type[Function], *args: Any, **kwargs: Any) -> Any:
+            return original.__get__(None, function)(*args, **kwargs)
 
         def apply(function: type[Function], *args: Any, **kwargs: Any) -> Any:
             if function is CheckpointFunction:  # recomputation does not change the result
