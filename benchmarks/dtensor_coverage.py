@@ -373,7 +373,7 @@ def summary(names: list[Name], rows: list[Rows]) -> list[tuple[str, int | str]]:
         ("valid shard-only rows", valid),
         ("rows executed without communication", f"{silent:,} ({100 * silent / max(valid, 1):.1f} %)"),
         ("rows with wrong numbers", sum(len(r.wrong) for r in rows)),
-        ("lost to a crash or time limit", sum(bool(c.lost) for c in (*names, *rows))),
+        ("lost to a crash or time limit", sum(bool(c.lost) for c in names) + sum(bool(c.lost) for c in rows)),
     ]
 
 
