@@ -11,7 +11,7 @@ from ._named import NamedLayout
 from ._offers import Offers
 from ._pins import Pin
 from ._plan import BaselineCost, Copy, Plan, require_plan
-from ._price import Price, price, price_graph
+from ._price import Price, price, price_graph, price_plan, tensor_parallel_plan
 from ._random import random_plan
 from ._schedule import Compute, Move, Schedule, Value
 from ._search import DoesNotFit
@@ -45,7 +45,9 @@ __all__ = [
     "plan_graph",
     "price",
     "price_graph",
+    "price_plan",
     "random_plan",
     "require_plan",
+    "tensor_parallel_plan",
     "time_text",
 ]

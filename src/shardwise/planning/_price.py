@@ -229,15 +229,28 @@ def price_graph(
     progress: Progress | None = None,
 ) -> Price:
     """The price of a step of so many passes, from the graph of one pass on so many samples."""
+    plan = tensor_parallel_plan(graph, layout, mesh_of(layout, mesh), Cluster.of(cluster), optimizer, progress)
+    return price_plan(plan, layout=layout, mesh=mesh, cluster=cluster, samples=samples, passes=passes)
+
+
+def price_plan(
+    plan: Plan,
+    *,
+    layout: NamedLayout,
+    mesh: Mesh | None = None,
+    cluster: Cluster | str,
+    samples: int = 1,
+    passes: int = 1,
+) -> Price:
+    """The price of a step of so many passes, from the plan of one pass on the ranks of tensor parallelism."""
     cluster, mesh = Cluster.of(cluster), mesh_of(layout, mesh)
-    plan = tensor_parallel_plan(graph, layout, mesh, cluster, optimizer, progress)
     one = Pass(plan)
     again = recomputed(one, layout.recompute)
     line = timeline(one, layout, mesh, cluster, passes, {r.begin: r.seconds for r in again.values()})
     repeated = [place for each in again.values() for place in each.entries]
     inside = _tensor_parallel_traffic(one, repeated, passes)
     return Price(
-        graph.name,
+        plan.graph.name,
         layout,
         mesh,
         cluster,

@@ -1,0 +1,319 @@
+"""Published training runs as the planner can express them: models, layouts, what was measured and what is predicted.
+
+A run is predicted from its model, its layout and its cluster; nothing is fitted to it. A model is priced with a few
+layers, of which all but the first and the last are alike: what one more layer adds, all the others add.
+"""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from shardwise import Cluster
+from shardwise.graph import Graph, capture
+from shardwise.planning import NamedLayout, Plan, Price, price_plan, tensor_parallel_plan
+
+FEW, MORE = 2, 4  # layers that are priced
+
+GIB = 2**30
+
+
+# -- models
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a decoder: Llama's (gated, rotary positions, RMS norms) or MPT's."""
+
+    hidden: int
+    heads: int
+    groups: int
+    inner: int
+    vocabulary: int
+    layers: int
+    llama: bool = True
+    tied: bool = False
+
+
+LLAMA = {
+    "llama3-8b": Shape(4096, 32, 8, 14336, 128256, 32),
+    "llama2-7b": Shape(4096, 32, 32, 11008, 32000, 32),
+    "llama2-13b": Shape(5120, 40, 40, 13824, 32000, 40),
+}
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.size = shape.hidden // shape.heads
+        self.shape = shape
+        self.query = nn.Linear(shape.hidden, shape.hidden, bias=False)
+        self.key, self.value = (
+            nn.Linear(shape.hidden, shape.groups * self.size, bias=False) for _ in range(2)
+        )
+        self.out = nn.Linear(shape.hidden, shape.hidden, bias=False)
+
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor] | None) -> Tensor:
+        query, key, value = (
+            part(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
+        if turn is not None:
+            query, key = rotated(query, *turn), rotated(key, *turn)
+        grouped = self.shape.groups < self.shape.heads
+        found = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
+        return self.out(found.transpose(1, 2).flatten(2))
+
+
+def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return x * cosine + torch.cat((-second, first), -1) * sine
+
+
+class MLP(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.up = nn.Linear(shape.hidden, shape.inner, bias=False)
+        self.gate = nn.Linear(shape.hidden, shape.inner, bias=False) if shape.llama else None
+        self.down = nn.Linear(shape.inner, shape.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x)
+        return self.down(inner)
+
+
+class Block(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.attention_norm, self.mlp_norm = _norm(shape), _norm(shape)
+        self.attention, self.mlp = Attention(shape), MLP(shape)
+
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor] | None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), turn)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+def _norm(shape: Shape) -> nn.Module:
+    return nn.RMSNorm(shape.hidden) if shape.llama else nn.LayerNorm(shape.hidden, bias=False)
+
+
+class Decoder(nn.Module):
+    """A language model with its loss in float32."""
+
+    def __init__(self, shape: Shape, positions: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(shape.vocabulary, shape.hidden)
+        self.places = None if shape.llama else nn.Embedding(positions, shape.hidden)
+        self.layers = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = _norm(shape)
+        self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False)
+        if shape.tied:
+            self.head.weight = self.embed.weight
+        size = shape.hidden // shape.heads
+        if shape.llama:
+            for name in ("cosine", "sine"):
+                self.register_buffer(name, torch.empty(positions, size))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        turn = (self.cosine, self.sine) if self.places is None else None
+        if self.places is not None:
+            x = x + self.places.weight
+        for layer in self.layers:
+            x = layer(x, turn)
+        logits = self.head(self.norm(x))
+        return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+
+
+@cache
+def graph_of(shape: Shape, samples: int, positions: int, execution: str) -> Graph:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            model = Decoder(shape, positions)
+            tokens = torch.empty(samples, positions, dtype=torch.int64)
+    finally:
+        torch.set_default_dtype(before)
+    return capture(model, (tokens,))
+
+
+@cache
+def plan_of(
+    shape: Shape, samples: int, positions: int, execution: str, layout: NamedLayout, cluster: Cluster
+) -> Plan:
+    graph = graph_of(shape, samples, positions, execution)
+    return tensor_parallel_plan(graph, layout, layout.mesh, cluster, "adam+master")
+
+
+# -- runs
+
+
+@dataclass(frozen=True)
+class Run:
+    """A published run: how it was done, and the seconds of a step and bytes that were measured."""
+
+    source: str
+    name: str
+    shape: Shape
+    positions: int
+    samples: int
+    passes: int
+    layout: NamedLayout
+    cluster: Cluster
+    execution: str
+    seconds: float
+    memory: float | None = None
+
+    @property
+    def recomputes(self) -> bool:
+        return self.layout.recompute != "none"
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Seconds by part of a step, and bytes by part of the memory."""
+
+    time: dict[str, float]
+    memory: dict[str, float]
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.time.values())
+
+    @property
+    def bytes(self) -> float:
+        return sum(self.memory.values())
+
+
+def predict(run: Run) -> Predicted:
+    few, more = (_price(run, layers) for layers in (FEW, MORE))
+    steps = (run.shape.layers - FEW) / (MORE - FEW)
+
+    def extended(part: str) -> dict[str, float]:
+        a, b = (vars(getattr(price, part)) for price in (few, more))
+        return {name: a[name] + steps * (b[name] - a[name]) for name in a}
+
+    return Predicted(extended("time"), extended("memory"))
+
+
+def _price(run: Run, layers: int) -> Price:
+    alone = NamedLayout(tp=run.layout.tp, sequence=run.layout.sequence)
+    shape = replace(run.shape, layers=layers)
+    plan = plan_of(shape, run.samples, run.positions, run.execution, alone, run.cluster)
+    return price_plan(plan, layout=run.layout, cluster=run.cluster, samples=run.samples, passes=run.passes)
+
+
+# -- where they are from
+
+
+def named_runs(folder: Path) -> Iterator[Run]:
+    """Runs of torchtitan on one pipeline stage, in bfloat16."""
+    recompute = {"selective-op": "selective", "selective-layer": "alternate"}
+    clusters = {"h100-meta": "h100-meta", "a100-80": "a100"}
+    for row in _rows(folder / "named_runs.csv"):
+        if row["pp"] != "1" or row["cp"] != "1" or "float8" in row["source"]:
+            continue
+        fsdp, tp, seq, local = (int(row[name]) for name in ("fsdp", "tp", "seq", "local_batch"))
+        layout = NamedLayout(
+            fsdp=fsdp,
+            tp=tp,
+            zero=3,
+            sequence=tp > 1,
+            reshard="kept gathered" not in row["source"],
+            recompute=recompute.get(row["recompute"], row["recompute"]),  # type: ignore[arg-type]
+            reduce="float32",
+        )
+        tokens = int(row["global_batch"]) * seq
+        yield Run(
+            row["source"].split(" (")[0],
+            row["id"],
+            LLAMA[row["model"]],
+            seq,
+            local,
+            1,
+            layout,
+            Cluster.preset(clusters[row["gpu"]]),
+            "compiled" if row["execution"] == "compile" else "eager",
+            tokens / (float(row["tok_s_gpu"]) * int(row["gpus"])),
+            float(row["mem_gib"]) * GIB if row["mem_gib"] else None,
+        )
+
+
+def fsdp_runs(folder: Path) -> Iterator[Run]:
+    """Runs of MPT under FSDP in bfloat16."""
+    for row in _rows(folder / "fsdp_mpt.csv"):
+        if "fp8" in row["precision"]:
+            continue
+        hidden, heads = int(row["d_model"]), int(row["n_heads"])
+        shape = Shape(hidden, heads, heads, 4 * hidden, 50368, int(row["n_layers"]), llama=False)
+        layout = NamedLayout(
+            fsdp=int(row["gpus"]),
+            zero=3,
+            reshard=row["sharding"] != "SHARD_GRAD_OP",
+            recompute="full" if row["act_ckpt"] == "True" else "none",
+            reduce="float32" if row["mp_mode"] == "DEFAULT" else None,
+        )
+        tokens = int(row["global_bs"]) * int(row["seq_len"])
+        yield Run(
+            f"llm-foundry, {row['gpu'].split('_')[0].upper()} {row['gpu'].split('_')[1][:2]} GB",
+            f"{row['model']} {row['seq_len']} x {row['micro_bs']} on {row['gpus']}",
+            shape,
+            int(row["seq_len"]),
+            int(row["micro_bs"]),
+            int(row["grad_accum"]),
+            layout,
+            _mpt_cluster(row["gpu"]),
+            "eager",
+            tokens / (float(row["tok_s_gpu"]) * int(row["gpus"])),
+        )
+
+
+@cache
+def _mpt_cluster(gpu: str) -> Cluster:
+    """The A100 of 40 GB has slower memory than that of 80 GB: 1,555 of 2,039 GB/s."""
+    cluster = Cluster.preset(gpu.split("_")[0])
+    if gpu != "a100_40gb":
+        return cluster
+    device = replace(cluster.device, memory=40e9, memory_bandwidth=1555e9)
+    return replace(cluster, name="a100-40gb", device=device)
+
+
+def grid_runs(folder: Path) -> Iterator[Run]:
+    """Layouts of two models in nanotron without pipelines; those far below the best of their cell are unreliable."""
+    rows = [row for row in _rows(folder / "layouts_h100.csv") if row["tok_s_gpu"]]
+    best: dict[tuple[str, str], float] = {}
+    for row in rows:
+        cell = row["model"], row["gpus"]
+        best[cell] = max(best.get(cell, 0.0), float(row["tok_s_gpu"]))
+    for row in rows:
+        if row["pp"] != "1" or float(row["tok_s_gpu"]) < best[row["model"], row["gpus"]] / 2:
+            continue
+        names = ("hidden", "heads", "heads", "ffn", "vocab", "layers")
+        shape = Shape(*(int(row[name]) for name in names), tied=row["variant"] == "tied")
+        dp, tp = int(row["dp"]), int(row["tp"])
+        layout = NamedLayout(
+            dp=dp, tp=tp, zero=int(row["zero"]) if dp > 1 else 0, sequence=tp > 1, reduce="float32"
+        )
+        yield Run(
+            f"nanotron {row['model']}",
+            f"{row['model']} dp={dp},tp={tp},zero={row['zero']} x {row['mbs']}",
+            shape,
+            int(row["seq_len"]),
+            int(row["mbs"]),
+            int(row["grad_acc"]),
+            layout,
+            Cluster.preset("h100-efa"),
+            "eager",
+            float(row["step_s"]),
+            float(row["mem_gb"]) * GIB if row["mem_gb"] else None,
+        )
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
