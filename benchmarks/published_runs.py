@@ -1,7 +1,7 @@
 """Published training runs as the planner can express them: models, layouts, what was measured and what is predicted.
 
-A run is predicted from its model, its layout and its cluster; nothing is fitted to it. A model is priced with a few
-layers, of which all but the first and the last are alike: what one more layer adds, all the others add.
+A run is predicted from its model, its layout and its cluster; nothing is fitted to it. Models are priced with one and
+two layers: what the second adds, all further ones add, exactly.
 """
 
 import csv
@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from shardwise import Cluster
 from shardwise.graph import Graph, capture
 from shardwise.planning import NamedLayout, Plan, Price, price_plan, tensor_parallel_plan
-
-FEW, MORE = 2, 4  # layers that are priced
 
 GIB = 2**30
 
@@ -192,12 +190,11 @@ class Predicted:
 
 
 def predict(run: Run) -> Predicted:
-    few, more = (_price(run, layers) for layers in (FEW, MORE))
-    steps = (run.shape.layers - FEW) / (MORE - FEW)
+    one, two = (_price(run, layers) for layers in (1, 2))
 
     def extended(part: str) -> dict[str, float]:
-        a, b = (vars(getattr(price, part)) for price in (few, more))
-        return {name: a[name] + steps * (b[name] - a[name]) for name in a}
+        first, both = (vars(getattr(price, part)) for price in (one, two))
+        return {name: first[name] + (run.shape.layers - 1) * (both[name] - first[name]) for name in first}
 
     return Predicted(extended("time"), extended("memory"))
 
@@ -313,6 +310,9 @@ def grid_runs(folder: Path) -> Iterator[Run]:
             float(row["step_s"]),
             float(row["mem_gb"]) * GIB if row["mem_gb"] else None,
         )
+
+
+READERS = {"named": named_runs, "fsdp": fsdp_runs, "grid": grid_runs}
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

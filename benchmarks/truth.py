@@ -1,22 +1,29 @@
-"""Predictions compared with published measurements: collectives and matrix products.
+"""Predictions compared with published measurements: collectives, matrix products and whole training steps.
 
     SHARDWISE_DATA=../shared/data python benchmarks/truth.py [--by size] [--data FOLDER]
+    SHARDWISE_DATA=../shared/data python benchmarks/truth.py --runs named,fsdp,grid [--each]
 
 Predicted are the prices that plans use: `Cluster.link(...).time` and `Device.product_seconds` of the device's preset.
 The measurements are in `truth/` of the directory SHARDWISE_DATA, described by its README; `--data` names another folder
 with the same files, such as one with rows that nothing was fitted to. The shipped fits are of every row in `truth/`;
 `--held-out` fits again to two thirds of the sizes and half of the shapes, and judges by the others.
+
+`--runs` predicts training steps with `shardwise.planning.price_plan`: runs of torchtitan (`named`), of MPT under FSDP
+(`fsdp`), and of two models in many layouts (`grid`). Software differs between sources, so each has one factor, the
+median of predicted / measured; errors are what is left.
 """
 
 import argparse
 import csv
 import gzip
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +31,9 @@ from record import Record, takes_json
 
 from shardwise import Cluster, Mesh
 from shardwise.mesh import Collective, Timing
+
+if TYPE_CHECKING:
+    from published_runs import Predicted, Run
 
 DEVICES = {
     "NVIDIA A100-SXM4-80GB": "a100",
@@ -172,6 +182,113 @@ def held_out_clusters(
     return clusters.__getitem__, judged, [r for r, keep in zip(products, half, strict=True) if not keep]
 
 
+# -- whole runs
+
+
+def compare_runs(record: Record, kinds: Sequence[str], data: Path, each: bool, picture: Path | None) -> None:
+    """Runs without recomputing and with it, by source; with `each`, every run in a line of its own."""
+    from published_runs import READERS, predict
+
+    found: dict[str, list[tuple[Run, Predicted]]] = defaultdict(list)
+    for kind in kinds:
+        for run in READERS[kind](data):
+            found[run.source].append((run, predict(run)))
+            print(f"\r{sum(map(len, found.values()))} runs", end="", file=sys.stderr)
+    columns = {"source": "", "runs": "{:,d}", "factor": "{:.3f}", "median error": "{:.1%}", "worst": "{:.1%}"}
+    columns |= {"memory: runs": "{:,d}", "factor ": "{:.3f}", "median error ": "{:.1%}", "worst ": "{:.1%}"}
+    for title, recomputes in (("without recomputing", False), ("with recomputing", True)):
+        table = record.sheet(f"Steps of training {title}", columns, wide=28)
+        for source, pairs in found.items():
+            mine = [(run, made) for run, made in pairs if run.recomputes is recomputes]
+            if mine:
+                times = [made.seconds / run.seconds for run, made in mine]
+                held = [made.bytes / run.memory for run, made in mine if run.memory]
+                table.add(source, len(mine), *_spread(times), len(held), *_spread(held))
+    if each:
+        columns = {
+            "run": "",
+            "layout": "`{}`",
+            "execution": "",
+            "predicted": "{:.3f} s",
+            "measured": "{:.3f} s",
+        }
+        columns |= {"memory": "{:.1f} GiB", "measured ": "{:.1f} GiB"}
+        table = record.sheet("Every run", columns, wide=40)
+        for run, made in (pair for pairs in found.values() for pair in pairs):
+            held = None if run.memory is None else run.memory / 2**30
+            name, layout = f"{run.source}: {run.name}", str(run.layout)
+            table.add(name, layout, run.execution, made.seconds, run.seconds, made.bytes / 2**30, held)
+    if picture is not None:
+        picture.write_text(
+            drawn({s: [(r.seconds, p.seconds) for r, p in pairs] for s, pairs in found.items()})
+        )
+
+
+def _spread(ratios: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """The factor of a source, and the median and largest error that it leaves."""
+    if not ratios:
+        return None, None, None
+    factor = float(np.median(ratios))
+    apart = np.abs(np.array(ratios) / factor - 1)
+    return factor, float(np.median(apart)), float(apart.max())
+
+
+def drawn(points: dict[str, list[tuple[float, float]]], side: int = 460) -> str:
+    """Predicted over measured seconds as an SVG, with both axes logarithmic; lines are 20 % apart from equal."""
+    every = [seconds for pairs in points.values() for pair in pairs for seconds in pair]
+    low, high = np.log(min(every)) - 0.2, np.log(max(every)) + 0.2
+    colours = (
+        "#3366cc",
+        "#dc3912",
+        "#ff9900",
+        "#109618",
+        "#990099",
+        "#0099c6",
+        "#dd4477",
+        "#66aa00",
+        "#555555",
+    )
+
+    def at(seconds: float) -> float:
+        return float((np.log(seconds) - low) / (high - low)) * (side - 60)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return 50 + at(x), side - 40 - at(y)
+
+    width = side + 200
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {side}" font-family="sans-serif">'
+    ]
+    lines.append(f'<rect width="{width}" height="{side}" fill="white"/>')
+    for share, dash in ((1.0, ""), (1.2, "4"), (1 / 1.2, "4")):
+        (x1, y1), (x2, y2) = (place(np.exp(end), np.exp(end) * share) for end in (low + 0.2, high - 0.2))
+        lines.append(
+            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#999" stroke-dasharray="{dash}"/>'
+        )
+    for tick in (0.1, 0.3, 1, 3, 10, 30, 100):
+        if low < np.log(tick) < high:
+            x, y = place(tick, tick)
+            lines.append(
+                f'<text x="{x:.1f}" y="{side - 22}" font-size="11" text-anchor="middle">{tick} s</text>'
+            )
+            lines.append(f'<text x="44" y="{y:.1f}" font-size="11" text-anchor="end">{tick} s</text>')
+    lines.append(f'<text x="{side / 2}" y="{side - 6}" font-size="12" text-anchor="middle">measured</text>')
+    lines.append('<text x="8" y="16" font-size="12">predicted / factor of the source</text>')
+    for number, (source, pairs) in enumerate(points.items()):
+        colour = colours[number % len(colours)]
+        factor = float(np.median([predicted / measured for measured, predicted in pairs]))
+        for measured, predicted in pairs:
+            x, y = place(measured, predicted / factor)
+            lines.append(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}" fill-opacity="0.6">'
+                f"<title>{source}: {predicted:.3f} s, measured {measured:.3f} s</title></circle>"
+            )
+        y = 40 + 18 * number
+        lines.append(f'<circle cx="{side + 8}" cy="{y}" r="4" fill="{colour}"/>')
+        lines.append(f'<text x="{side + 18}" y="{y + 4}" font-size="11">{source} (x {factor:.2f})</text>')
+    return "\n".join([*lines, "</svg>\n"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -179,6 +296,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="a folder with collectives.csv and gemm_bf16.csv.gz")
     parser.add_argument("--by", default="collective", choices=["collective", "ranks", "size"])
     parser.add_argument("--held-out", action="store_true", help="fit a part of the rows, judge by the others")
+    parser.add_argument("--runs", help="predict whole runs instead: named, fsdp, grid; several with commas")
+    parser.add_argument("--each", action="store_true", help="with --runs, list every run")
+    parser.add_argument("--picture", type=Path, help="with --runs, draw them here, as SVG")
     takes_json(parser)
     options = parser.parse_args()
     data = options.data or folder()
@@ -186,6 +306,9 @@ def main() -> None:
         print(f"no measurements: {data} is not there; name the directory with truth/ in SHARDWISE_DATA")
         return
     record = Record(__doc__, options.json)
+    if options.runs:
+        compare_runs(record, options.runs.split(","), data, options.each, options.picture)
+        return
     collectives, products = collective_rows(data), product_rows(data)
     cluster: Callable[[str], Cluster] = Cluster.preset
     if options.held_out:
