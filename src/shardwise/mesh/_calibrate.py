@@ -6,7 +6,6 @@ Where the device has a law of matrix products, the law stays, and its rate in ea
 """
 
 import math
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -117,8 +116,12 @@ def fit(document: Any, *, links: str | None = None) -> Calibration:
 
 
 def _sample(document: Field) -> Sample:
-    fields = document.object(("kind", "name", "dtype", "flops", "bytes", "seconds"))
+    fields = document.object(("kind", "name", "dtype", "flops", "bytes", "seconds", "product"))
     kind = fields["kind"].one_of(("launch", *KERNELS, "link"))
+    product = None
+    if kind == "matmul":
+        rows, inner, columns = (size.integer(1, 10**9) for size in fields["product"].items(3))
+        product = rows, inner, columns
     return Sample(
         kind,
         fields["name"].text(),
@@ -126,25 +129,17 @@ def _sample(document: Field) -> Sample:
         fields["flops"].integer(1 if kind in (*ARITHMETIC, "strided") else 0, 10**21),
         fields["bytes"].integer(0 if kind == "launch" else 1, 10**21),
         fields["seconds"].number(1e-9, 3600),
+        product,
     )
 
 
 def predicted(device: Device, sample: Sample) -> float:
     """The price of a sampled kernel, in seconds, as planning computes it."""
-    if sample.kind == "matmul" and device.matmul is not None:
-        rows, inner, columns = _sizes(sample)
+    if sample.product is not None and device.matmul is not None:
+        rows, inner, columns = sample.product
         dtype = getattr(torch, sample.dtype)
         return device.product_seconds(1, rows, columns, inner, dtype, sample.bytes)
     return device.seconds(sample.kind, sample.flops, sample.bytes, sample.dtype, sample.flops)
-
-
-def _sizes(sample: Sample) -> tuple[int, int, int]:
-    """Rows, inner dim and columns of a sampled matrix product, which its name ends with."""
-    found = re.search(r"(\d+)x(\d+)x(\d+)$", sample.name)
-    if found is None:
-        raise UsageError(f"the matmul sample {sample.name!r} does not end with its sizes, such as 8x8x8")
-    rows, inner, columns = (int(size) for size in found.groups())
-    return rows, inner, columns
 
 
 def _peaks(name: str, known: str | None, memory: float, samples: Sequence[Sample]) -> Device:

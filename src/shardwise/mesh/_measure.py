@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-FORMAT = "shardwise.samples/1"
+FORMAT = "shardwise.samples/2"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Sample:
 
     Kernels with little arithmetic count one operation per element, and attention on a GPU counts operations with the
     head dim `worked_head`. The kinds are those of `Device.efficiency`, and `launch` (an almost empty kernel),
-    `strided` (`Device.elements`), `link` (a copy from one GPU to another).
+    `strided` (`Device.elements`), `link` (a copy from one GPU to another). A matrix product has its rows, inner dim and
+    columns.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Sample:
     flops: int
     bytes: int
     seconds: float
+    product: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Case:
     bytes: int
     make: Callable[[], tuple[Any, ...]]
     call: Callable[..., Any]
+    product: tuple[int, int, int] | None = None
+
+    def sample(self, seconds: float) -> Sample:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return Sample(self.kind, self.name, dtype, self.flops, self.bytes, seconds, self.product)
 
 
 def measure(
@@ -71,7 +78,7 @@ def measure(
     timer = _Timer(device)
     every, samples = list(cases(device, scale) if measured is None else measured), []
     for c in every:
-        samples.append(Sample(c.kind, c.name, str(c.dtype)[6:], c.flops, c.bytes, timer.seconds(c)))
+        samples.append(c.sample(timer.seconds(c)))
         if progress is not None:
             progress(len(samples), len(every))
     return {
@@ -179,7 +186,8 @@ def _matmuls(random: _Random, dtype: torch.dtype, scale: float) -> Iterator[Case
         ]
         for form, given, call in forms:
             make = random.several(given, dtype)
-            yield Case("matmul", f"{form} {n}x{k}x{m}", dtype, 2 * n * k * m, moved, make, call)
+            name, flops = f"{form} {n}x{k}x{m}", 2 * n * k * m
+            yield Case("matmul", name, dtype, flops, moved, make, call, (n, k, m))
 
 
 def _elementwise(random: _Random, dtype: torch.dtype, scale: float) -> Iterator[Case]:

@@ -229,7 +229,9 @@ def price_graph(
     progress: Progress | None = None,
 ) -> Price:
     """The price of a step of so many passes, from the graph of one pass on so many samples."""
-    plan = tensor_parallel_plan(graph, layout, mesh_of(layout, mesh), Cluster.of(cluster), optimizer, progress)
+    plan = tensor_parallel_plan(
+        graph, layout, mesh_of(layout, mesh), Cluster.of(cluster), optimizer, progress
+    )
     return price_plan(plan, layout=layout, mesh=mesh, cluster=cluster, samples=samples, passes=passes)
 
 
