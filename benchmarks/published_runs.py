@@ -1,7 +1,8 @@
 """Published training runs as the planner can express them: models, layouts, what was measured and what is predicted.
 
 A run is predicted from its model, its layout and its cluster; nothing is fitted to it. Models are priced with one and
-two layers: what the second adds, all further ones add, exactly.
+with two layers: what the second adds, every further one adds, exactly. (With two and with four, where every second
+layer is treated differently.)
 """
 
 import csv
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from shardwise import Cluster
 from shardwise.graph import Graph, capture
-from shardwise.planning import NamedLayout, Plan, Price, price_plan, tensor_parallel_plan
+from shardwise.planning import NamedLayout, Plan, Price, StepMemory, price_plan, tensor_parallel_plan
 
 GIB = 2**30
 
@@ -190,13 +191,24 @@ class Predicted:
 
 
 def predict(run: Run) -> Predicted:
-    one, two = (_price(run, layers) for layers in (1, 2))
+    less = 2 if run.layout.recompute == "alternate" else 1
+    few, more = (_price(run, layers) for layers in (less, 2 * less))
+    further = (run.shape.layers - less) / less
 
-    def extended(part: str) -> dict[str, float]:
-        first, both = (vars(getattr(price, part)) for price in (one, two))
-        return {name: first[name] + (run.shape.layers - 1) * (both[name] - first[name]) for name in first}
+    def extended(one: object, other: object) -> dict[str, float]:
+        first, second = vars(one), vars(other)
+        return {name: first[name] + further * (second[name] - first[name]) for name in first}
 
-    return Predicted(extended("time"), extended("memory"))
+    memory = (extended(a, b) for a, b in zip(_ends(few), _ends(more), strict=True))
+    return Predicted(extended(few.time, more.time), max(memory, key=lambda parts: sum(parts.values())))
+
+
+def _ends(price: Price) -> list[StepMemory]:
+    """What is held outside of blocks, and in the first and the last block, forward and backward."""
+    blocks = list(dict.fromkeys(each.block for each in price.held if each.block))
+    places = ((block, backward) for block in (blocks[0], blocks[-1]) for backward in (False, True))
+    inside = (each.memory for place in places for each in price.held if (each.block, each.backward) == place)
+    return [*(each.memory for each in price.held if not each.block), *inside]
 
 
 def _price(run: Run, layers: int) -> Price:

@@ -11,7 +11,7 @@ from ._named import NamedLayout
 from ._offers import Offers
 from ._pins import Pin
 from ._plan import BaselineCost, Copy, Plan, require_plan
-from ._price import Price, price, price_graph, price_plan, tensor_parallel_plan
+from ._price import Held, Price, StepMemory, StepTime, price, price_graph, price_plan, tensor_parallel_plan
 from ._random import random_plan
 from ._schedule import Compute, Move, Schedule, Value
 from ._search import DoesNotFit
@@ -28,6 +28,7 @@ __all__ = [
     "Discovered",
     "DoesNotFit",
     "Explainer",
+    "Held",
     "Move",
     "NamedLayout",
     "Offers",
@@ -37,6 +38,8 @@ __all__ = [
     "Price",
     "RefutedChoice",
     "Schedule",
+    "StepMemory",
+    "StepTime",
     "Value",
     "bytes_text",
     "most_sharded_plan",

@@ -6,7 +6,8 @@ rank there is nothing to choose. Data parallelism is simulated around that (`_da
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
+from functools import cached_property
+from itertools import accumulate, groupby
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from ._plan import Plan
 from ._prices import OptimizerCost
 from ._recompute import recomputed
 from ._schedule import Move
-from ._summary import bytes_text, time_text
+from ._summary import bytes_text, sparkline, time_text
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,18 @@ class StepMemory:
 
 
 @dataclass(frozen=True)
+class Held:
+    """What is held in a stretch of the last pass, when it is most: forward or backward of a block, or outside."""
+
+    block: str
+    backward: bool
+    memory: StepMemory
+
+
+@dataclass(frozen=True)
 class Price(Shown):
-    """What a step costs: `time` and `memory` by parts, the `traffic` of all collectives, and the `plan` of one pass.
+    """What a step costs: `time` by parts, what is `held` over the last pass, the `traffic` of all collectives, and the
+    `plan` of one pass.
 
     The plan is that of `tp` ranks for one micro-batch; a step has so many `passes` of it, on `samples` samples each.
     """
@@ -77,7 +88,7 @@ class Price(Shown):
     samples: int
     passes: int
     time: StepTime
-    memory: StepMemory
+    held: tuple[Held, ...]
     traffic: tuple[Traffic, ...]
     plan: Plan
 
@@ -85,6 +96,11 @@ class Price(Shown):
     def seconds(self) -> float:
         """Of one step."""
         return self.time.seconds
+
+    @cached_property
+    def memory(self) -> StepMemory:
+        """What a device holds when it holds most."""
+        return max((each.memory for each in self.held), key=lambda memory: memory.bytes)
 
     @property
     def peak(self) -> int:
@@ -108,6 +124,7 @@ class Price(Shown):
         fits = "" if self.peak <= limit else ", which it exceeds"
         yield Heading(2, f"memory: {bytes_text(self.peak)} of {bytes_text(limit)} a device{fits}")
         yield Bars(_bars(asdict(self.memory), self.peak, bytes_text))
+        yield f"over the last pass: `{sparkline(tuple(each.memory.bytes for each in self.held))}`"
         if self.traffic:
             yield Heading(2, "collectives")
             yield _table(self.traffic)
@@ -259,7 +276,7 @@ def price_plan(
         samples,
         passes,
         _time(one, layout, line, repeated, passes),
-        _memory(one, layout, passes),
+        _held(one, layout, passes),
         (*inside, *line.traffic),
         plan,
     )
@@ -330,8 +347,8 @@ def _tensor_parallel_traffic(one: Pass, repeated: list[int], passes: int) -> Ite
         yield Traffic("tensor parallelism", kind, "tp", ranks, size, count, seconds)  # type: ignore[arg-type]
 
 
-def _memory(one: Pass, layout: NamedLayout, passes: int) -> StepMemory:
-    """What is kept throughout, and the rest when there is most of it."""
+def _held(one: Pass, layout: NamedLayout, passes: int) -> tuple[Held, ...]:
+    """What is kept throughout, and the rest when there is most of it, in each stretch of a pass."""
     cost, optimizer = one.plan.cost, OptimizerCost.of(one.plan.optimizer)
     tensors = [tensor for bucket in one.buckets for tensor in bucket.tensors]
     parameters, states = sum(tensor.bytes for tensor in tensors), 0
@@ -343,16 +360,21 @@ def _memory(one: Pass, layout: NamedLayout, passes: int) -> StepMemory:
         master = sum(_master_bytes(tensor) for tensor in tensors) if optimizer.master else 0
         states -= master  # the shards are the copy in float32, from which what is gathered is cast
         parameters = (master or parameters) // layout.shards
-    gradients, activations, workspace = _at_peak(one, layout, passes)
-    return StepMemory(parameters + buffers, gradients, states // layout.shards, activations, workspace)
+    found = []
+    rest = zip(one.blocks, range(len(one.entries)), _varying(one, layout, passes), strict=True)
+    for (block, backward), stretch in groupby(rest, key=lambda entry: (entry[0], entry[1] >= one.turn)):
+        gradients, activations, workspace = max((varying for *_, varying in stretch), key=sum)
+        kept = parameters + buffers, gradients, states // layout.shards, activations, workspace
+        found.append(Held(block, backward, StepMemory(*kept)))
+    return tuple(found)
 
 
 def _master_bytes(parameter: TensorInfo) -> int:
     return 4 * parameter.numel if parameter.dtype.itemsize < 4 else 0
 
 
-def _at_peak(one: Pass, layout: NamedLayout, passes: int) -> tuple[int, int, int]:
-    """Gradients, activations and workspace at the entry where they are most together."""
+def _varying(one: Pass, layout: NamedLayout, passes: int) -> Iterator[tuple[int, int, int]]:
+    """Gradients, activations and workspace while each entry runs, in the last pass."""
     entries = len(one.entries)
     kept, dropped, held = ([0] * (entries + 1) for _ in range(3))
     for first, size in kept_gradients(one, layout):
@@ -364,4 +386,4 @@ def _at_peak(one: Pass, layout: NamedLayout, passes: int) -> tuple[int, int, int
         held[first] += size
         held[last + 1] -= size
     activations = (a - b for a, b in zip(one.activations, accumulate(dropped), strict=False))
-    return max(zip(accumulate(kept), activations, accumulate(held), strict=False), key=sum, default=(0, 0, 0))
+    return zip(accumulate(kept), activations, accumulate(held), strict=False)
