@@ -283,8 +283,8 @@ def fsdp_runs(folder: Path) -> Iterator[Run]:
         )
 
 
-# FlashAttention of 2023 did not use the instructions that Hopper added: on an H100 it takes so many times as long as the
-# kernels of today, which the preset has. Found from the runs with recomputing, and used for those without.
+# FlashAttention of 2023 did not use the instructions that Hopper added: on an H100 it takes so many times as long as
+# the kernels of today, which the preset has. Found from the runs with recomputing, and used for those without.
 OLD_ATTENTION = 3.2
 
 
