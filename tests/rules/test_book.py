@@ -440,6 +440,8 @@ def test_an_operator_that_finds_elements_by_strides_has_rows_for_contiguous_tens
 
 POOLING = ([2, 2], [2, 2], [0, 0], False, True, None)
 
+WHOLE = meta(4, dtype=torch.int64)
+
 OUTSIDE = {
     "a mask of numbers": (aten.native_dropout_backward.default, (meta(4, 6), meta(4, 6), 2.0)),
     "a tensor that grows": (aten.resize_.default, (meta(4, 6), [8, 6])),
@@ -455,6 +457,16 @@ OUTSIDE = {
     "one of a variant": (
         aten.avg_pool2d_backward.grad_input,
         (meta(4, 3, 5, 4), meta(4, 3, 8, 8), *POOLING),
+    ),
+    "integers that are halved": (aten.addmv.default, (WHOLE, meta(4, 4).long(), WHOLE), {"alpha": 0.5}),
+    "products of integers that are halved": (aten.addcmul.default, (WHOLE, WHOLE, WHOLE), {"value": 0.5}),
+    "a seed that is a fraction": (
+        overload("shardwise.attention.default"),
+        (*[meta(4, 2, 6, 8)] * 3, None, meta(), False, 1.0, 0.0),
+    ),
+    "bags of fractions": (
+        aten._embedding_bag_backward.default,
+        (meta(3, 4), *(meta(n).long() for n in (8, 3, 0)), meta(3), meta(3), 9, False, 0, False, None),
     ),
     "an input stored by columns": (aten._linalg_slogdet.default, (meta(4, 5, 5).mT,)),
 }
@@ -474,5 +486,9 @@ def test_calls_that_these_operators_are_meant_for_have_rows():
     loss = (meta(4, 6), meta(4, 6), None, meta(6), 2)
     assert book_rows(Call.of(aten.binary_cross_entropy_with_logits.default, *loss))
     assert book_rows(Call.of(aten._linalg_slogdet.default, meta(4, 5, 5)))
+    assert book_rows(Call.of(aten.addmv.default, WHOLE, meta(4, 4).long(), WHOLE, alpha=2.0))
+    assert book_rows(Call.of(aten.addcmul.default, WHOLE, WHOLE, WHOLE, value=2))
+    heads = (*[meta(4, 2, 6, 8)] * 3, None, meta(dtype=torch.int64), False, 1.0, 0.0)
+    assert book_rows(Call.of(overload("shardwise.attention.default"), *heads))
     for op in (aten.avg_pool2d_backward.default, aten.avg_pool2d_backward.grad_input):
         assert book_rows(Call.of(op, meta(4, 3, 4, 4), meta(4, 3, 8, 8), *POOLING))

@@ -56,6 +56,8 @@ def _is_attention(call: Call) -> bool:
         return False
     if call.has("mask") and call["mask"].dtype not in (torch.bool, call["query"].dtype):
         return False
+    if call.has("seed") and call["seed"].dtype.is_floating_point:
+        return False
     scores = (*query[:3], key[2])
     mask = call.shape("mask") if call.has("mask") else ()
     covers = all(size in (1, of) for size, of in zip(reversed(mask), reversed(scores), strict=False))
