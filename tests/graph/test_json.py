@@ -50,9 +50,13 @@ def test_strides_are_kept_where_a_tensor_is_not_contiguous():
     [
         ("[1", "is not valid JSON"),
         ("{}", "is not a captured graph"),
-        ('{"format": "shardwise.graph/1", "name": "m", "training": true}', "expected the field 'inputs'"),
         (
-            '{"format": "shardwise.graph/1", "name": "m", "training": true, "inputs": 3, "nodes": [], "outputs": []}',
+            '{"format": "shardwise.graph/1", "name": "m", "execution": "eager"}',
+            "expected the field 'training'",
+        ),
+        (
+            '{"format": "shardwise.graph/1", "name": "m", "training": true, "execution": "eager", "inputs": 3, '
+            '"nodes": [], "outputs": []}',
             "inputs: expected a list, found 3",
         ),
     ],

@@ -38,6 +38,15 @@ class Convolution(nn.Module):
         return self.last(torch.relu(self.norm(self.convolution(x))).flatten(1)).square().mean()
 
 
+class Loss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, 12)
+
+    def forward(self, x, target):
+        return nn.functional.cross_entropy(self.head(x), target)
+
+
 def views(x, y):
     """Views of views, parts of tensors, repeated elements; arguments and views given back, one of them twice."""
     z = x * x
@@ -50,6 +59,8 @@ CASES = {
     "attention": lambda: capture(Attention(), (torch.empty(4, 8, 16),)),
     "convolution": lambda: capture(Convolution(), (torch.empty(4, 4, 4, 4),)),
     "views": lambda: capture(views, (torch.empty(8, 8), torch.empty(8, 8)), training=False),
+    "compiled": lambda: capture(Attention(), (torch.empty(4, 8, 16),), execution="compiled"),
+    "loss": lambda: capture(Loss(), (torch.empty(8, 16), torch.empty(8, dtype=torch.int64))),
     "uneven": lambda: capture(nn.Linear(5, 7), (torch.empty(3, 5, requires_grad=True),)),
 }
 

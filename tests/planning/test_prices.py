@@ -7,7 +7,8 @@ import torch
 
 from shardwise import Cluster
 from shardwise.calls import Call, declare, overload
-from shardwise.graph import TensorInfo, cost
+from shardwise.graph import Border, TensorInfo, capture, cost
+from shardwise.planning import plan_graph
 from shardwise.planning._prices import compute_seconds, kernel_kind, scratch_bytes
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -43,6 +44,33 @@ def test_a_strided_kernel_takes_longer_than_its_bytes_do():
     call = Call.of(overload("aten.neg.default"), tensor)
     slow, quick = (compute_seconds(device, kind, call, [tensor]) for kind in ("strided", "memory"))
     assert slow > 2 * quick
+
+
+def test_a_call_inside_a_kernel_pays_for_what_crosses_its_border():
+    device = Cluster.preset("h200").device
+    tensor = TensorInfo((4096, 4096), BF16)
+    call = Call.of(overload("aten.add.Tensor"), tensor, tensor)
+
+    def seconds(reads, writes, starts=False):
+        border = Border(reads, writes, starts, "fused")
+        return compute_seconds(device, "memory", call, [tensor], border)
+
+    assert seconds((), ()) == 0.0
+    assert seconds((), (), starts=True) == device.launch
+    assert seconds(((0, 1.0),), (0,)) == pytest.approx(2 * seconds(((1, 1.0),), ()))
+    assert seconds(((0, 3.0),), ()) == pytest.approx(3 * seconds((), (0,)))
+
+
+def test_a_compiled_program_costs_less_and_a_decomposed_operator_what_it_does():
+    def cost_of(function, *args, **options):
+        graph = capture(function, args, training=False, **options)
+        return plan_graph(graph, mesh="d=1", cluster="h200", compare=False).cost
+
+    x = torch.empty(4096, 4096, device="meta")
+    chain = [cost_of(lambda x: (x * 2).exp() + x.sin(), x, execution=how) for how in ("eager", "compiled")]
+    assert chain[1].seconds < 0.4 * chain[0].seconds and chain[1].peak < chain[0].peak
+    whole, parts = cost_of(lambda x: x.softmax(1), x), cost_of(lambda x: x.log_softmax(1), x)
+    assert parts.seconds == pytest.approx(whole.seconds) and parts.peak == whole.peak
 
 
 def test_small_heads_of_attention_take_a_gpu_as_long_as_larger_ones():

@@ -48,6 +48,7 @@ class Facts:
     - `stride_dependent`: its kernel relies on the order in which the dims of its inputs are stored; otherwise stored,
       they give other values, or an error
     - `elementwise`: each element of its result comes from the elements in the same place
+    - `inlined`: compilers compute each element of its result where that is used, as they do for `elementwise` ones
     - `cast`: it changes the dtype and nothing else
     - `lookup`: it reads only as much of its first input as it returns
     - `recurrent`: it runs a stack of recurrent layers
@@ -92,6 +93,7 @@ class Facts:
     by_strides: bool = False
     stride_dependent: bool = False
     elementwise: bool = False
+    inlined: bool = False
     cast: bool = False
     lookup: bool = False
     recurrent: bool = False

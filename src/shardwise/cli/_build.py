@@ -24,6 +24,15 @@ ClusterName = Annotated[
     ),
 ]
 
+Execution = Annotated[
+    str | None,
+    typer.Option(
+        "--execution",
+        help="How devices run the program: eager (the default), or compiled by torch.compile.",
+        show_default=False,
+    ),
+]
+
 
 def built(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The result of the function: a model, its positional arguments and its keyword arguments."""

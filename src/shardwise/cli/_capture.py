@@ -1,13 +1,13 @@
 """`shardwise capture`: capture a model as one graph."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..files import require_writable
 from ._app import Json, app, print_json
-from ._build import Build, built
+from ._build import Build, Execution, built
 from ._progress import Bars
 
 
@@ -18,6 +18,7 @@ def capture(
     loss: Annotated[
         str | None, typer.Option(help="The output that backward starts from; see the summary for names.")
     ] = None,
+    execution: Execution = None,
     table: Annotated[bool, typer.Option("--table", help="Also print every node.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the graph here, as JSON.")] = None,
     as_json: Json = False,
@@ -33,7 +34,8 @@ def capture(
         progress("building the model")
         model, args, kwargs = built(build)
         progress("capturing")
-        graph = run(model, args, kwargs, training=not inference, loss=loss)
+        how: Any = execution or "eager"
+        graph = run(model, args, kwargs, training=not inference, loss=loss, execution=how)
     if out is not None:
         graph.save(out)
     if as_json:

@@ -8,7 +8,7 @@ import typer
 from ..errors import UsageError
 from ..files import require_writable
 from ._app import Json, app, print_json
-from ._build import ClusterName, built
+from ._build import ClusterName, Execution, built
 from ._progress import Bars
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def plan(
         str | None, typer.Option(help="Memory limit per device: 80GB. By default all of its memory.")
     ] = None,
     inference: Annotated[bool, typer.Option("--inference", help="Forward only.")] = False,
+    execution: Execution = None,
     optimizer: Annotated[str, typer.Option(help="none, sgd, momentum or adam; adam+master.")] = "adam",
     pin: Annotated[
         list[str] | None, typer.Option(help="A required layout: 'x=S(0), R'. May be repeated.")
@@ -66,7 +67,7 @@ def plan(
         "time_limit": time_limit,
         "confirm": confirm,
     }
-    graph = _graph(build, inference, as_json)
+    graph = _graph(build, inference, execution, as_json)
     ranked: list[tuple[str, Plan | str]] = []
     for each in meshes:
         with Bars(quiet=as_json, title="" if mesh is not None else str(each)) as progress:
@@ -98,16 +99,21 @@ def plan(
         typer.echo(f"\nwritten to {out}")
 
 
-def _graph(build: str, inference: bool, quiet: bool) -> "Graph":
+def _graph(build: str, inference: bool, execution: Any, quiet: bool) -> "Graph":
     from ..graph import Graph, capture
 
     if build.endswith(".json"):
-        return Graph.load(Path(build))
+        graph = Graph.load(Path(build))
+        if execution not in (None, graph.execution):
+            raise UsageError(
+                f"--execution is {execution}, but {build} was captured as {graph.execution}: capture it again"
+            )
+        return graph
     with Bars(quiet=quiet) as progress:
         progress("building the model")
         model, args, kwargs = built(build)
         progress("capturing")
-        return capture(model, args, kwargs, training=not inference)
+        return capture(model, args, kwargs, training=not inference, execution=execution or "eager")
 
 
 def _pins(pins: list[str]) -> list[tuple[str, str]]:

@@ -1,13 +1,13 @@
 """`shardwise verify`: compare a run of a plan with the unsharded model."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..errors import UsageError
 from ._app import Json, app, print_json
-from ._build import Build, ClusterName, builder, built
+from ._build import Build, ClusterName, Execution, builder, built
 from ._progress import Bars
 
 
@@ -20,6 +20,7 @@ def verify(
     ] = None,
     cluster: ClusterName = None,
     inference: Annotated[bool, typer.Option("--inference", help="Forward only, in eval mode.")] = False,
+    execution: Execution = None,
     backend: Annotated[
         str, typer.Option(help="simulate: all ranks in this process; gloo: one process per rank.")
     ] = "simulate",
@@ -69,7 +70,8 @@ def verify(
                 )
         else:
             progress("capturing")
-            graph = capture(model, args, kwargs, training=not inference)
+            how: Any = execution or "eager"
+            graph = capture(model, args, kwargs, training=not inference, execution=how)
             if random:
                 plans = [random_plan(graph, mesh=str(mesh), seed=number) for number in range(random)]
             else:

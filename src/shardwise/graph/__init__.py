@@ -6,14 +6,18 @@ from ._capture import capture
 from ._device import autocast_on_cpu
 from ._fake import without_memory
 from ._flops import cost
-from ._graph import Graph, Input, Live, Node, Output, Ref, TensorInfo
+from ._graph import Execution, Graph, Input, Live, Node, Output, Ref, TensorInfo
 from ._json import read_graph
+from ._kernels import Border, Kernels
 from ._results import opened
 from ._run import Ran, arguments, constants, inputs_of, run
 
 __all__ = [
+    "Border",
+    "Execution",
     "Graph",
     "Input",
+    "Kernels",
     "Live",
     "Node",
     "Output",

@@ -8,7 +8,7 @@ two, what only the first graph still shows is handled: attention as one call, ti
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import NoneType
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -25,7 +25,7 @@ from ._device import on_any_device
 from ._eager import IsCompiling, as_if_eager
 from ._exported import flatten, keep_one_of_tied, start_backward_from, take_out_copies
 from ._fake import fake_arguments, fake_state
-from ._graph import Graph, Live
+from ._graph import Execution, Graph, Live
 from ._masks import simplify_attention
 from ._policy import decompositions
 from ._read import correct_dtypes, name_inputs, random_calls, read_inputs, read_nodes, read_outputs, tidy
@@ -41,13 +41,15 @@ def capture(
     *,
     training: bool = True,
     loss: str | Sequence[str] | None = None,
+    execution: Execution = "eager",
 ) -> Graph:
     """The graph of `model(*args, **kwargs)`, with its backward if `training`.
 
     No memory is allocated for weights or arguments: they may be real, fake or on the meta device, and are left
     unchanged. With `training` the model is captured in its current mode (`model.train()`, `model.eval()`), without it
     in eval mode. `loss` names the outputs that backward starts from: by default the output called `loss`, else every
-    scalar output, else all of them.
+    scalar output, else all of them. `execution` is how the program is going to run, which decides what it costs:
+    `eager`, or `compiled` by torch.compile, which fuses calls into kernels.
     """
     # Imports torch's whole compiler, which takes a second that `import shardwise` should not take.
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -55,6 +57,8 @@ def capture(
     name, module = name_of(model), as_module(model)
     given = call_arguments(args, kwargs)
     require(loss, (str, list, tuple, NoneType), "loss", "the name of an output, or a list of them")
+    if execution not in get_args(Execution):
+        raise UsageError(f"execution is {execution!r}: use 'eager' or 'compiled'")
     if training:
         refuse_hooks(name, module)
     ties = _ties(module)
@@ -104,6 +108,7 @@ def capture(
             read_inputs(joint, names, outputs, ties, trainable),
             read_nodes(joint),
             read_outputs(joint, names, outputs, changed),
+            execution,
             Live(joint, in_spec, out_spec, tuple(node.name if node in left else None for node in random)),
         )
     except UsageError as error:

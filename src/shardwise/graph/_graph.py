@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -20,6 +20,10 @@ from ..calls import Call, Facts, facts, leaves, overload, with_leaves
 from ..errors import UsageError
 from ..files import path_of
 
+if TYPE_CHECKING:
+    from ._kernels import Kernels
+
+Execution = Literal["eager", "compiled"]
 Phase = Literal["forward", "backward"]
 InputRole = Literal["parameter", "buffer", "user_input", "tangent", "constant"]
 OutputRole = Literal["user_output", "gradient", "mutation"]
@@ -81,7 +85,11 @@ class Input:
 
 @dataclass(frozen=True)
 class Node:
-    """One call of an overload. Tensors in `args` and `kwargs` are `Ref`s, also inside lists."""
+    """One call of an overload. Tensors in `args` and `kwargs` are `Ref`s, also inside lists.
+
+    `part_of` names the call of an operator that was decomposed into this and others for the sake of its rules.
+    `autograd` is the number of the node of autograd's graph whose backward makes this call.
+    """
 
     name: str
     op: str
@@ -93,11 +101,18 @@ class Node:
     source: str
     flops: int
     bytes: int
+    part_of: str = ""
+    autograd: int | None = None
 
     @cached_property
     def inputs(self) -> tuple[Ref, ...]:
         """Its input tensors, in the order of its arguments, lists flattened."""
         return tuple(leaf for leaf in leaves((self.args, dict(self.kwargs))) if isinstance(leaf, Ref))
+
+    @property
+    def results(self) -> tuple[Ref, ...]:
+        """Its output tensors."""
+        return tuple(Ref(self.name, place) for place, info in enumerate(self.outputs) if info is not None)
 
     @property
     def overload(self) -> torch._ops.OpOverload:
@@ -151,11 +166,14 @@ class Live:
 
 @dataclass(frozen=True)
 class Graph:
+    """A captured program. `execution` is how it is run: call by call, or compiled, which fuses calls into kernels."""
+
     name: str
     training: bool
     inputs: tuple[Input, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Output, ...]
+    execution: Execution = "eager"
     live: Live | None = field(default=None, compare=False, repr=False)
 
     @cached_property
@@ -199,6 +217,44 @@ class Graph:
             for ref in node.inputs:
                 users.setdefault(ref, {})[node.name] = node
         return {ref: tuple(nodes.values()) for ref, nodes in users.items()}
+
+    def base(self, ref: Ref) -> Ref:
+        """The tensor in whose memory a tensor lies: itself, unless it is a view."""
+        return self.views.get(ref, ref)
+
+    @cached_property
+    def views(self) -> Mapping[Ref, Ref]:
+        """The tensors that lie in the memory of others, and in whose."""
+        bases: dict[Ref, Ref] = {}
+        for node in self.nodes:
+            if node.inputs and node.facts.view:
+                base = bases.get(node.inputs[0], node.inputs[0])
+                bases |= dict.fromkeys(node.results, base)
+        return bases
+
+    @cached_property
+    def ends(self) -> Mapping[str, str]:
+        """For each call the last of those that are done together with it: what it uses is held until then.
+
+        A kernel is done when the last of its calls is. Eagerly, autograd releases what a node of its graph has saved or
+        was given when that node's backward is done.
+        """
+        eager = self.execution == "eager"
+        keys: dict[str, list[tuple[str, int]]] = {}
+        for node in self.nodes:
+            if node.name in self.kernels.number:
+                keys.setdefault(node.name, []).append(("kernel", self.kernels.number[node.name]))
+            if eager and node.autograd is not None:
+                keys.setdefault(node.name, []).append(("autograd", node.autograd))
+        last = {key: at for at, node in enumerate(self.nodes) for key in keys.get(node.name, ())}
+        return {name: self.nodes[max(last[key] for key in own)].name for name, own in keys.items()}
+
+    @cached_property
+    def kernels(self) -> "Kernels":
+        """Which calls share a kernel."""
+        from ._kernels import kernels_of
+
+        return kernels_of(self)
 
     def with_role(self, role: InputRole) -> tuple[Input, ...]:
         return tuple(i for i in self.inputs if i.role == role)

@@ -16,7 +16,7 @@ from ..documents import Field
 from ..errors import UsageError
 from ..files import read_document, write_text
 from ._consistent import require_consistent
-from ._graph import Graph, Input, InputRole, Node, Output, OutputRole, Phase, Ref, TensorInfo
+from ._graph import Execution, Graph, Input, InputRole, Node, Output, OutputRole, Phase, Ref, TensorInfo
 
 FORMAT = "shardwise.graph/1"
 
@@ -26,6 +26,7 @@ def to_json(graph: Graph) -> dict[str, Any]:
         "format": FORMAT,
         "name": graph.name,
         "training": graph.training,
+        "execution": graph.execution,
         "inputs": [_input_out(i) for i in graph.inputs],
         "nodes": [_node_out(n) for n in graph.nodes],
         "outputs": [_output_out(o) for o in graph.outputs],
@@ -40,7 +41,7 @@ def from_json(document: Any) -> Graph:
 
 def read_graph(document: Field) -> Graph:
     """The graph in a field of a document."""
-    fields = document.object(("format", "name", "training", "inputs", "nodes", "outputs"))
+    fields = document.object(("format", "name", "training", "execution", "inputs", "nodes", "outputs"))
     fields["format"].one_of([FORMAT])
     inputs, nodes, outputs = (fields[name].items() for name in ("inputs", "nodes", "outputs"))
     graph = Graph(
@@ -49,6 +50,7 @@ def read_graph(document: Field) -> Graph:
         tuple(map(_input_in, inputs)),
         tuple(map(_node_in, nodes)),
         tuple(map(_output_in, outputs)),
+        fields["execution"].one_of(get_args(Execution)),  # type: ignore[arg-type]
     )
     require_consistent(graph, inputs, nodes, outputs)
     return graph
@@ -86,7 +88,7 @@ def _input_in(document: Field) -> Input:
 
 
 def _node_out(node: Node) -> dict[str, Any]:
-    return {
+    document: dict[str, Any] = {
         "name": node.name,
         "op": node.op,
         "args": _out(node.args),
@@ -98,11 +100,16 @@ def _node_out(node: Node) -> dict[str, Any]:
         "flops": node.flops,
         "bytes": node.bytes,
     }
+    if node.part_of:
+        document["part_of"] = node.part_of
+    if node.autograd is not None:
+        document["autograd"] = node.autograd
+    return document
 
 
 def _node_in(document: Field) -> Node:
     texts = ("name", "op", "args", "kwargs", "outputs", "module", "phase", "source", "flops", "bytes")
-    fields = document.object(texts)
+    fields = document.object(texts, ("part_of", "autograd"))
     return Node(
         fields["name"].text(),
         fields["op"].text(),
@@ -114,6 +121,8 @@ def _node_in(document: Field) -> Node:
         fields["source"].text(),
         fields["flops"].integer(least=0),
         fields["bytes"].integer(least=0),
+        fields["part_of"].text() if "part_of" in fields else "",
+        fields["autograd"].integer(least=0) if "autograd" in fields else None,
     )
 
 

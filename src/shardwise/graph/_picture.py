@@ -11,6 +11,7 @@ _LISTED = 12
 
 def summary(graph: Graph) -> str:
     passes = "forward and backward" if graph.training else "forward"
+    passes += ", compiled" if graph.execution == "compiled" else ""
     lines = [f"{graph.name}: {passes}, {len(graph.nodes)} nodes, {len(graph.ops)} different operators"]
     parameters = graph.with_role("parameter")
     if parameters:

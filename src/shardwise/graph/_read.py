@@ -12,6 +12,7 @@ from ..calls import Call, facts
 from ..errors import UsageError
 from ._flops import cost
 from ._graph import Input, InputRole, Node, Output, Phase, Ref, TensorInfo
+from ._policy import operator_of
 from ._refusal import source_line
 
 
@@ -215,8 +216,23 @@ def read_outputs(
 
 
 def read_nodes(module: fx.GraphModule) -> tuple[Node, ...]:
-    paths = _module_paths(module.graph)
-    return tuple(_node(node, paths[node]) for node in module.graph.nodes if _is_call(node))
+    paths, numbers = _module_paths(module.graph), _autograd_numbers(module.graph)
+    return tuple(_node(node, paths[node], numbers.get(node)) for node in module.graph.nodes if _is_call(node))
+
+
+def _autograd_numbers(graph: fx.Graph) -> dict[fx.Node, int]:
+    """The calls of backward, numbered by the nodes of autograd's graph that make them, one after another.
+
+    Where gradients of several users are added, torch records the number of some node that ran before.
+    """
+    numbers: dict[fx.Node, int] = {}
+    last, count = None, -1
+    for node in graph.nodes:
+        if _is_call(node) and _is_backward(node) and not facts(node.target).view:
+            count += last is None or node.meta.get("seq_nr") != last
+            last = node.meta.get("seq_nr")
+            numbers[node] = count
+    return numbers
 
 
 def _module_paths(graph: fx.Graph) -> dict[fx.Node, str]:
@@ -250,7 +266,7 @@ def _is_call(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target is not operator.getitem
 
 
-def _node(node: fx.Node, path: str) -> Node:
+def _node(node: fx.Node, path: str, autograd: int | None) -> Node:
     source = source_line(node.meta.get("stack_trace"))
     op = node.target
     if not isinstance(op, torch._ops.OpOverload):
@@ -265,7 +281,10 @@ def _node(node: fx.Node, path: str) -> Node:
     flops, moved = cost(call, outputs)
     phase: Phase = "backward" if _is_backward(node) else "forward"
     args, kwargs = _arguments(node.args, _ref), {n: _arguments(node.kwargs[n], _ref) for n in call.kwargs}
-    return Node(node.name, str(op), args, kwargs, outputs, path, phase, source, flops, moved)
+    part_of = operator_of(node)
+    return Node(
+        node.name, str(op), args, kwargs, outputs, path, phase, source, flops, moved, part_of, autograd
+    )
 
 
 def _ref(node: fx.Node) -> Ref:

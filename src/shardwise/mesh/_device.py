@@ -16,7 +16,7 @@ from ._matmul import Matmul, read_matmul
 ARITHMETIC = ("matmul", "attention", "attention_backward")
 
 # All kinds of kernels that are priced.
-KERNELS = (*ARITHMETIC, "memory", "reduction", "strided")
+KERNELS = (*ARITHMETIC, "memory", "reduction", "strided", "fused")
 
 # The fraction of a device's peak that kernels reach, where none was measured.
 _EFFICIENCY = {"matmul": 0.7, "attention": 0.45, "attention_backward": 0.35, "memory": 0.8, "reduction": 0.6}
@@ -27,12 +27,12 @@ class Device:
     """Peak rates of one device: operations per second by dtype, memory in bytes and bytes per second.
 
     `efficiency` is the fraction of the peak that each kind of kernel reaches: `matmul`, `attention` and
-    `attention_backward` of the operations, `memory` (elementwise kernels on contiguous tensors) and `reduction` of the
-    bandwidth. Memory traffic overlaps with arithmetic, except for the kinds in `exposed`: there it is added, at that
-    fraction of the bandwidth. `elements` is the rate, in elements per second, of `strided` kernels, which compute the
-    address of each element (broadcasts, permuted tensors); None if only bytes count. With `tiled_heads`, attention's
-    operations are counted with the head dim `worked_head`. `launch` is the seconds to launch any kernel, `startup` the
-    additional fixed time of a kernel by kind.
+    `attention_backward` of the operations, `memory` (elementwise kernels on contiguous tensors), `reduction` and
+    `fused` (kernels that torch.compile makes) of the bandwidth. Memory traffic overlaps with arithmetic, except for the
+    kinds in `exposed`: there it is added, at that fraction of the bandwidth. `elements` is the rate, in elements per
+    second, of `strided` kernels, which compute the address of each element (broadcasts, permuted tensors); None if only
+    bytes count. With `tiled_heads`, attention's operations are counted with the head dim `worked_head`. `launch` is the
+    seconds to launch any kernel, `startup` the additional fixed time of a kernel by kind.
 
     Where `matmul` has a law of matrix products by shape, it takes the place of their efficiency and launch.
     `origin` says where the numbers are from.
@@ -60,6 +60,12 @@ class Device:
         """The fraction of the peak that kernels of a kind reach; that of `memory` if there is none."""
         return self.efficiency.get(kind, self.efficiency["memory"])
 
+    def traffic_seconds(self, kind: str, moved: float, *, starts: bool = True) -> float:
+        """The time in which a kernel that does little else moves bytes, with that of launching it if it `starts`."""
+        share = self.share(kind if kind in ("reduction", "fused") else "memory")
+        launch = self.startup.get(kind, 0.0) + self.launch if starts else 0.0
+        return moved / (self.memory_bandwidth * share) + launch
+
     def seconds(self, kind: str, flops: float, moved: float, dtype: object, elements: float) -> float:
         """The time of one kernel of a kind, given its operations, bytes moved and output elements.
 
@@ -67,7 +73,7 @@ class Device:
         >>> device.seconds("matmul", 1e12, 1e9, "float32", 0), device.seconds("memory", 0, 4e9, "float32", 0)
         (3.0, 5.0)
         """
-        share = self.share("reduction" if kind == "reduction" else "memory")
+        share = self.share(kind if kind in ("reduction", "fused") else "memory")
         traffic = moved / (self.memory_bandwidth * self.exposed.get(kind, share))
         arithmetic = 0.0
         if kind in ARITHMETIC:

@@ -1,7 +1,8 @@
 """What a plan costs, worked out from its schedule entry by entry: the authority on time and memory.
 
 Every value counts from when it is made to its last use, views share the memory of their base, and redistributed tensors
-count while they are live. The solver's problem counts no more than this (`_memory`).
+count while they are live. Values inside of kernels are never in memory. The solver's problem counts no more than this
+(`_memory`).
 """
 
 from collections import Counter
@@ -101,12 +102,13 @@ class _Evaluation:
 
     def _compute(self, entry: Compute) -> float:
         node, call = entry.node, self.plan.graph.call(entry.node)
-        key = call.signature, entry.choice.rows
+        border = self.plan.graph.kernels.borders.get(node.name)
+        key = call.signature, entry.choice.rows, border
         if key not in self._seconds:
             made = [None if value is None else self._local(value) for value in entry.outputs]
             kernel = kernel_kind(node.overload, call.tensors, node.outputs)
             self._seconds[key] = compute_seconds(
-                self.plan.cluster.device, kernel, self._local_call(entry), made
+                self.plan.cluster.device, kernel, self._local_call(entry), made, border
             )
         return self._seconds[key]
 
@@ -144,6 +146,7 @@ class _Evaluation:
         size: dict[Value, int] = {}
         now = lasting
         arguments = self._arguments()
+        inner = {Value(ref) for ref in self.plan.graph.kernels.inner}
         for entry in self.plan.graph.inputs:
             value = Value(Ref(entry.name))
             owner[value] = value
@@ -162,7 +165,7 @@ class _Evaluation:
                     owner[value] = owner[source]
                 else:
                     owner[value] = value
-                    size[value] = self._local(value).bytes
+                    size[value] = 0 if value in inner else self._local(value).bytes
                     now += size[value]
                 users[owner[value]] += 1
             held.append(now + self._scratch(item))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..graph import Graph, Input, Node, Output, Ref, TensorInfo
+from ..graph import Border, Graph, Input, Node, Output, Ref, TensorInfo
 from ..mesh import Cluster
 from ..redistribution import price_table
 from ..solver import FORBIDDEN
@@ -90,7 +90,8 @@ class Items:
         self.choices: dict[str, Choices] = {}
         self.scratch: dict[str, np.ndarray] = {}  # bytes of each choice, of calls whose kernels hold some
         self.groups: dict[Ref, list[Group]] = {}
-        self._kinds: dict[Any, tuple[Choices, np.ndarray, np.ndarray]] = {}
+        self._choices: dict[Any, Choices] = {}  # of all calls with the same arguments
+        self._costs: dict[Any, tuple[np.ndarray, np.ndarray]] = {}  # with the same border, too
         self._tables: dict[Any, np.ndarray] = {}
         self._numbers: dict[Any, set[int]] = {}
         self._prices: dict[Any, tuple[dict[int, int], np.ndarray]] = {}
@@ -151,25 +152,29 @@ class Items:
         self.made[Ref(entry.name)] = self._add(item), options
 
     def _add_call(self, node: Node) -> None:
-        choices, cost, scratch = self._kind_of(node)
+        border = self.graph.kernels.borders.get(node.name)
+        choices, cost, scratch = self._kind_of(node, border)
         self.choices[node.name] = choices
         if scratch.any():
             self.scratch[node.name] = scratch
         allowed = self._allowed(node, choices)
-        label = ("call", id(choices), node.phase, pattern(node.module), _key(allowed))
+        label = ("call", id(choices), border, node.phase, pattern(node.module), _key(allowed))
         place = self._add(Item("call", node.name, cost if allowed is None else _forbid(cost, allowed), label))
         for output, (info, face) in enumerate(zip(node.outputs, choices.outputs, strict=True)):
             if info is not None:
                 assert face is not None
                 self.made[Ref(node.name, output)] = place, face
 
-    def _kind_of(self, node: Node) -> tuple[Choices, np.ndarray, np.ndarray]:
+    def _kind_of(self, node: Node, border: Border | None) -> tuple[Choices, np.ndarray, np.ndarray]:
         """Choices, costs and scratch memory of a call; worked out once for all calls of the same kind."""
         call = self.graph.call(node)
-        if call.signature not in self._kinds:
-            inputs: Sequence[TensorInfo] = call.tensors
+        if call.signature not in self._choices:
             combinations = self.offers.combinations(node, self.layouts.mesh)
-            choices = choices_of(combinations, inputs, node.outputs, self.layouts)
+            self._choices[call.signature] = choices_of(combinations, call.tensors, node.outputs, self.layouts)
+        choices = self._choices[call.signature]
+        key = call.signature, border
+        if key not in self._costs:
+            inputs: Sequence[TensorInfo] = call.tensors
             kernel = kernel_kind(node.overload, inputs, node.outputs)
             seconds, scratch = [], []
             for c in range(len(choices)):
@@ -182,10 +187,10 @@ class Items:
                     for column, info in zip(choices.outputs, node.outputs, strict=True)
                 )
                 local_call = call.with_tensors(local)
-                seconds.append(compute_seconds(self.cluster.device, kernel, local_call, made))
+                seconds.append(compute_seconds(self.cluster.device, kernel, local_call, made, border))
                 scratch.append(scratch_bytes(local_call))
-            self._kinds[call.signature] = choices, _units(seconds), np.array(scratch, np.int64)
-        return self._kinds[call.signature]
+            self._costs[key] = _units(seconds), np.array(scratch, np.int64)
+        return choices, *self._costs[key]
 
     def _allowed(self, node: Node, choices: Choices) -> np.ndarray | None:
         """Which choices the restriction and the pins on the node's outputs leave."""

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..errors import UsageError, require_given
 from ..expansion import Choice
 from ..experiments import Confirmations
-from ..graph import Graph, capture
+from ..graph import Execution, Graph, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
 from ..solver import Solution, prepare, solve
@@ -42,6 +42,7 @@ def plan(
     cluster: Cluster | str = DEFAULT_CLUSTER,
     memory: int | float | str | None = None,
     training: bool = True,
+    execution: Execution = "eager",
     optimizer: str = "adam",
     pin: Mapping[str, Pin] | None = None,
     share_layers: bool | None = None,
@@ -54,16 +55,17 @@ def plan(
 ) -> Plan:
     """The cheapest way to run a model, an `nn.Module` or a function, on a mesh.
 
-    `mesh` has to be given: named axes, such as `"dp=2,tp=2"`. Prices are those of `cluster`: a preset, a JSON file or
-    a `Cluster`. The model is captured with its backward if `training`, and `optimizer` is then one of none, sgd,
-    momentum and adam, with `+master` for a copy of the weights in float32. `memory` is what each device may hold
+    `mesh` has to be given: named axes, such as `"dp=2,tp=2"`. Prices are those of `cluster`: a preset, a JSON file or a
+    `Cluster`. The model is captured with its backward if `training`, and `optimizer` is then one of none, sgd, momentum
+    and adam, with `+master` for a copy of the weights in float32. `execution` is how every device runs its program:
+    `eager`, or `compiled` by torch.compile, which fuses calls into kernels. `memory` is what each device may hold
     (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of parameters, inputs, outputs and
     nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. With `share_layers`, equal layers share their
-    choices, as they do by default in large graphs. The search stops once the plan is known to lie within `gap` of
-    the best; all searches together (within memory, of baselines) have `time_limit` seconds. With `compare` the
-    baselines are worked out too, and the plan costs no more than any of them that fits. With `confirm`, each distinct
-    call is run at a small size with the rows chosen for it; what that refutes is not used, and shown. With `debug`,
-    every node is printed with what was considered for it. `progress` is called as each stage goes on.
+    choices, as they do by default in large graphs. The search stops once the plan is known to lie within `gap` of the
+    best; all searches together (within memory, of baselines) have `time_limit` seconds. With `compare` the baselines
+    are worked out too, and the plan costs no more than any of them that fits. With `confirm`, each distinct call is run
+    at a small size with the rows chosen for it; what that refutes is not used, and shown. With `debug`, every node is
+    printed with what was considered for it. `progress` is called as each stage goes on.
 
     >>> import torch
     >>> best = plan(torch.nn.Linear(64, 64), (torch.rand(32, 64),), mesh="dp=2,tp=2", cluster="laptop")
@@ -73,7 +75,7 @@ def plan(
     require_given(mesh, "plan", "a mesh", "shardwise.plan(model, args, mesh='dp=2,tp=2')")
     assert mesh is not None
     return plan_graph(
-        capture(model, args, kwargs, training=training),
+        capture(model, args, kwargs, training=training, execution=execution),
         mesh=Mesh.of(mesh),
         cluster=cluster,
         memory=memory,

@@ -49,6 +49,7 @@ class Points:
 
     def __init__(self, items: Items) -> None:
         graph = items.graph
+        self.ends = graph.ends
         given: dict[Ref, list[int]] = {}
         for position, output in enumerate(graph.outputs):
             if output.value is not None:
@@ -88,6 +89,10 @@ class Points:
         """When a user's own redistribution is made."""
         return self.shared(node, ref) + 1
 
+    def released(self, node: Node) -> int:
+        """The point from which on a user does not hold what it used."""
+        return self.calls[self.ends.get(node.name, node.name)] + 1
+
 
 @dataclass
 class _Tree:
@@ -95,7 +100,7 @@ class _Tree:
 
     root: Ref
     last: int  # up to this point its memory is counted with its maker
-    lasting: bool  # a parameter or buffer
+    lasting: bool  # it takes none of its own: a parameter's or buffer's is counted anyway
     memory: "_Pool"
 
 
@@ -192,6 +197,8 @@ class Memory:
             if maker.role == "parameter" and maker.trainable and self.graph.training:
                 usage = usage + self._state_bytes(tensor, face)
             self._hold(place, usage, 0, self.points.end)
+        elif root in self.graph.kernels.inner:
+            lasting = True  # it takes no memory, so nothing that lies in it does
         else:
             begin = 0 if isinstance(maker, Input) else self.points.calls[maker.name]
             self._hold(place, self._bytes(tensor, face), begin, last + 1)
@@ -231,7 +238,10 @@ class Memory:
     def _add_group(self, tree: _Tree, ref: Ref, group: Group, last: bool, base: _Base | None) -> None:
         points, tensor = self.points, self.graph.tensor(ref)
         final = group.users[-1]
-        ended = points.calls[final.name] + 1  # when the shared redistribution is free, but for views of it
+        after = (
+            points.own(final, ref) + 1
+        )  # from then on it depends on how users come by the tensor whether it is held
+        ended = max(map(points.released, group.users))  # when that is over, but for views of it
         if group.copy is not None:
             self._add_shared(tree, ref, group, last and base is None)
         shared = self._pool()
@@ -240,17 +250,14 @@ class Memory:
             use = self._add_use(ref, group, node, base)
             made = self._bytes(tensor, use.layouts)
             fresh = np.where(use.states == SHARED, made, 0)
-            own, call = points.own(node, ref), points.calls[node.name] + 1
-            until = call
+            until = points.released(node)
             if _shares(node) and node.inputs[0] == ref:
-                until = max([call, *(self._last[result] + 1 for result in _results(node))])
-                shared.add(use.place, fresh, ended, until)
+                until = max([until, *(self._last[result] + 1 for result in node.results)])
                 views.append((node, use, until))
-            self._hold(use.place, np.where(use.states == OWN, made, 0), own, until)
-            if node is final:
-                self._hold(use.place, fresh, own + 1, call)
-            if until > call or (node is final and last):
-                self._stay(tree, ref, use, points.own(final, ref), until, base)
+            self._hold(use.place, np.where(use.states == OWN, made, 0), points.own(node, ref), until)
+            shared.add(use.place, fresh, after, until)
+            if until > points.calls[node.name] + 1 or (node is final and last):
+                self._stay(tree, ref, use, after - 1, until, base)
         counted = max([ended, *(until for _, _, until in views)]) - 1
         below = self._pool()
         for node, use, until in views:
@@ -258,7 +265,7 @@ class Memory:
             if base is not None:  # it may also lie in what its own base does
                 pools = base.pools
                 done = {state: max(point, base.counted[state]) for state, point in done.items()}
-            for result in _results(node):
+            for result in node.results:
                 self._add_value(tree, result, _Base(ref, use, pools, done))
 
     def _add_shared(self, tree: _Tree, ref: Ref, group: Group, of_root: bool) -> None:
@@ -413,7 +420,3 @@ def _seen(
 def _shares(node: Node) -> bool:
     """Whether a call's results lie in the memory of its first input."""
     return bool(node.inputs) and node.facts.view
-
-
-def _results(node: Node) -> list[Ref]:
-    return [Ref(node.name, output) for output, info in enumerate(node.outputs) if info is not None]

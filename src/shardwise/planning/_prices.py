@@ -2,7 +2,8 @@
 
 Matrix products follow the device's law of them, by their shape. Any other kernel takes as long as its arithmetic or its
 memory traffic, whichever is longer, at the share of the peak that its kind was measured to reach, and the time of
-starting it. Views are free.
+starting it. Calls that share a kernel pay for what crosses its border, the first of them for starting it. Views are
+free.
 """
 
 from collections.abc import Sequence
@@ -12,15 +13,27 @@ import torch
 
 from ..calls import Call, facts
 from ..errors import UsageError
-from ..graph import TensorInfo, cost
+from ..graph import Border, TensorInfo, cost
 from ..mesh import Device, worked_head
 
 
-def compute_seconds(device: Device, kind: str, call: Call, outputs: Sequence[TensorInfo | None]) -> float:
-    """Seconds of one call whose tensors are given by their local shapes; its kind is that of the whole call."""
+def compute_seconds(
+    device: Device,
+    kind: str,
+    call: Call,
+    outputs: Sequence[TensorInfo | None],
+    border: Border | None = None,
+) -> float:
+    """Seconds of one call whose tensors are given by their local shapes; its kind is that of the whole call.
+
+    With a `border` it is part of a kernel, and costs what it moves across that.
+    """
     known = facts(call.op)
     if known.view:
         return 0.0
+    if border is not None:
+        moved = _moved(call, outputs, border)
+        return device.traffic_seconds(border.kind, moved, starts=border.starts)
     flops, moved = cost(call, outputs)
     tensors = [*call.tensors, *(t for t in outputs if t is not None)]
     dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), torch.float32)
@@ -31,6 +44,19 @@ def compute_seconds(device: Device, kind: str, call: Call, outputs: Sequence[Ten
         flops = flops * worked_head(size) // size
     elements = max((t.numel for t in outputs if t is not None), default=0)
     return device.seconds(kind, flops, moved, dtype, elements)
+
+
+def _moved(call: Call, outputs: Sequence[TensorInfo | None], border: Border) -> float:
+    """The bytes that a call moves across the border of its kernel."""
+    made = [tensor.bytes for tensor in outputs if tensor is not None]
+    looked_up = facts(call.op).lookup
+    inputs: Sequence[TensorInfo] = call.tensors
+    read = sum(
+        sum(made) if looked_up and place == 0 else inputs[place].stored_bytes * times
+        for place, times in border.reads
+    )
+    written = (outputs[place] for place in border.writes)
+    return read + sum(tensor.bytes for tensor in written if tensor is not None)
 
 
 def _product(

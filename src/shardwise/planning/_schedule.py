@@ -31,7 +31,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Compute:
-    """A node run on the local pieces of `inputs`. `dead` are the values that nothing uses afterwards."""
+    """A node run on the local pieces of `inputs`. `dead` are the values that are released after it."""
 
     node: Node
     choice: Choice
@@ -124,7 +124,7 @@ class _Scheduler:
             self._give(value)
         for node in self.plan.graph.nodes:
             self._compute(node)
-        entries = tuple(_with_deaths(self.entries, self.outputs))
+        entries = tuple(_with_deaths(self.entries, self.outputs, self.plan.graph.ends))
         return Schedule(entries, tuple(self.outputs), self.layouts)
 
     def _compute(self, node: Node) -> None:
@@ -167,12 +167,23 @@ class _Scheduler:
             self.outputs[position] = self._moved(value, Value(value.ref, f"out:{layout}"), layout)
 
 
-def _with_deaths(entries: Sequence[Entry], kept: Sequence[Value | None]) -> Iterator[Entry]:
-    """The entries, each with the values that it is the last to use; those given back live on."""
+def _with_deaths(
+    entries: Sequence[Entry], kept: Sequence[Value | None], ends: Mapping[str, str]
+) -> Iterator[Entry]:
+    """The entries, each with the values that are released after it; those given back live on.
+
+    A value is released after its last use, and where that is one of several calls that are done together (`ends`),
+    after the last of them.
+    """
+    calls = {entry.node.name: at for at, entry in enumerate(entries) if isinstance(entry, Compute)}
     last: dict[Value, int] = {}
     for position, entry in enumerate(entries):
-        for value in (*entry.made, *entry.used):
+        for value in entry.made:
             last[value] = position
+        if isinstance(entry, Compute):
+            position = calls[ends.get(entry.node.name, entry.node.name)]
+        for value in entry.used:
+            last[value] = max(position, last.get(value, 0))
     dead: dict[int, list[Value]] = {}
     for value, position in last.items():
         if value not in kept:

@@ -23,9 +23,9 @@ def summary(plan: "Plan", most: int = 10) -> str:
 def blocks(plan: "Plan", most: int = 10) -> Iterator[Block]:
     """What the summary of a plan shows, with the `most` expensive calls and redistributions."""
     cost = plan.cost
-    yield Heading(
-        1, f"{plan.graph.name} on mesh {plan.mesh} of {plan.cluster.name}: {time_text(cost.seconds)} a step"
-    )
+    how = "" if plan.graph.execution == "eager" else f", {plan.graph.execution}"
+    where = f"{plan.graph.name} on mesh {plan.mesh} of {plan.cluster.name}{how}"
+    yield Heading(1, f"{where}: {time_text(cost.seconds)} a step")
     parts = {"compute": cost.compute, "optimizer": cost.update, **cost.communication}
     if cost.seconds:
         yield Bars(tuple(Bar(name, time_text(s), s / cost.seconds) for name, s in parts.items() if s))

@@ -26,7 +26,12 @@ def with_live_graph(
     graph = captured
     if graph is None or graph.live is None or graph != plan.graph:
         losses = [entry.target for entry in plan.graph.with_role("tangent")]
-        graph = capture(model, args, dict(kwargs), training=plan.graph.training, loss=losses or None)
+        graph = capture(
+            *(model, args, dict(kwargs)),
+            training=plan.graph.training,
+            loss=losses or None,
+            execution=plan.graph.execution,
+        )
     if graph != plan.graph:
         raise UsageError(_difference(plan.graph, graph))
     return replace(plan, graph=graph)

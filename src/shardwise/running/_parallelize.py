@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import UsageError, require_given
-from ..graph import as_module, call_arguments
+from ..graph import Execution, as_module, call_arguments
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..planning import GAP, Pin, Plan, require_plan
 from ..planning import plan as make_plan
@@ -34,6 +34,7 @@ def parallelize(
     cluster: Cluster | str = DEFAULT_CLUSTER,
     memory: int | float | str | None = None,
     training: bool = True,
+    execution: Execution | None = None,
     optimizer: str = "adam",
     pin: Mapping[str, Pin] | None = None,
     share_layers: bool | None = None,
@@ -43,12 +44,12 @@ def parallelize(
 ) -> Sharded:
     """The model run by a plan on the ranks of a mesh: an `nn.Module` with DTensor parameters of the same names.
 
-    `args` and `kwargs` are example arguments, as for `capture`. Either `mesh` or `plan` is required. Without a plan
-    the first rank makes one, with the options from `cluster` on, which are those of `shardwise.plan`; the first rank's
-    plan is used by all. Weights are the first rank's, and the other ranks' models may be on the meta device; those that
-    are on the meta device there, too, are initialised here, by `init` or by its modules, or with `init="empty"`
-    left to a checkpoint. `compile` compiles the local program, by the backend of `torch.compile` that it names. A
-    failure on one rank raises on every rank.
+    `args` and `kwargs` are example arguments, as for `capture`. Either `mesh` or `plan` is required. Without a plan the
+    first rank makes one, with the options from `cluster` on, which are those of `shardwise.plan`; the first rank's plan
+    is used by all. Weights are the first rank's, and the other ranks' models may be on the meta device; those that are
+    on the meta device there, too, are initialised here, by `init` or by its modules, or with `init="empty"` left to a
+    checkpoint. `compile` compiles the local program, by the backend of `torch.compile` that it names; it is then
+    planned for that (`execution="compiled"`) unless it is told otherwise. A failure on one rank raises on every rank.
     """
     if mesh is None and plan is not None:
         require_plan(plan, "parallelize")
@@ -65,6 +66,7 @@ def parallelize(
         "cluster": cluster,
         "memory": memory,
         "training": training,
+        "execution": execution or ("compiled" if compile and plan is None else "eager"),
         "optimizer": optimizer,
         "pin": pin,
         "share_layers": share_layers,

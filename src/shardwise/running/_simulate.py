@@ -140,6 +140,9 @@ class Simulation:
             memory.add(inputs[entry.name])
             if entry.role not in ("user_input", "tangent"):
                 memory.add(inputs[entry.name])  # it is never freed
+        # Values that are inside of kernels, though here each call is one, and their views.
+        inner = {Value(ref) for ref in self.plan.graph.kernels.inner}
+        inner |= {Value(view) for view, base in self.plan.graph.views.items() if Value(base) in inner}
         draws = torch.tensor(seed)
         with torch.no_grad():
             for number, item in enumerate(self.schedule.entries):
@@ -151,12 +154,15 @@ class Simulation:
                     made = {item.target: _moved(item, values[item.source], result.collectives)}
                 for value, pieces in made.items():
                     values[value] = pieces
-                    memory.add(pieces)
+                    if value not in inner:
+                        memory.add(pieces)
                 if watch is not None and isinstance(item, Compute):
                     for value, pieces in made.items():
                         watch(value, pieces)
                 for value in item.dead:
-                    memory.drop(values.pop(value))
+                    pieces = values.pop(value)
+                    if value not in inner:
+                        memory.drop(pieces)
         places: dict[str, dict[str, Any]] = {
             "user_output": result.outputs,
             "gradient": result.gradients,
