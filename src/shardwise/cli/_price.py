@@ -1,11 +1,11 @@
 """`shardwise price`: what a step of a model costs in a layout given by name."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ._app import Json, app, print_json
-from ._build import Build, ClusterName, built
+from ._build import Build, ClusterName, Execution, built
 from ._progress import Bars
 
 
@@ -23,6 +23,7 @@ def price(
         str | None, typer.Option(help="The same axes in another order, the outermost first.")
     ] = None,
     cluster: ClusterName = None,
+    execution: Execution = None,
     optimizer: Annotated[str, typer.Option(help="none, sgd, momentum or adam; adam+master.")] = "adam",
     as_json: Json = False,
 ) -> None:
@@ -38,6 +39,7 @@ def price(
     with Bars(quiet=as_json) as progress:
         progress("building the model")
         model, args, kwargs = built(build)
+        how: Any = execution or "eager"
         found = price_of(
             model,
             args,
@@ -45,6 +47,7 @@ def price(
             layout=named,
             mesh=mesh,
             cluster=cluster or DEFAULT_CLUSTER,
+            execution=how,
             optimizer=optimizer,
             progress=progress,
         )

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..display import Bar, Bars, Block, Heading, Shown, Table
 from ..errors import UsageError, require_given
-from ..graph import Graph, TensorInfo, capture
+from ..graph import Execution, Graph, TensorInfo, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Link, Mesh
 from ..progress import Progress, silent
 from ._baselines import Baseline, Mode
@@ -172,6 +172,7 @@ def price(
     layout: NamedLayout | str | None = None,
     mesh: Mesh | DeviceMesh | str | None = None,
     cluster: Cluster | str = DEFAULT_CLUSTER,
+    execution: Execution = "eager",
     optimizer: str = "adam",
     progress: Progress | None = None,
 ) -> Price:
@@ -194,7 +195,7 @@ def price(
     on = mesh_of(named, None if mesh is None else Mesh.of(mesh))
     micro, passes, (given, words) = micro_batch(named, args, kwargs)
     note("capturing")
-    graph = capture(model, given, words)
+    graph = capture(model, given, words, execution=execution)
     return price_graph(
         graph,
         layout=named,
