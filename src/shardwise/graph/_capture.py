@@ -29,6 +29,7 @@ from ._graph import Execution, Graph, Live
 from ._masks import simplify_attention
 from ._policy import decompositions
 from ._read import correct_dtypes, name_inputs, random_calls, read_inputs, read_nodes, read_outputs, tidy
+from ._recompute import recompute_as_compiled
 from ._recurrent import separate_layers
 from ._refusal import refusal, value_read_at
 from ._results import opened_results
@@ -94,6 +95,8 @@ def capture(
     random = random_calls(joint)
     tidy(joint)
     correct_dtypes(joint)
+    if training and execution == "compiled":
+        recompute_as_compiled(joint)
     left = set(joint.graph.nodes)
     trainable = {
         key

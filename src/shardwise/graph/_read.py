@@ -13,6 +13,7 @@ from ..errors import UsageError
 from ._flops import cost
 from ._graph import Input, InputRole, Node, Output, Phase, Ref, TensorInfo
 from ._policy import operator_of
+from ._recompute import is_backward, run_again_in_backward
 from ._refusal import source_line
 
 
@@ -33,7 +34,7 @@ def tidy(module: fx.GraphModule) -> None:
         if same is not None and same is not node:
             node.replace_all_uses_with(same)
             module.graph.erase_node(node)
-    _view_again_in_backward(module.graph)
+    run_again_in_backward(module.graph, _is_single_view)
     # A functional graph has no side effects: a call whose results are not used can be removed.
     module.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
     module.recompile()
@@ -71,31 +72,10 @@ def _is_check(op: Any) -> bool:
     return isinstance(op, torch._ops.OpOverload) and not op._schema.returns
 
 
-def _view_again_in_backward(graph: fx.Graph) -> None:
-    """Make views that the backward uses there again, from their bases.
-
-    They cost nothing, and what is kept between forward and backward is then the tensor itself, in whatever layout it
-    has: a weight gathered for its transpose need not stay gathered.
-    """
-    place = {node: (i, 0) for i, node in enumerate(graph.nodes)}
-    for node in reversed(list(graph.nodes)):
-        single = isinstance(node.meta.get("val"), Tensor)
-        if not (_is_call(node) and single and facts(node.target).view and not _is_backward(node)):
-            continue
-        later = [user for user in node.users if _is_backward(user)]
-        if not later:
-            continue
-        first = min(later, key=place.__getitem__)
-        with graph.inserting_before(first):
-            again = graph.node_copy(node)
-        again.meta = {**node.meta, "partitioner_tag": "is_backward"}
-        place[again] = (place[first][0], place[first][1] - 1)
-        for user in later:
-            user.replace_input_with(node, again)
-
-
-def _is_backward(node: fx.Node) -> bool:
-    return node.meta.get("partitioner_tag") == "is_backward"
+def _is_single_view(node: fx.Node) -> bool:
+    """Views cost nothing; what is kept between forward and backward is then the tensor itself, in whatever layout it
+    has: a weight gathered for its transpose need not stay gathered."""
+    return _is_call(node) and isinstance(node.meta.get("val"), Tensor) and facts(node.target).view
 
 
 def _same_as(node: fx.Node) -> fx.Node | None:
@@ -228,7 +208,7 @@ def _autograd_numbers(graph: fx.Graph) -> dict[fx.Node, int]:
     numbers: dict[fx.Node, int] = {}
     last, count = None, -1
     for node in graph.nodes:
-        if _is_call(node) and _is_backward(node) and not facts(node.target).view:
+        if _is_call(node) and is_backward(node) and not facts(node.target).view:
             count += last is None or node.meta.get("seq_nr") != last
             last = node.meta.get("seq_nr")
             numbers[node] = count
@@ -246,7 +226,7 @@ def _module_paths(graph: fx.Graph) -> dict[fx.Node, str]:
         stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
         if stack:
             paths[node] = list(stack.values())[-1][0]
-        elif _is_backward(node):
+        elif is_backward(node):
             paths[node] = next((paths[user] for user in node.users if user.op != "output"), "")
         else:
             paths[node] = ""
@@ -279,7 +259,7 @@ def _node(node: fx.Node, path: str, autograd: int | None) -> Node:
     outputs = tuple(info(tensor, source) if isinstance(tensor, Tensor) else None for tensor in made)
     call = Call(op, _arguments(node.args, _info_of), _arguments(node.kwargs, _info_of))
     flops, moved = cost(call, outputs)
-    phase: Phase = "backward" if _is_backward(node) else "forward"
+    phase: Phase = "backward" if is_backward(node) else "forward"
     args, kwargs = _arguments(node.args, _ref), {n: _arguments(node.kwargs[n], _ref) for n in call.kwargs}
     part_of = operator_of(node)
     return Node(
