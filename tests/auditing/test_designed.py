@@ -32,3 +32,9 @@ def test_there_are_no_more_than_asked_for_and_none_is_known():
 def test_every_call_runs():
     for call in designed_calls([Call.of(aten.mm.default, torch.rand(4, 3), torch.rand(3, 2))], 12):
         call.run()
+
+
+def test_a_tensor_that_is_written_is_no_argument_to_change():
+    out = Call.of(aten.addmm.out, *(torch.rand(3, 3) for _ in range(3)), out=torch.rand(3, 3))
+    for call in designed_calls([out], 6):
+        call.run()

@@ -138,7 +138,11 @@ def _overload(calls: Sequence[Call], designed: int) -> list[CallFindings]:
         return known
     wrong = frozenset(w.row for findings in known for w in findings.wrong)
     found = run_isolated(partial(_designed, calls, designed, wrong), _TIMEOUT)
-    return known if isinstance(found, Crash) else [*known, *found]
+    return (
+        [*known, _verdict(calls[0], f"designed calls: {found}")]
+        if isinstance(found, Crash)
+        else [*known, *found]
+    )
 
 
 def isolated(calls: Sequence[Call], judge: Judge | None = None) -> list[CallFindings]:
@@ -176,7 +180,11 @@ def _designed(calls: Sequence[Call], most: int, known: frozenset[str]) -> list[C
     """The findings of designed calls, without the rows that are known to be wrong."""
     ends = time.process_time() + _DESIGNED_SECONDS
     found = []
-    for call in designed_calls(calls, most):
+    try:
+        designed = designed_calls(calls, most)
+    except UsageError as error:
+        return [_verdict(calls[0], f"designed calls: {error}")]
+    for call in designed:
         if time.process_time() > ends:
             break
         found += _each([call], partial(audit_claims, known=known))

@@ -41,6 +41,8 @@ def _special(examples: Sequence[Call]) -> Iterator[Call]:
     where a number may select some of them (an ignored label, a padding index)."""
     for call in examples:
         for argument in call.schema.arguments if call.schema is not None else ():
+            if argument.is_out:
+                continue
             value = call[argument.name]
             if argument.name in facts(call.op).dims and isinstance(value, list) and value:
                 yield call.with_arguments(**{argument.name: []})
