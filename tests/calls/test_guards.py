@@ -65,6 +65,8 @@ CALLS = {
         (t(3, 4), t(10, 4), i(8), i(3), i(8), 0),
         (t(3, 4), t(10, 4), i(8), i(3), i(6), 0),
     ],
+    "aten.gather.default": [(t(5), 0, i(3)), (t(5), 0, i(1, 2, 0))],
+    "aten.scatter_add_.default": [(t(4, 5), 0, i(3, 5), t(3, 5)), (t(4, 5), 0, i(0), t(3, 5))],
     "aten.native_layer_norm_backward.default": [
         (t(4, 6), t(4, 6), [6], t(4, 1), t(4, 1), t(6), t(6), [True] * 3),
         (t(4, 6), t(4, 6), [6], t(4, 6), t(4, 6), t(6), t(6), [True] * 3),

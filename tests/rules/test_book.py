@@ -468,6 +468,7 @@ OUTSIDE = {
         aten._embedding_bag_backward.default,
         (meta(3, 4), *(meta(n).long() for n in (8, 3, 0)), meta(3), meta(3), 9, False, 0, False, None),
     ),
+    "places with more dims than the tensor": (aten.gather.default, (meta(5), 0, meta(1, 2, 0).long())),
     "an input stored by columns": (aten._linalg_slogdet.default, (meta(4, 5, 5).mT,)),
 }
 

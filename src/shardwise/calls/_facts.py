@@ -73,7 +73,8 @@ class Facts:
     - `heads`: the argument whose last dim is the size of a head, which devices work on in tiles
     - `dtypes`: those of its results, by position, where its kernel's differ from those on fake tensors; a function of
       its arguments by name
-    - `guard`: whether it survives a call; None if it checks its arguments itself, as nearly all do
+    - `guard`: whether it is meant for a call, by shapes and dtypes, and survives it; None if it checks its arguments
+      itself, as nearly all do
 
     Its arguments:
 

@@ -17,7 +17,7 @@ from ._names import overload
 # The arguments of a call by name, worked out for the guards that need them.
 Given = Callable[[], dict[str, Any]]
 
-# Whether a kernel survives a call with these tensors.
+# Whether an operator is meant for a call with these tensors, and its kernel survives it.
 Guard = Callable[[Sequence[Any], Given], bool]
 
 
@@ -117,6 +117,14 @@ def gradient_of(forward: str) -> Guard:
         return tuple(result[0].shape) == shape
 
     return fits
+
+
+def places_fit(_: Sequence[Any], given: Given) -> bool:
+    """Gathering and scattering: places with as many dims as the tensor that they are in; without places, kernels take
+    any number."""
+    arguments = given()
+    whole, places = (len(arguments[name].shape) for name in ("self", "index"))
+    return max(whole, 1) == max(places, 1)
 
 
 def bags_fit(_: Sequence[Any], given: Given) -> bool:
