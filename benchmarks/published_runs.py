@@ -17,7 +17,15 @@ from torch import Tensor, nn
 
 from shardwise import Cluster
 from shardwise.graph import Graph, capture
-from shardwise.planning import NamedLayout, Plan, Price, StepMemory, price_plan, tensor_parallel_plan
+from shardwise.planning import (
+    NamedLayout,
+    Plan,
+    Price,
+    StepMemory,
+    price_plan,
+    reserved_bytes,
+    tensor_parallel_plan,
+)
 
 GIB = 2**30
 
@@ -176,18 +184,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Seconds by part of a step, and bytes by part of the memory."""
+    """Seconds by part of a step, and the bytes that torch's allocator reserves."""
 
     time: dict[str, float]
-    memory: dict[str, float]
+    bytes: float
 
     @property
     def seconds(self) -> float:
         return sum(self.time.values())
-
-    @property
-    def bytes(self) -> float:
-        return sum(self.memory.values())
 
 
 def predict(run: Run) -> Predicted:
@@ -199,8 +203,9 @@ def predict(run: Run) -> Predicted:
         first, second = vars(one), vars(other)
         return {name: first[name] + further * (second[name] - first[name]) for name in first}
 
-    memory = (extended(a, b) for a, b in zip(_ends(few), _ends(more), strict=True))
-    return Predicted(extended(few.time, more.time), max(memory, key=lambda parts: sum(parts.values())))
+    pairs = zip(_ends(few), _ends(more), strict=True)
+    memory = [StepMemory(**{name: round(part) for name, part in extended(*pair).items()}) for pair in pairs]
+    return Predicted(extended(few.time, more.time), reserved_bytes(run.layout, memory))
 
 
 def _ends(price: Price) -> list[StepMemory]:

@@ -150,6 +150,19 @@ def test_recomputing_takes_time_and_saves_memory(price):
     assert full.time.recompute < forward
 
 
+def test_what_is_cached_to_recompute_less_is_held(price):
+    selective, full = price("dp=2,recompute=selective"), price("dp=2,recompute=full")
+    first = [next(each.memory for each in p.held if each.block == "layers.1") for p in (selective, full)]
+    size = 16 * POSITIONS * WIDTH * 4
+    # Query and value, the result of attention, and the product before the activation.
+    assert first[0].activations - first[1].activations == pytest.approx((1 + 1 + 1 + 4) * size, rel=0.05)
+
+
+def test_the_allocator_reserves_more_than_is_held(price):
+    for layout in ("dp=2", "fsdp=4", "fsdp=8,reshard=no"):
+        assert price(layout).reserved > 1.1 * price(layout).peak
+
+
 def test_tensor_parallelism_cuts_products_as_megatron_does(price):
     cut = price("tp=4")
     layouts = {

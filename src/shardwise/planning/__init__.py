@@ -11,7 +11,17 @@ from ._named import NamedLayout
 from ._offers import Offers
 from ._pins import Pin
 from ._plan import BaselineCost, Copy, Plan, require_plan
-from ._price import Held, Price, StepMemory, StepTime, price, price_graph, price_plan, tensor_parallel_plan
+from ._price import (
+    Held,
+    Price,
+    StepMemory,
+    StepTime,
+    price,
+    price_graph,
+    price_plan,
+    reserved_bytes,
+    tensor_parallel_plan,
+)
 from ._random import random_plan
 from ._schedule import Compute, Move, Schedule, Value
 from ._search import DoesNotFit
@@ -51,6 +61,7 @@ __all__ = [
     "price_plan",
     "random_plan",
     "require_plan",
+    "reserved_bytes",
     "tensor_parallel_plan",
     "time_text",
 ]

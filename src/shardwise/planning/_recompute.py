@@ -17,7 +17,8 @@ from ._schedule import Compute, Value
 
 @dataclass(frozen=True)
 class Recomputed:
-    """Of one block: the entries that are run again, their seconds, and the bytes that are not kept meanwhile.
+    """Of one block: the entries that are run again, their seconds, and the bytes that are not kept meanwhile, less
+    those that are kept only to run fewer again.
 
     It is kept up to entry `end` of forward and again from entry `begin` of backward.
     """
@@ -66,17 +67,15 @@ def _of_block(
         for value in of.entries[place].made
         if of.owners[value] == value
     }
-    kept = _kept(of, forward) if policy == "selective" else set()
-    kept |= {
+    shared = {
         value
         for value in made
         if any(place < of.turn and place not in inside for place in users.get(value, ()))
     }
-    saved = [
-        value
-        for value in made
-        if any(place >= of.turn for place in users.get(value, ())) and value not in kept
-    ]
+    cached = _cached(of, forward) - shared if policy == "selective" else set()
+    kept = shared | cached
+    needed = [value for value in made if any(place >= of.turn for place in users.get(value, ()))]
+    saved = [value for value in needed if value not in kept]
     again: set[int] = set()
     waiting = list(saved)
     while waiting:
@@ -88,15 +87,15 @@ def _of_block(
     return Recomputed(
         tuple(sorted(again)),
         sum(of.seconds[place] for place in again),
-        sum(of.bytes_of(value) for value in saved),
+        sum(map(of.bytes_of, saved)) - sum(map(of.bytes_of, cached.difference(needed))),
         forward[-1],
         begin,
     )
 
 
-def _kept(of: Pass, forward: list[int]) -> set[Value]:
+def _cached(of: Pass, forward: list[int]) -> set[Value]:
     """The results of attention, and of the first, third, fifth product of a block."""
-    kept: set[Value] = set()
+    cached: set[Value] = set()
     products = 0
     for place in forward:
         entry = of.entries[place]
@@ -105,5 +104,5 @@ def _kept(of: Pass, forward: list[int]) -> set[Value]:
         kind = facts(entry.node.overload).kernel
         products += kind == "matmul"
         if kind == "attention" or (kind == "matmul" and products % 2):
-            kept |= set(entry.made)
-    return kept
+            cached |= set(entry.made)
+    return cached
