@@ -1,8 +1,8 @@
 """Published training runs as the planner can express them: models, layouts, what was measured and what is predicted.
 
-A run is predicted from its model, its layout and its cluster; nothing is fitted to it. Models are priced with one and
-with two layers: what the second adds, every further one adds, exactly. (With two and with four, where every second
-layer is treated differently.)
+A run is predicted from its model, its layout and its cluster; nothing is fitted to it. Models are priced with a few
+layers and with one more: what that adds, every further one adds, exactly. For memory, the first and the last layer must
+be two; where every second layer is treated differently, two are added.
 """
 
 import csv
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shardwise import Cluster
-from shardwise.graph import Graph, capture
+from shardwise.graph import Execution, Graph, capture
 from shardwise.planning import (
     NamedLayout,
     Plan,
@@ -138,7 +138,7 @@ class Decoder(nn.Module):
 
 
 @cache
-def graph_of(shape: Shape, samples: int, positions: int, execution: str) -> Graph:
+def graph_of(shape: Shape, samples: int, positions: int, execution: Execution) -> Graph:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -147,12 +147,12 @@ def graph_of(shape: Shape, samples: int, positions: int, execution: str) -> Grap
             tokens = torch.empty(samples, positions, dtype=torch.int64)
     finally:
         torch.set_default_dtype(before)
-    return capture(model, (tokens,))
+    return capture(model, (tokens,), execution=execution)
 
 
 @cache
 def plan_of(
-    shape: Shape, samples: int, positions: int, execution: str, layout: NamedLayout, cluster: Cluster
+    shape: Shape, samples: int, positions: int, execution: Execution, layout: NamedLayout, cluster: Cluster
 ) -> Plan:
     graph = graph_of(shape, samples, positions, execution)
     return tensor_parallel_plan(graph, layout, layout.mesh, cluster, "adam+master")
@@ -173,7 +173,7 @@ class Run:
     passes: int
     layout: NamedLayout
     cluster: Cluster
-    execution: str
+    execution: Execution
     seconds: float
     memory: float | None = None
 
@@ -184,10 +184,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Seconds by part of a step, and the bytes that torch's allocator reserves."""
+    """Seconds by part of a step, and the bytes that torch's allocator reserves, where that was measured."""
 
     time: dict[str, float]
-    bytes: float
+    bytes: float | None
 
     @property
     def seconds(self) -> float:
@@ -195,17 +195,22 @@ class Predicted:
 
 
 def predict(run: Run) -> Predicted:
-    less = 2 if run.layout.recompute == "alternate" else 1
-    few, more = (_price(run, layers) for layers in (less, 2 * less))
-    further = (run.shape.layers - less) / less
+    less, more = (1, 2) if run.memory is None else (2, 3)
+    if run.layout.recompute == "alternate":
+        less, more = 2, 4
+    few, many = (_price(run, layers) for layers in (less, more))
+    further = (run.shape.layers - less) / (more - less)
 
     def extended(one: object, other: object) -> dict[str, float]:
         first, second = vars(one), vars(other)
         return {name: first[name] + further * (second[name] - first[name]) for name in first}
 
-    pairs = zip(_ends(few), _ends(more), strict=True)
+    time = extended(few.time, many.time)
+    if run.memory is None:
+        return Predicted(time, None)
+    pairs = zip(_ends(few), _ends(many), strict=True)
     memory = [StepMemory(**{name: round(part) for name, part in extended(*pair).items()}) for pair in pairs]
-    return Predicted(extended(few.time, more.time), reserved_bytes(run.layout, memory))
+    return Predicted(time, reserved_bytes(run.layout, memory))
 
 
 def _ends(price: Price) -> list[StepMemory]:

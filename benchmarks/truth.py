@@ -10,7 +10,7 @@ with the same files, such as one with rows that nothing was fitted to. The shipp
 
 `--runs` predicts training steps with `shardwise.planning.price_plan`: runs of torchtitan (`named`), of MPT under FSDP
 (`fsdp`), and of two models in many layouts (`grid`). Software differs between sources, so each has one factor, the
-median of predicted / measured; errors are what is left.
+median of predicted / measured; errors of times are what is left. Sources of one run have none.
 """
 
 import argparse
@@ -194,16 +194,26 @@ def compare_runs(record: Record, kinds: Sequence[str], data: Path, each: bool, p
         for run in READERS[kind](data):
             found[run.source].append((run, predict(run)))
             print(f"\r{sum(map(len, found.values()))} runs", end="", file=sys.stderr)
+    factors = {s: float(np.median([p.seconds / r.seconds for r, p in pairs])) for s, pairs in found.items()}
     columns = {"source": "", "runs": "{:,d}", "factor": "{:.3f}", "median error": "{:.1%}", "worst": "{:.1%}"}
-    columns |= {"memory: runs": "{:,d}", "factor ": "{:.3f}", "median error ": "{:.1%}", "worst ": "{:.1%}"}
     for title, recomputes in (("without recomputing", False), ("with recomputing", True)):
-        table = record.sheet(f"Steps of training {title}", columns, wide=28)
+        table = record.sheet(f"Seconds of a step {title}, by one factor for each source", columns, wide=28)
         for source, pairs in found.items():
-            mine = [(run, made) for run, made in pairs if run.recomputes is recomputes]
-            if mine:
-                times = [made.seconds / run.seconds for run, made in mine]
-                held = [made.bytes / run.memory for run, made in mine if run.memory]
-                table.add(source, len(mine), *_spread(times), len(held), *_spread(held))
+            ratios = [p.seconds / r.seconds for r, p in pairs if r.recomputes is recomputes]
+            if ratios:
+                table.add(source, len(ratios), factors[source], *_errors(ratios, factors[source]))
+    columns = {
+        "source": "",
+        "runs": "{:,d}",
+        "median ratio": "{:.3f}",
+        "median error": "{:.1%}",
+        "worst": "{:.1%}",
+    }
+    table = record.sheet("Memory that torch's allocator reserves, by no factor", columns, wide=28)
+    for source, pairs in found.items():
+        ratios = [p.bytes / r.memory for r, p in pairs if r.memory and p.bytes]
+        if ratios:
+            table.add(source, len(ratios), float(np.median(ratios)), *_errors(ratios, 1.0))
     if each:
         columns = {
             "run": "",
@@ -215,22 +225,19 @@ def compare_runs(record: Record, kinds: Sequence[str], data: Path, each: bool, p
         columns |= {"memory": "{:.1f} GiB", "measured ": "{:.1f} GiB"}
         table = record.sheet("Every run", columns, wide=40)
         for run, made in (pair for pairs in found.values() for pair in pairs):
-            held = None if run.memory is None else run.memory / 2**30
             name, layout = f"{run.source}: {run.name}", str(run.layout)
-            table.add(name, layout, run.execution, made.seconds, run.seconds, made.bytes / 2**30, held)
+            memory = (None if size is None else size / 2**30 for size in (made.bytes, run.memory))
+            table.add(name, layout, run.execution, made.seconds, run.seconds, *memory)
     if picture is not None:
         picture.write_text(
             drawn({s: [(r.seconds, p.seconds) for r, p in pairs] for s, pairs in found.items()})
         )
 
 
-def _spread(ratios: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """The factor of a source, and the median and largest error that it leaves."""
-    if not ratios:
-        return None, None, None
-    factor = float(np.median(ratios))
+def _errors(ratios: Sequence[float], factor: float) -> tuple[float, float]:
+    """The median and the largest error that a factor leaves."""
     apart = np.abs(np.array(ratios) / factor - 1)
-    return factor, float(np.median(apart)), float(apart.max())
+    return float(np.median(apart)), float(apart.max())
 
 
 def drawn(points: dict[str, list[tuple[float, float]]], side: int = 460) -> str:

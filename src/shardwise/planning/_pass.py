@@ -80,6 +80,8 @@ class Pass:
 
     def bytes_of(self, value: Value) -> int:
         """What a value takes in memory."""
+        if not value.copy and value.ref in self.plan.graph.kernels.inner:
+            return 0
         layout = self.plan.schedule.layouts[value]
         tensor = self.plan.graph.tensor(value.ref)
         shape = layout.local_shape(tensor.shape)

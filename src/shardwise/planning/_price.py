@@ -139,7 +139,8 @@ class Price(Shown):
         passes = "1 pass" if self.passes == 1 else f"{self.passes} passes"
         samples = "1 sample" if self.samples == 1 else f"{self.samples} samples"
         yield (
-            f"{self.layout} on {self.mesh.ranks} devices of {self.cluster.name}, mesh {self.mesh}: "
+            f"{self.layout}, {self.plan.graph.execution}, on {self.mesh.ranks} devices of {self.cluster.name}, "
+            f"mesh {self.mesh}: "
             f"{passes} a step, of {samples} on each data parallel rank"
         )
         yield Bars(_bars(asdict(self.time), self.seconds, time_text))
@@ -160,6 +161,7 @@ class Price(Shown):
             "layout": str(self.layout),
             "mesh": str(self.mesh),
             "cluster": self.cluster.name,
+            "execution": self.plan.graph.execution,
             "samples": self.samples,
             "passes": self.passes,
             "seconds": self.seconds,
