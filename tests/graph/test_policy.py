@@ -15,6 +15,7 @@ from shardwise.graph._policy import DECOMPOSED, KEPT_WHOLE
         (nn.GroupNorm(2, 6), "aten.native_group_norm.default"),
         (nn.Dropout(0.5), "aten.native_dropout.default"),
         (lambda x: F.linear(x[:, 0], x[:, 1], x[0, 0]), "aten.addmm.default"),
+        (nn.RMSNorm(4), "shardwise.rms_norm.default"),
         (lambda x: F.scaled_dot_product_attention(x, x, x), "shardwise.attention.default"),
     ],
     ids=sorted(KEPT_WHOLE, key=lambda name: list(KEPT_WHOLE).index(name)),

@@ -231,6 +231,10 @@ CALLS: dict[str, list[tuple[object, ...]]] = {
         convolved(r(4, 6, 7, 7), r(8, 6, 3, 3), True, 1, 1, 1),
         convolved(r(4, 6, 5, 5), r(12, 1, 3, 3), True, 1, 1, 6),
     ],
+    "shardwise.rms_norm.default": [(r(4, 5, 6), [6], r(6), 1e-6), (r(4, 5, 6), [5, 6], r(5, 6), 1e-6)],
+    "shardwise.rms_norm_backward.default": [
+        (r(4, 5, 6), r(4, 5, 6), [6], r(4, 5, 1), r(6)),
+    ],
     "shardwise.attention.default": [
         (Q, K, V, *PLAIN),
         (Q, K, V, *CAUSAL),

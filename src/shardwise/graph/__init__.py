@@ -9,6 +9,7 @@ from ._flops import cost
 from ._graph import Execution, Graph, Input, Live, Node, Output, Ref, TensorInfo
 from ._json import read_graph
 from ._kernels import Border, Kernels
+from ._norms import rms_norm, rms_norm_backward
 from ._results import opened
 from ._run import Ran, arguments, constants, inputs_of, run
 
@@ -37,6 +38,8 @@ __all__ = [
     "kept",
     "opened",
     "read_graph",
+    "rms_norm",
+    "rms_norm_backward",
     "run",
     "without_memory",
 ]

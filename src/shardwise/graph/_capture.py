@@ -27,6 +27,7 @@ from ._exported import flatten, keep_one_of_tied, start_backward_from, take_out_
 from ._fake import fake_arguments, fake_state
 from ._graph import Execution, Graph, Live
 from ._masks import simplify_attention
+from ._norms import fuse_norms
 from ._policy import decompositions
 from ._read import correct_dtypes, name_inputs, random_calls, read_inputs, read_nodes, read_outputs, tidy
 from ._recompute import recompute_as_compiled
@@ -80,6 +81,8 @@ def capture(
         changed = take_out_copies(called)
         simplify_attention(called, fused_attention)
         separate_layers(called)
+        if execution == "eager":
+            fuse_norms(called)
         if training:
             start_backward_from(called, outputs, loss)
         names, arguments = _arguments(module, fake_args, reorder_kwargs(fake_kwargs, in_spec))

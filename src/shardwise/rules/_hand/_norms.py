@@ -29,6 +29,24 @@ def layer_norm_backward(call: Call) -> Iterator[Row]:
     yield from _weighted_backward(call)
 
 
+@hand("shardwise.rms_norm.default")
+def rms_norm(call: Call) -> Iterator[Row]:
+    for dim in _outside(call):
+        yield row_of(call, {"input": shard(dim)}, shard(dim))
+    for p in partials_of(call["input"].dtype, LINEAR):
+        yield row_of(call, {"weight": p}, [p, R])
+
+
+@hand("shardwise.rms_norm_backward.default")
+def rms_norm_backward(call: Call) -> Iterator[Row]:
+    for dim in _outside(call):
+        row = dict.fromkeys(("grad_out", "input", "rstd"), shard(dim))
+        yield row_of(call, row, [shard(dim), _SUM])
+    for p in partials_of(call["input"].dtype, LINEAR):
+        yield row_of(call, {"grad_out": p}, p)
+        yield row_of(call, {"weight": p}, [p, R])
+
+
 def _has_statistics(call: Call) -> bool:
     """True if there is one mean for every part that is normalised: kernels take any shape for it."""
     kept = len(call.shape("input")) - len(call["normalized_shape"])
