@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Shape:
-    """One block and its input. `groups` is the number of key and value heads."""
+    """One block and its input. `groups` is the number of key and value heads.
+
+    With `ranks` it is the part of one rank under tensor parallelism, which has as much less of heads and inner dim.
+    """
 
     style: str
     batch: int
@@ -21,18 +24,20 @@ class Shape:
     heads: int
     groups: int
     inner: int
+    ranks: int = 1
 
     @property
     def name(self) -> str:
         heads = f"{self.heads}" if self.groups == self.heads else f"{self.heads}x{self.groups}"
-        return f"{self.style}-b{self.batch}-s{self.positions}-w{self.width}-h{heads}-i{self.inner}"
+        whole = f"{self.style}-b{self.batch}-s{self.positions}-w{self.width}-h{heads}-i{self.inner}"
+        return whole if self.ranks == 1 else f"{whole}-tp{self.ranks}"
 
     @property
     def head(self) -> int:
         return self.width // self.heads
 
     def build(self) -> nn.Module:
-        return Llama(self) if self.style == "llama" else GPT(self)
+        return GPT(self) if self.style == "gpt" else Llama(self)
 
     def input(self, device: str = "cpu") -> Tensor:
         return torch.randn(self.batch, self.positions, self.width, device=device).requires_grad_()
@@ -49,7 +54,7 @@ class RMSNorm(nn.Module):
 
 
 class Llama(nn.Module):
-    """RMSNorm, rotary embeddings, grouped causal attention, SwiGLU."""
+    """RMSNorm (torch's own in style `llama3`), rotary embeddings, grouped causal attention, SwiGLU."""
 
     cos: Tensor
     sin: Tensor
@@ -57,15 +62,18 @@ class Llama(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.norm = RMSNorm(shape.width)
-        self.query = nn.Linear(shape.width, shape.width, bias=False)
-        self.key = nn.Linear(shape.width, shape.groups * shape.head, bias=False)
-        self.value = nn.Linear(shape.width, shape.groups * shape.head, bias=False)
-        self.output = nn.Linear(shape.width, shape.width, bias=False)
-        self.norm_mlp = RMSNorm(shape.width)
-        self.gate = nn.Linear(shape.width, shape.inner, bias=False)
-        self.up = nn.Linear(shape.width, shape.inner, bias=False)
-        self.down = nn.Linear(shape.inner, shape.width, bias=False)
+        norm = nn.RMSNorm if shape.style == "llama3" else RMSNorm
+        heads, groups = (count // shape.ranks * shape.head for count in (shape.heads, shape.groups))
+        inner = shape.inner // shape.ranks
+        self.norm = norm(shape.width)
+        self.query = nn.Linear(shape.width, heads, bias=False)
+        self.key = nn.Linear(shape.width, groups, bias=False)
+        self.value = nn.Linear(shape.width, groups, bias=False)
+        self.output = nn.Linear(heads, shape.width, bias=False)
+        self.norm_mlp = norm(shape.width)
+        self.gate = nn.Linear(shape.width, inner, bias=False)
+        self.up = nn.Linear(shape.width, inner, bias=False)
+        self.down = nn.Linear(inner, shape.width, bias=False)
         frequencies = 10000.0 ** (-torch.arange(0, shape.head, 2) / shape.head)
         angles = torch.outer(torch.arange(shape.positions), frequencies).repeat(1, 2)
         self.register_buffer("cos", angles.cos())
@@ -88,6 +96,24 @@ class Llama(nn.Module):
     def turned(self, x: Tensor) -> Tensor:
         first, second = x.chunk(2, -1)
         return x * self.cos + torch.cat([-second, first], -1) * self.sin
+
+
+class Model(nn.Module):
+    """A language model of such blocks, with its loss."""
+
+    def __init__(self, shape: Shape, layers: int, vocabulary: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, shape.width)
+        self.layers = nn.ModuleList(Llama(shape) for _ in range(layers))
+        self.norm = nn.RMSNorm(shape.width)
+        self.head = nn.Linear(shape.width, vocabulary, bias=False)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        logits = self.head(self.norm(x)).float()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 class GPT(nn.Module):

@@ -1,6 +1,7 @@
 """Capture of models and functions as one graph, forward alone or with its backward, without their memory."""
 
 from ._attention import attention, attention_backward, kept
+from ._boxed import boxed
 from ._callable import as_module, call_arguments
 from ._capture import capture
 from ._device import autocast_on_cpu
@@ -30,6 +31,7 @@ __all__ = [
     "attention",
     "attention_backward",
     "autocast_on_cpu",
+    "boxed",
     "call_arguments",
     "capture",
     "constants",

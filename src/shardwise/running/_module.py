@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from ..dtensor import layout_of, local_of, redistribute, run_chain
 from ..errors import UsageError
-from ..graph import Graph, Input, Ref, arguments, constants
+from ..graph import Graph, Input, Ref, arguments, boxed, constants
 from ..layout import Layout
 from ..placements import is_partial
 from ..planning import Plan, Value
@@ -49,7 +49,7 @@ class Sharded(nn.Module):
         self.local_outputs, self.seed, self.steps = local_outputs, seed, 0
         self._parts = program.parts
         self._forward = _compiled(program.forward, compile)
-        self._backward = None if program.backward is None else _compiled(program.backward, compile)
+        self._backward = None if program.backward is None else _boxed(program.backward, compile)
         for parameter in self._graph.inputs:
             if parameter.role in ("parameter", "buffer"):
                 self._hold(parameter, state[parameter.target], persistent)
@@ -238,8 +238,11 @@ class _Run(torch.autograd.Function):
         assert sharded._backward is not None
         given = dict(zip(parts.results, grads, strict=True))
         tangents = [sharded.tangent(value, given) for value in parts.tangents]
+        values = [*saved, *tangents, seed]
+        del saved, tangents, given, grads
+        ctx.maybe_clear_saved_tensors()  # unless backward is to run again, the list alone holds them
         with explained(ctx.call), torch.no_grad():
-            made = sharded._backward(*saved, *tangents, seed)
+            made = sharded._backward(values)
         made_by_value: dict[Value | None, Tensor] = dict(zip(parts.gradients, made, strict=True))
         return None, None, None, *(made_by_value.get(sharded._gradients.get(value)) for value in parts.inputs)
 
@@ -268,6 +271,14 @@ def _compiled(module: torch.fx.GraphModule, how: bool | str) -> Callable[..., An
     if not how:
         return module
     return torch.compile(module, dynamic=False, backend="inductor" if how is True else how)
+
+
+def _boxed(module: torch.fx.GraphModule, how: bool | str) -> Callable[[list[Any]], Any]:
+    """A part of the program as a function of a list of its inputs, which it may empty as it goes on."""
+    if not how:
+        return boxed(module)
+    compiled = _compiled(module, how)
+    return lambda given: compiled(*given)
 
 
 def _mutated(plan: Plan) -> dict[str, Layout]:

@@ -1,0 +1,214 @@
+"""Eager and compiled programs on one GPU against their prices: one rank's Llama block, and a Llama of 1B.
+
+    python benchmarks/execution_on_gpu.py run measured.json     on the GPU, needs only torch
+    python benchmarks/execution_on_gpu.py program measured.json on the GPU: adds this package's program of a mesh of one
+    python benchmarks/execution_on_gpu.py [compare measured.json] here: the tables, by default from results/
+
+A block is that of one rank under tensor parallelism of 1, 2, 4 and 8, without collectives: forward and backward of one
+sequence of 8192 positions in bfloat16. The model is trained by AdamW (fused) on four sequences of 4096 positions.
+"""
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from block_on_gpu import Timer, _on_one_device
+from blocks import Model, Shape
+from record import Record, takes_json
+from torch import nn
+
+MEASURED = Path(__file__).parent / "results" / "h200_execution.json"
+EXECUTIONS = ("eager", "compiled")
+WIDTHS = {4096: (32, 8, 14336), 8192: (64, 8, 28672), 2048: (16, 8, 8192)}
+BLOCKS = tuple(
+    Shape("llama3", 1, 8192, width, *sizes, ranks=ranks)
+    for width, sizes in WIDTHS.items()
+    for ranks in (1, 8, 2, 4)
+)
+ONE_B = (Shape("llama3", 4, 4096, 2048, 32, 8, 8192), 16, 128256)
+TINY_BLOCKS = (Shape("llama3", 1, 32, 64, 4, 2, 96), Shape("llama3", 1, 32, 64, 4, 2, 96, ranks=2))
+TINY = (Shape("llama3", 2, 16, 64, 4, 2, 96), 2, 128)
+LIMIT = 250.0  # seconds after which no further case is begun
+
+
+def measure(out: Path, device: str, tiny: bool) -> None:
+    """Torch's own programs."""
+    torch.set_default_dtype(torch.bfloat16)
+    begun = time.monotonic()
+    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    found: dict[str, Any] = {"device": name, "torch": torch.__version__, "blocks": [], "models": []}
+    for shape in TINY_BLOCKS if tiny else BLOCKS:
+        if time.monotonic() - begun < LIMIT:
+            _measure_block(shape, device, found, out)
+    for how in EXECUTIONS:  # last, since what a compiled model holds is not all freed
+        shape, layers, vocabulary = TINY if tiny else ONE_B
+        model, tokens = _model(shape, layers, vocabulary, device)
+        row = {"program": "torch", "execution": how, **_step(_as(how, model), model, tokens, device)}
+        found["models"].append(row)
+        _keep(found, out, row)
+
+
+def _measure_block(shape: Shape, device: str, found: dict[str, Any], out: Path) -> None:
+    timer = Timer(device)
+    for how in EXECUTIONS:
+        _forget()
+        torch.manual_seed(0)
+        with torch.device(device):
+            module = shape.build()
+        x = shape.input(device)
+        tangent = torch.randn_like(x)
+        call = _as(how, module)
+
+        def step(call: Any = call, module: nn.Module = module, x: Any = x, tangent: Any = tangent) -> None:
+            call(x).backward(tangent)
+            for tensor in (*module.parameters(), x):
+                tensor.grad = None
+
+        row = {
+            "shape": shape.name,
+            "execution": how,
+            "seconds": timer.seconds(step),
+            "peak": timer.peak(step),
+        }
+        found["blocks"].append(row)
+        _keep(found, out, row)
+
+
+def measure_programs(out: Path, device: str, tiny: bool) -> None:
+    """This package's program of a mesh of one."""
+    import torch.distributed as dist
+
+    import shardwise as sw
+
+    torch.set_default_dtype(torch.bfloat16)
+    found = json.loads(out.read_text())
+    found["models"] = [row for row in found["models"] if row["program"] == "torch"]
+    dist.init_process_group(
+        "nccl" if device == "cuda" else "gloo", init_method="tcp://127.0.0.1:29533", world_size=1, rank=0
+    )
+    for how in EXECUTIONS:
+        model, tokens = _model(*(TINY if tiny else ONE_B), device)
+        plan = _on_one_device(sw.capture(model, tokens, execution=how), "h200")
+        sharded = sw.parallelize(model, tokens, plan=plan, compile=how == "compiled", local_outputs=True)
+        del model
+        row = {"program": "shardwise", "execution": how, **_step(sharded, sharded, tokens, device)}
+        found["models"].append(row)
+        _keep(found, out, row)
+    dist.destroy_process_group()
+
+
+def _model(shape: Shape, layers: int, vocabulary: int, device: str) -> tuple[nn.Module, tuple[Any, Any]]:
+    _forget()
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = Model(shape, layers, vocabulary)
+        tokens = torch.randint(vocabulary, (2, shape.batch, shape.positions))
+    return model, (tokens[0], tokens[1])
+
+
+def _step(call: Callable[..., Any], module: nn.Module, tokens: Any, device: str) -> dict[str, float]:
+    timer, optimizer = Timer(device), torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
+
+    def step() -> None:
+        call(*tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return {"seconds": timer.seconds(step, rounds=5), "peak": timer.peak(step)}
+
+
+def _as(how: str, module: nn.Module) -> Callable[..., Any]:
+    return module if how == "eager" else torch.compile(module, dynamic=False)
+
+
+def _forget() -> None:
+    gc.collect()
+    torch.compiler.reset()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _keep(found: dict[str, Any], out: Path, row: dict[str, Any]) -> None:
+    print(row, flush=True)
+    out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def compare(measured: Path, cluster: str, record: Record) -> None:
+    from shardwise import capture
+    from shardwise.planning import plan_graph
+
+    torch.set_default_dtype(torch.bfloat16)
+    document = json.loads(measured.read_text())
+    shapes = {shape.name: shape for shape in (*BLOCKS, *TINY_BLOCKS)}
+    where = (
+        f"{document['device']}, torch {document['torch'].partition('+')[0]}; predicted with cluster {cluster}"
+    )
+    columns = {
+        "block": "",
+        "execution": "",
+        "predicted": "{:.2f} ms",
+        "measured": "{:.2f} ms",
+        "error": "{:+.1%}",
+    }
+    columns |= {"peak predicted": "{:.0f} MB", "peak measured": "{:.0f} MB", "error of peak": "{:+.1%}"}
+    table = record.sheet(f"One rank's block on {where}", columns, wide=42)
+    errors: list[float] = []
+    peaks: list[float] = []
+    for row in document["blocks"]:
+        shape = shapes[row["shape"]]
+        with torch.device("meta"):
+            module, x = shape.build(), shape.input("meta")
+        cost = _on_one_device(capture(module, (x,), execution=row["execution"]), cluster).cost
+        errors.append(cost.seconds / row["seconds"] - 1)
+        peaks.append(cost.peak / row["peak"] - 1)
+        table.add(
+            *(row["shape"], row["execution"], cost.seconds * 1e3, row["seconds"] * 1e3, errors[-1]),
+            *(cost.peak / 1e6, row["peak"] / 1e6, peaks[-1]),
+        )
+    record.say(f"Largest error: time {max(map(abs, errors)):.1%}, peak memory {max(map(abs, peaks)):.1%}.")
+    columns = {"program": "", "execution": "", "step": "{:.1f} ms", "peak": "{:.1f} GiB"}
+    columns |= {"predicted": "{:.1f} ms", "error": "{:+.1%}"}
+    columns |= {"peak predicted": "{:.1f} GiB", "error of peak": "{:+.1%}"}
+    table = record.sheet(f"A step of a Llama of 1B on {where}", columns)
+    costs: dict[str, Any] = {}
+    for row in document["models"]:
+        how = row["execution"]
+        if how not in costs:
+            shape, layers, vocabulary = ONE_B
+            with torch.device("meta"):
+                model = Model(shape, layers, vocabulary)
+                tokens = torch.empty(shape.batch, shape.positions, dtype=torch.int64)
+            graph = capture(model, (tokens, tokens), execution=how)
+            costs[how] = plan_graph(graph, mesh="d=1", cluster=cluster, compare=False, confirm=False).cost
+        cost = costs[how]
+        table.add(
+            *(row["program"], how, row["seconds"] * 1e3, row["peak"] / 2**30, cost.seconds * 1e3),
+            *(cost.seconds / row["seconds"] - 1, cost.peak / 2**30, cost.peak / row["peak"] - 1),
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("action", nargs="?", default="compare", choices=["run", "program", "compare"])
+    parser.add_argument("file", nargs="?", type=Path, default=MEASURED)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="a rehearsal with small sizes")
+    parser.add_argument("--cluster", default="h200")
+    takes_json(parser)
+    options = parser.parse_args()
+    if options.action == "compare":
+        compare(options.file, options.cluster, Record(__doc__, options.json))
+    else:
+        work = measure if options.action == "run" else measure_programs
+        work(options.file, options.device, options.tiny)
+
+
+if __name__ == "__main__":
+    main()
