@@ -2,7 +2,7 @@
 
 from ._confirm import Confirmation, RefutedChoice
 from ._discovered import Discovered
-from ._evaluate import Cost
+from ._evaluate import Cost, peak_of_values
 from ._explain import Considered, Explainer
 from ._items import pattern
 from ._make import GAP, Planner, plan, plan_graph
@@ -54,6 +54,7 @@ __all__ = [
     "bytes_text",
     "most_sharded_plan",
     "pattern",
+    "peak_of_values",
     "plan",
     "plan_graph",
     "price",

@@ -24,14 +24,12 @@ if TYPE_CHECKING:
 class Cost:
     """Seconds of a step and bytes held on the device that holds most.
 
-    `entries` are the seconds of each entry of the schedule, `held` the bytes while each runs, of which `scratch` are
-    its kernel's own. Parameters, buffers and the optimizer's state are held throughout (`lasting`); arguments are there
-    when the step begins (`given`).
+    `entries` are the seconds of each entry of the schedule, `held` the bytes while each runs. Parameters, buffers and
+    the optimizer's state are held throughout (`lasting`); arguments are there when the step begins (`given`).
     """
 
     entries: tuple[float, ...]
     held: tuple[int, ...]
-    scratch: tuple[int, ...]
     compute: float
     update: float
     communication: dict[str, float]
@@ -47,16 +45,18 @@ class Cost:
     def peak(self) -> int:
         return max(self.held, default=self.lasting + self.given)
 
-    @property
-    def peak_of_values(self) -> int:
-        """The peak without what kernels hold for themselves."""
-        values = (held - own for held, own in zip(self.held, self.scratch, strict=True))
-        return max(values, default=self.lasting + self.given)
-
 
 def evaluate(plan: "Plan") -> Cost:
     """The cost of a plan, from its schedule."""
     return _Evaluation(plan).cost()
+
+
+def peak_of_values(plan: "Plan") -> int:
+    """Peak bytes of the values of a program that runs every call by itself, whichever kernels its price is of, without
+    what kernels hold for themselves."""
+    evaluation = _Evaluation(plan)
+    lasting, _ = evaluation.lasting()
+    return max(evaluation.held(lasting, whole_kernels=False), default=lasting + evaluation.given())
 
 
 class _Evaluation:
@@ -84,18 +84,20 @@ class _Evaluation:
                     for axis in step.axes:
                         sent[self.plan.mesh.names[axis]] += step.size
             entries.append(seconds)
-        lasting, update = self._lasting()
+        lasting, update = self.lasting()
         return Cost(
             tuple(entries),
-            tuple(self._held(lasting)),
-            tuple(map(self._scratch, self.schedule.entries)),
+            tuple(self.held(lasting)),
             compute,
             update,
             dict(communication),
             dict(sent),
             lasting,
-            sum(self._local(value).bytes for value in self._arguments()),
+            self.given(),
         )
+
+    def given(self) -> int:
+        return sum(self._local(value).bytes for value in self._arguments())
 
     def _local(self, value: Value) -> TensorInfo:
         return self.layouts.local(self.numbers[value], self.plan.graph.tensor(value.ref))
@@ -116,7 +118,7 @@ class _Evaluation:
         """The call with its local shapes in the place of tensors."""
         return self.plan.graph.call(entry.node).with_tensors([self._local(value) for value in entry.inputs])
 
-    def _lasting(self) -> tuple[int, float]:
+    def lasting(self) -> tuple[int, float]:
         """Bytes that are held throughout, and the seconds of the optimizer's update."""
         held, seconds = 0, 0.0
         for entry in self.plan.graph.inputs:
@@ -139,14 +141,15 @@ class _Evaluation:
             return 0
         return scratch_bytes(self._local_call(entry))
 
-    def _held(self, lasting: int) -> list[int]:
-        """Bytes held while each entry runs."""
+    def held(self, lasting: int, whole_kernels: bool = True) -> list[int]:
+        """Bytes held while each entry runs; unless of `whole_kernels`, with the values inside of them and without what
+        they hold for themselves."""
         owner: dict[Value, Value] = {}  # whose memory a value is in
         users: Counter[Value] = Counter()  # live values in each piece of memory
         size: dict[Value, int] = {}
         now = lasting
         arguments = self._arguments()
-        inner = {Value(ref) for ref in self.plan.graph.kernels.inner}
+        inner = {Value(ref) for ref in self.plan.graph.kernels.inner} if whole_kernels else set()
         for entry in self.plan.graph.inputs:
             value = Value(Ref(entry.name))
             owner[value] = value
@@ -168,7 +171,7 @@ class _Evaluation:
                     size[value] = 0 if value in inner else self._local(value).bytes
                     now += size[value]
                 users[owner[value]] += 1
-            held.append(now + self._scratch(item))
+            held.append(now + (self._scratch(item) if whole_kernels else 0))
             for value in item.dead:
                 root = owner[value]
                 users[root] -= 1

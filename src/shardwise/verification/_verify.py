@@ -8,7 +8,7 @@ from typing import Any
 from ..dtensor import Recorded
 from ..errors import UsageError, require
 from ..graph import Graph, call_arguments, inputs_of
-from ..planning import Compute, Plan, most_sharded_plan, require_plan
+from ..planning import Compute, Plan, most_sharded_plan, peak_of_values, require_plan
 from ..progress import Progress, silent
 from ..running import MakeOptimizer, chosen_optimizer, require_planned, with_live_graph
 from ._compare import Check
@@ -135,4 +135,4 @@ def priced_collectives(plan: Plan, graph: Graph | None = None) -> list[Recorded]
 
 def predicted_peak(plan: Plan) -> int:
     """The peak bytes of the values of a step as the plan predicts them, without optimizer state."""
-    return replace(plan, optimizer="none").cost.peak_of_values
+    return peak_of_values(replace(plan, optimizer="none"))
