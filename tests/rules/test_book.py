@@ -347,6 +347,22 @@ def test_sums_of_integers_wrap_around_and_those_of_floats_do_not():
     assert mixed and not any("P(sum), P(sum)" in row for row in mixed)
 
 
+@pytest.mark.parametrize("call", [(aten.neg.default,), (aten.mul.Scalar, 2)], ids=lambda call: str(call[0]))
+def test_an_order_of_integers_does_not_pass_arithmetic(call):
+    """The smallest integer is its own negative, and twice a large one is negative."""
+    op, *numbers = call
+    of_floats = texts(book_rows(Call.of(op, meta(4, 6), *numbers)))
+    of_integers = texts(book_rows(Call.of(op, meta(4, 6, dtype=torch.int64), *numbers)))
+    assert any("P(max)" in row for row in of_floats) and not any("P(max)" in row for row in of_integers)
+    assert "P(sum) -> P(sum)" in of_integers
+
+
+def test_an_order_of_integers_passes_what_moves_them_and_what_makes_floats_of_them():
+    x = meta(4, 6, dtype=torch.int64)
+    assert "P(max) -> P(max)" in texts(book_rows(Call.of(aten.flip.default, x, [0])))
+    assert "P(max) -> P(max)" in texts(book_rows(Call.of(aten.div.Scalar, x, 2)))
+
+
 # -- rows that cannot hold
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor.placement_types import Placement
 
-from ..calls import Call
+from ..calls import Call, facts
 from ..errors import UsageError
 from ..placements import Row, is_partial, partial, partials_of
 
@@ -65,12 +65,26 @@ def _takes_means(call: Call) -> bool:
 
 def keeps_order(row: Row, call: Call, rows: Collection[Row]) -> bool:
     """False where an order of integers is said to pass arithmetic: they wrap around. What moves values alone keeps
-    sums as well, which shows among all rows of the call."""
-    ordered = any(
-        is_partial(p) and p.reduce_op in _ORDER and not _divides(t.dtype)
+    sums as well, which shows among all rows of the call, as scaling does."""
+    orders = {
+        p.reduce_op
         for t, p in zip(call.tensors, row.inputs, strict=False)
-    )
-    return not ordered or _with_sums(row) in rows
+        if is_partial(p) and p.reduce_op in _ORDER and not _divides(t.dtype)
+    }
+    if not orders:
+        return True
+    turned = {p.reduce_op for p in row.outputs if p is not None and is_partial(p)} - orders
+    return _with_sums(row) in rows and not ((turned or _scales(call)) and _has_integer_results(call))
+
+
+def _scales(call: Call) -> bool:
+    """True if every element is computed from one of the input and a number: twice a large integer is negative."""
+    numbers = any(isinstance(leaf, int | float) for _, leaf in call.leaves())
+    return facts(call.op).elementwise and numbers
+
+
+def _has_integer_results(call: Call) -> bool:
+    return any(dtype is not None and not _divides(dtype) for dtype in call.output_dtypes)
 
 
 def _with_sums(row: Row) -> Row:
