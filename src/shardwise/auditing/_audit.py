@@ -157,7 +157,7 @@ def isolated(calls: Sequence[Call], judge: Judge | None = None) -> list[CallFind
     if len(calls) > 1:
         return [findings for call in calls for findings in isolated([call], judge)]
     # Pieces that do not fit together crash some kernels; those that DTensor claims do fit.
-    claims = run_isolated(partial(_each, calls, judge, claims_only=True), _TIMEOUT)
+    claims = run_isolated(partial(_each, calls, partial(judge, claims_only=True)), _TIMEOUT)
     return [_verdict(calls[0], f"crashed ({outcome})")] if isinstance(claims, Crash) else claims
 
 
@@ -165,12 +165,12 @@ def _verdict(call: Call, verdict: str) -> CallFindings:
     return CallFindings(str(call.op), str(call), registration(call.op), verdict)
 
 
-def _each(calls: Sequence[Call], judge: Judge, claims_only: bool = False) -> list[CallFindings]:
+def _each(calls: Sequence[Call], judge: Judge) -> list[CallFindings]:
     """The findings of each. An error of one call (a dtype that numpy lacks, say) is its verdict."""
     findings = []
     for call in calls:
         try:
-            findings.append(judge(call, claims_only=claims_only))
+            findings.append(judge(call))
         except Exception as error:
             findings.append(_verdict(call, f"cannot run: {type(error).__name__}: {error}"))
     return findings
@@ -191,9 +191,7 @@ def _designed(calls: Sequence[Call], most: int, known: frozenset[str]) -> list[C
     return found
 
 
-def audit_claims(
-    call: Call, *, known: frozenset[str] = frozenset(), claims_only: bool = True
-) -> CallFindings:
+def audit_claims(call: Call, *, known: frozenset[str] = frozenset()) -> CallFindings:
     """What DTensor claims for one call and experiments refute, in this process, without the rows that are `known`."""
     findings = _verdict(call, "rows")
     findings.designed = True

@@ -29,7 +29,8 @@ def designed_calls(known: Sequence[Call], most: int) -> list[Call]:
             break
         if _is_small(call):
             found.setdefault(str(call), call)
-    return [call for text, call in found.items() if text not in set(map(str, known))]
+    given = set(map(str, known))
+    return [call for text, call in found.items() if text not in given]
 
 
 def _is_small(call: Call) -> bool:
