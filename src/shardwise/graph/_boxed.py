@@ -9,11 +9,17 @@ from torch.fx.graph import CodeGen
 
 def boxed(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     """The same program as a function of a list, which is empty afterwards."""
-    copied, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    for node in module.graph.nodes:
-        copies[node] = copied.node_copy(node, copies.__getitem__)
+    copied = copy_of(module.graph)
     copied.set_codegen(_Boxed())
     return fx.GraphModule(module, copied)
+
+
+def copy_of(graph: fx.Graph) -> fx.Graph:
+    """The same graph again, its output and the names of its nodes included."""
+    copied, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in graph.nodes:
+        copies[node] = copied.node_copy(node, copies.__getitem__)
+    return copied
 
 
 class _Boxed(CodeGen):

@@ -11,6 +11,7 @@ from torch import fx
 from torch._functorch._aot_autograd import descriptors as desc
 
 from ..calls import facts
+from ._boxed import copy_of
 
 
 def is_backward(node: fx.Node) -> bool:
@@ -46,10 +47,7 @@ def _recomputed(joint: fx.GraphModule) -> set[str]:
     from torch._functorch import config
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    copied, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    for node in joint.graph.nodes:  # with their names
-        copies[node] = copied.node_copy(node, copies.__getitem__)
-    own = fx.GraphModule(joint, copied)
+    own = fx.GraphModule(joint, copy_of(joint.graph))
     given = [node.meta.get("val") for node in joint.graph.find_nodes(op="placeholder")]
     returned = joint.graph.output_node().meta["desc"]
     of_forward = sum(isinstance(kind, desc.PlainAOTOutput | desc.InputMutationAOTOutput) for kind in returned)

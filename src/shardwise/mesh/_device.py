@@ -62,9 +62,11 @@ class Device:
 
     def traffic_seconds(self, kind: str, moved: float, *, starts: bool = True) -> float:
         """The time in which a kernel that does little else moves bytes, with that of launching it if it `starts`."""
-        share = self.share(kind if kind in ("reduction", "fused") else "memory")
         launch = self.startup.get(kind, 0.0) + self.launch if starts else 0.0
-        return moved / (self.memory_bandwidth * share) + launch
+        return moved / (self.memory_bandwidth * self._share_of_bandwidth(kind)) + launch
+
+    def _share_of_bandwidth(self, kind: str) -> float:
+        return self.share(kind if kind in ("reduction", "fused") else "memory")
 
     def seconds(self, kind: str, flops: float, moved: float, dtype: object, elements: float) -> float:
         """The time of one kernel of a kind, given its operations, bytes moved and output elements.
@@ -73,8 +75,8 @@ class Device:
         >>> device.seconds("matmul", 1e12, 1e9, "float32", 0), device.seconds("memory", 0, 4e9, "float32", 0)
         (3.0, 5.0)
         """
-        share = self.share(kind if kind in ("reduction", "fused") else "memory")
-        traffic = moved / (self.memory_bandwidth * self.exposed.get(kind, share))
+        share = self.exposed.get(kind, self._share_of_bandwidth(kind))
+        traffic = moved / (self.memory_bandwidth * share)
         arithmetic = 0.0
         if kind in ARITHMETIC:
             arithmetic = flops / (self.rate(dtype) * self.share(kind))
