@@ -16,7 +16,7 @@ from shardwise.synthesis import Study, studies
 from tests.emission import own_operators
 
 MOST_CLAUSES, MOST_SECONDS = 8, 30
-QUICK = ("segment_sum", "topk_gate")
+QUICK = ("topk_gate",)
 
 
 def studied(name: str) -> Study:

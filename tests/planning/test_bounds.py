@@ -194,6 +194,7 @@ def test_no_plan_is_below_a_bound_or_fits_below_a_need():
     assert sum(excess > 1e-9 for _, excess in happened) <= 3
 
 
+@pytest.mark.long
 def test_where_equal_layers_share_choices_no_such_plan_is_below_the_bound_or_the_need():
     with torch.device("meta"):
         model = nn.Sequential(*(Layer(6, 6) for _ in range(8)))

@@ -7,7 +7,9 @@ from shardwise.errors import UsageError
 from shardwise.propagation import level_of, mismatches, program_of, read_cases
 
 
-@pytest.mark.parametrize("sweeps", [1, None], ids=["one sweep", "fixed point"])
+@pytest.mark.parametrize(
+    "sweeps", [pytest.param(1, marks=pytest.mark.long, id="one sweep"), pytest.param(None, id="fixed point")]
+)
 @pytest.mark.parametrize(("name", "count"), [("tests", 85), ("fuzz", 2400)])
 def test_public_cases_match(data, name, count, sweeps):
     cases = list(read_cases(data / "shardy" / f"{name}.jsonl.gz"))

@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 import torch
 
 from shardwise.calls import Call
@@ -55,6 +56,7 @@ def test_calls_made_at_random_run_differ_and_are_the_same_every_time():
     assert all(torch.is_tensor(c.run(c.tensors)[0]) for c in made[0])
 
 
+@pytest.mark.long
 def test_a_rule_that_is_found_survived_calls_made_to_refute_it():
     study = studies(torch.add)[0]
     assert study.rule is not None and study.refutations_tried >= 100

@@ -13,7 +13,7 @@ from shardwise.verification import verify
 
 FILE = Path(__file__).parents[2] / "examples" / "models.py"
 ZOO = module_of(FILE).ZOO
-LARGE = ("llama", "t5")
+LARGE = ("llama", "lstm", "t5")
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,9 @@ def ascend(a, offset, messages, prices, direction, best_messages, best_prices, s
         if stop[0] != 0:
             return
         price_nodes(a, prices, theta)
-        sweep(a, theta, a.tables, messages, offset, x, True)
-        bound = sweep(a, theta, a.tables, messages, offset, x, False)
+        bound = -np.inf
+        for forward in (True, False):  # a variable: constants would be compiled one by one
+            bound = sweep(a, theta, a.tables, messages, offset, x, forward)
         for t in range(points):
             bound -= prices[t] * a.capacity[t]
         if bound > state[BOUND]:
