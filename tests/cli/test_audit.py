@@ -24,7 +24,17 @@ def test_audit_prints_one_json_document_and_writes_pages(tmp_path):
         "0",
         "--json",
     ]
-    result = run("audit", *options, "--html", str(page), "--markdown", str(text), "--refuted", str(tmp_path))
+    files = [
+        "--html",
+        str(page),
+        "--markdown",
+        str(text),
+        "--refuted",
+        str(tmp_path),
+        "--pages",
+        str(tmp_path),
+    ]
+    result = run("audit", *options, *files)
     document = json.loads(result.stdout)
     assert result.stderr == ""
     assert ("aten.linalg_vector_norm.default", "P(max) -> P(max)") in [
@@ -32,10 +42,14 @@ def test_audit_prints_one_json_document_and_writes_pages(tmp_path):
     ]
     assert page.read_text().startswith("<!doctype html>")
     assert "P(max) -> P(max)" in text.read_text()
+    assert "(./aten.linalg_vector_norm.default.md)" in text.read_text()
+    issue = (tmp_path / "aten.linalg_vector_norm.default.md").read_text()
+    assert document["wrong"][0]["script"] in issue and document["wrong"][0]["output"] in issue
+    assert "No row with these inputs holds without communication." in issue
     assert wrong_operators(tmp_path) == {"aten.linalg_vector_norm.default"}
     command = (
         "shardwise audit --op 'aten.linalg_vector_norm.d*lt' --jobs 2 --samples 2 --designed 0 --json "
-        f"--html {page} --markdown {text} --refuted {tmp_path}"
+        f"--html {page} --markdown {text} --refuted {tmp_path} --pages {tmp_path}"
     )
     assert text.read_text().splitlines()[2] == f"Made by `{command}`."
 

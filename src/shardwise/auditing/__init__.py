@@ -3,6 +3,7 @@
 from ._audit import audit, audit_call, audit_claims
 from ._designed import designed_calls
 from ._findings import Audit, Missing, Unsupported, Wrong
+from ._kept import read_audit
 from ._reproduce import Reproduction, execute, reproduce
 
 __all__ = [
@@ -16,5 +17,6 @@ __all__ = [
     "audit_claims",
     "designed_calls",
     "execute",
+    "read_audit",
     "reproduce",
 ]

@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import torch
 from torch.distributed.tensor.placement_types import Placement
 
-from ..calls import Call, diverse_calls, with_negative_dims
+from ..calls import Call, diverse_calls, overload, with_negative_dims
 from ..dtensor import Decision, NoDecision, decide, decisions, registration
 from ..errors import UsageError, require
 from ..experiments import (
@@ -32,11 +32,14 @@ from ..experiments import (
     refuted,
     run_isolated,
 )
+from ..files import path_of
 from ..placements import Row, Shards, fewest_shards, is_partial, is_replicate, is_shard, placement_text
 from ..progress import Progress, silent
+from ..rules import book_rows
 from ._designed import designed_calls
-from ._findings import Audit, Missing, Unsupported, Wrong
-from ._reproduce import Raised, Reproduction, reproduce
+from ._findings import Audit, CallFindings, Missing, Unsupported, Wrong
+from ._kept import Kept
+from ._reproduce import Raised, Reproduction, reproduce, reproduce_again
 
 _TIMEOUT = 120.0
 
@@ -52,23 +55,6 @@ _TYPICAL = ((), (4096,), (2048, 4096), (8, 2048, 4096), (8, 32, 2048, 128))
 _TYPICAL_RANKS = 8
 
 
-@dataclass
-class CallFindings:
-    """The findings of one call of an overload."""
-
-    op: str
-    call: str
-    kind: str
-    verdict: str
-    claimed: int = 0
-    valid: int = 0
-    wrong: list[Wrong] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
-    unsupported: list[Unsupported] = field(default_factory=list)
-    cleared: list[str] = field(default_factory=list)
-    designed: bool = False
-
-
 # A function that returns the findings of one call.
 Judge = Callable[..., CallFindings]
 
@@ -79,13 +65,17 @@ def audit(
     jobs: int = 1,
     samples: int = 4,
     designed: int = 24,
+    keep: str | Path | None = None,
+    beside: Audit | None = None,
     progress: Progress = silent,
 ) -> Audit:
     """Compare DTensor's rules with experiment, for the operators whose name matches.
 
     `pattern` is the name of an OpInfo (`linalg.vector_norm`) or of an overload (`aten.mm.default`, `mm`), with
     `*`. Of every overload up to `samples` calls of torch's OpInfo samples are audited, and up to `designed` calls that
-    are made from them to refute what DTensor claims. Every overload is audited in a process of its own.
+    are made from them to refute what DTensor claims. Every overload is audited in a process of its own; what is found
+    is kept in the file `keep`, with which an audit that was stopped goes on. Of an audit of another torch, `beside`,
+    the scripts of these overloads are run again.
 
     >>> found = audit("aten.linalg_vector_norm.default")                    # doctest: +SKIP
     >>> [str(wrong.row) for wrong in found.wrong]                           # doctest: +SKIP
@@ -100,14 +90,35 @@ def audit(
     calls = [with_negative_dims(of_op) for of_op in found_calls.values()]
     if not calls:
         raise UsageError(f"no OpInfo sample reaches an operator that matches {pattern!r}: nothing to audit")
-    found: list[list[CallFindings]] = [[]] * len(calls)
+    version = torch.__version__.split("+")[0]
+    kept = Kept(None if keep is None else path_of(keep), version, samples, designed)
+    left = [of_op for of_op in calls if str(of_op[0].op) not in kept.found]
     with _one_thread(), ThreadPoolExecutor(jobs) as pool:
         _warm_up()
-        waiting = {pool.submit(_overload, of_op, designed): i for i, of_op in enumerate(calls)}
-        for done, future in enumerate(as_completed(waiting)):
-            found[waiting[future]] = future.result()
-            progress("auditing", done + 1, len(calls))
-    return _merge([findings for of_op in found for findings in of_op])
+        waiting = {pool.submit(_overload, of_op, designed): str(of_op[0].op) for of_op in left}
+        for done, future in enumerate(as_completed(waiting), 1 + len(calls) - len(left)):
+            kept.keep(waiting[future], future.result())
+            progress("auditing", done, len(calls))
+        names = [str(of_op[0].op) for of_op in calls]
+        if beside is not None:
+            for op in names:
+                kept.keep(op, _again([w for w in beside.wrong if w.op == op], kept.found[op]))
+    return Audit.of(version, [findings for op in names for findings in kept.found[op]])
+
+
+def _again(claims: Sequence[Wrong], found: Sequence[CallFindings]) -> list[CallFindings]:
+    """Of what is wrong in another torch and was not found here, that which its scripts show here as well."""
+    known = {wrong.row for findings in found for wrong in findings.wrong}
+    shown = []
+    for wrong in claims:
+        outcome = None
+        if wrong.row not in known:
+            outcome = run_isolated(partial(reproduce_again, wrong.script), _TIMEOUT)
+        if isinstance(outcome, Reproduction):
+            kind = registration(overload(wrong.op))
+            here = replace(wrong, kind=kind, script=outcome.script, output=outcome.output, designed=True)
+            shown.append(CallFindings(wrong.op, wrong.call, kind, "rows", wrong=[here], designed=True))
+    return shown
 
 
 @contextmanager
@@ -301,6 +312,7 @@ def _judge_claim(
                 outcome.output,
                 "uneven shards" if held == "even" else "",
                 findings.designed,
+                _right(found.rows if found is not None else book_rows(call) or [], row),
             )
         )
     elif isinstance(outcome, Raised):
@@ -308,6 +320,12 @@ def _judge_claim(
         findings.unsupported.append(Unsupported(findings.op, findings.call, reason, False, (str(row),)))
     else:
         findings.cleared.append(str(row))
+
+
+def _right(valid: Sequence[Row], claimed: Row) -> tuple[str, ...]:
+    """The rows with the same inputs as a wrong one; if there are none, all that are valid."""
+    same = [row.text for row in valid if row.inputs == claimed.inputs]
+    return tuple(same or (row.text for row in valid))
 
 
 def _held_for(found: Found, row: Row) -> str | None:
@@ -412,37 +430,3 @@ def moved_bytes(shape: Sequence[int], itemsize: int, before: Placement, after: P
         return whole * (ranks - 1) // ranks**2
     rounds = 2 if is_partial(before) and not is_shard(after) else 1
     return rounds * whole * (ranks - 1) // ranks
-
-
-# -- all calls together
-
-
-def _merge(calls: Sequence[CallFindings]) -> Audit:
-    """One list per kind of finding, every row of an overload once."""
-    shortest = sorted((w for c in calls for w in c.wrong), key=lambda w: (w.designed, len(w.script)))
-    wrong = sorted(_first(iter(shortest)), key=lambda w: (w.op, w.row))
-    refuted = {(w.op, w.row) for w in wrong}
-    missing = _first(m for c in calls for m in c.missing if (m.op, m.row) not in refuted)
-    unsupported: dict[tuple[str, str], Unsupported] = {}
-    for finding in (u for c in calls for u in c.unsupported):
-        key = (finding.op, finding.reason if not finding.no_strategy else "")
-        unsupported.setdefault(key, finding)
-    return Audit(
-        torch.__version__.split("+")[0],
-        tuple(wrong),
-        tuple(sorted(missing, key=lambda m: (-m.bytes, m.op, m.row))),
-        tuple(unsupported.values()),
-        tuple(dict.fromkeys((c.op, c.kind) for c in calls)),
-        tuple((c.op, c.call, c.verdict) for c in calls if c.verdict not in ("rows", "no valid rows")),
-        tuple((c.op, c.call, row) for c in calls for row in c.cleared),
-        len(calls),
-        sum(c.claimed for c in calls),
-        sum(c.designed for c in calls),
-    )
-
-
-def _first(findings: Iterator[Any]) -> list[Any]:
-    kept: dict[tuple[str, str], Any] = {}
-    for finding in findings:
-        kept.setdefault((finding.op, finding.row), finding)
-    return list(kept.values())

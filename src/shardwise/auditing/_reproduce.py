@@ -35,6 +35,9 @@ from torch.distributed.tensor import {names}
 from torch.testing._internal.distributed.fake_pg import FakeStore
 """
 
+# Where the part of a script begins that prints.
+_PRINTS = 'print("DTensor:"'
+
 # Values to try, as code; `{0}` is the shape and `{1}` the dtype.
 _FLOATS = (
     "torch.rand({0}, dtype={1})",
@@ -81,6 +84,23 @@ def reproduce(
             return outcome
         raised = raised or outcome
     return first or raised
+
+
+def reproduce_again(script: str) -> Reproduction | None:
+    """What a script of another torch shows in this one; None if DTensor's result is right now, or if it raises."""
+    body = script[: script.index(_PRINTS)]
+    space: dict[str, Any] = {}
+    try:
+        exec(compile(body, "<reproduction>", "exec"), space)
+    except Exception:
+        return None
+    finally:
+        _leave_group()
+    ending = _difference(space["right"], space["got"])
+    if ending is None:
+        return None
+    script = body + "".join(f"{part}\n" for line in ending for part in folded(line))
+    return Reproduction(script, execute(script))
 
 
 def execute(script: str) -> str:
@@ -242,16 +262,16 @@ def _difference(right: Tensor, got: dict[int, Tensor]) -> list[str] | None:
     for rank, local in got.items():
         if local.shape != right.shape:
             return [
-                f'print("DTensor:", tuple(got[{rank}].shape))',
+                f"{_PRINTS}, tuple(got[{rank}].shape))",
                 'print("right:  ", tuple(right.shape))',
             ]
         if local.dtype != right.dtype:
-            return [f'print("DTensor:", got[{rank}].dtype)', 'print("right:  ", right.dtype)']
+            return [f"{_PRINTS}, got[{rank}].dtype)", 'print("right:  ", right.dtype)']
         if expected.equals(Expected(local, finite_inputs=True).array):
             continue
         place = _farthest(right, local)
         at = f"[{', '.join(map(str, place))}]" if place else ""
-        return [f'print("DTensor:", got[{rank}]{at}.item())', f'print("right:  ", right{at}.item())']
+        return [f"{_PRINTS}, got[{rank}]{at}.item())", f'print("right:  ", right{at}.item())']
     return None
 
 

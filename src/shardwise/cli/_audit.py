@@ -1,5 +1,6 @@
 """`shardwise audit`: DTensor's own rules tested by experiment."""
 
+import os
 import shlex
 import sys
 from importlib.metadata import version
@@ -22,6 +23,10 @@ def audit_command(
     ] = "*",
     html: Annotated[Path | None, typer.Option("--html", help="Write one HTML file.")] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="Write one Markdown file.")] = None,
+    pages: Annotated[
+        Path | None,
+        typer.Option("--pages", help="A folder: write a page per overload whose rule is wrong."),
+    ] = None,
     refuted: Annotated[
         Path | None,
         typer.Option("--refuted", help="A folder: write the list of wrong rows, TORCH.yaml, into it."),
@@ -33,6 +38,14 @@ def audit_command(
     designed: Annotated[
         int, typer.Option("--designed", min=0, help="How many calls of each to design from those.")
     ] = 24,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", help="A file for what is found; an audit that was stopped goes on with it."),
+    ] = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option("--beside", help="That file of another torch: test its findings here, and compare."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compare DTensor's rules with experiment: wrong, missing and unsupported.
@@ -42,22 +55,37 @@ def audit_command(
 
     Example: shardwise audit --op linalg.vector_norm
     """
-    from ..auditing import audit
-    from ..report import audit_markdown, audit_page
+    from ..auditing import audit, read_audit
+    from ..report import audit_issues, audit_markdown, audit_page
 
     listed = None if refuted is None else refuted / f"{version('torch').split('+')[0]}.yaml"
-    require_writable(html, markdown, listed)
+    require_writable(html, markdown, listed, None if pages is None else pages / "index.md")
+    other = None if beside is None else read_audit(beside)
     with Bars(quiet=json) as progress:
-        found = audit(op, jobs=jobs, samples=samples, designed=designed, progress=progress)
+        found = audit(
+            op, jobs=jobs, samples=samples, designed=designed, keep=keep, beside=other, progress=progress
+        )
     if listed is not None:
         write_text(listed, found.refuted_yaml())
-    for file, write in ((html, audit_page), (markdown, audit_markdown)):
-        if file is not None:
-            write_text(file, write(found, _as_given()))
+    if html is not None:
+        write_text(html, audit_page(found, _as_given(), other))
+    if markdown is not None:
+        folder = None if pages is None else os.path.relpath(pages, markdown.parent)
+        write_text(markdown, audit_markdown(found, _as_given(), other, folder))
+    if pages is not None:
+        _write_pages(pages, audit_issues(found))
     if json:
         print_json(found.to_json())
     else:
         _print(found)
+
+
+def _write_pages(folder: Path, pages: dict[str, str]) -> None:
+    """A page for each overload; those of overloads that are no longer wrong are removed."""
+    for old in folder.glob("*.*.*.md"):
+        old.unlink()
+    for op, text in pages.items():
+        write_text(folder / f"{op}.md", text)
 
 
 def _as_given() -> str:

@@ -30,7 +30,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Script:
-    """Code that can be run, folded where possible, and its output."""
+    """Code that can be run and its output; with a title it is folded where possible."""
 
     title: str
     code: str

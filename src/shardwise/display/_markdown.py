@@ -19,10 +19,8 @@ def _written(block: Block) -> str:
         case Heading(level=level, text=text):
             return f"{'#' * level} {text}"
         case Script(title=title, code=code, output=output):
-            return (
-                f"<details><summary>{escape(title)}</summary>\n\n```python\n{code}```\n\n"
-                f"```\n{output}```\n\n</details>"
-            )
+            shown = f"```python\n{code}```\n\n```\n{output}```"
+            return f"<details><summary>{escape(title)}</summary>\n\n{shown}\n\n</details>" if title else shown
         case Bars(parts=parts):
             shares = [(bar.name, bar.amount, f"{bar.share:.1%}") for bar in parts]
             return _written(Table(("part", ">amount", ">share"), shares))

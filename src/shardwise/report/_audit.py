@@ -1,4 +1,4 @@
-"""An audit as an HTML page and as Markdown."""
+"""An audit as an HTML page and as Markdown, beside that of another torch; and a page of each wrong rule."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -11,17 +11,51 @@ from ._prose import prose_page
 Finding = TypeVar("Finding", Wrong, Missing)
 
 
-def audit_page(audit: Audit, command: str = "") -> str:
-    """An audit as one self-contained HTML file; `command` is the command that made it."""
-    return prose_page(_blocks(audit, command))
+def audit_page(audit: Audit, command: str = "", beside: Audit | None = None) -> str:
+    """An audit as one self-contained HTML file; `command` is the command that made it, `beside` an audit of another
+    torch to compare with."""
+    return prose_page(_blocks(audit, command, beside))
 
 
-def audit_markdown(audit: Audit, command: str = "") -> str:
-    """The same as Markdown."""
-    return as_markdown(_blocks(audit, command))
+def audit_markdown(
+    audit: Audit, command: str = "", beside: Audit | None = None, folder: str | None = None
+) -> str:
+    """The same as Markdown. The scripts are on the pages of a folder, relative to this one, where one is given."""
+    return as_markdown(_blocks(audit, command, beside, folder))
 
 
-def _blocks(audit: Audit, command: str) -> Iterator[Block]:
+def audit_issues(audit: Audit) -> dict[str, str]:
+    """For each overload with a wrong rule a page that could be an issue of its own: what DTensor claims, a script and
+    what it prints, and the row that would be right."""
+    return {op: as_markdown(_issue(audit.torch, op, found)) for op, found in _by_op(audit.wrong).items()}
+
+
+def _issue(torch: str, op: str, found: Sequence[Wrong]) -> Iterator[Block]:
+    yield Heading(1, f"DTensor computes wrong numbers for {op}")
+    yield (
+        f"In torch {torch}, registered as {found[0].kind}. A row `S(0), R -> S(0)` says: if the inputs are placed so, "
+        "the operator on each rank's local shards, with no communication, gives an output placed so. Each script below "
+        "runs DTensor on simulated ranks, in one process, and prints one element of its result and the correct one."
+    )
+    for w in found:
+        yield Heading(2, f"`{w.row}`" + (f", {w.when}" if w.when else ""))
+        yield f"Claimed for `{w.call}`."
+        yield Script("", w.script, w.output)
+        yield _correction(w)
+
+
+def _correction(wrong: Wrong) -> str:
+    same = [row for row in wrong.right if row.split(" -> ")[0] == wrong.row.split(" -> ")[0]]
+    if same:
+        return f"Right would be {_some(same)}."
+    if not wrong.right:
+        return "Right would be to replicate the inputs: no other row holds for this call."
+    return f"No row with these inputs holds without communication. Those that hold for this call: {_some(wrong.right)}."
+
+
+def _blocks(
+    audit: Audit, command: str, beside: Audit | None = None, folder: str | None = None
+) -> Iterator[Block]:
     yield Heading(1, f"DTensor's rules in torch {audit.torch}, tested by experiment")
     if command:
         yield f"Made by `{command}`."
@@ -48,13 +82,15 @@ def _blocks(audit: Audit, command: str) -> Iterator[Block]:
         ],
     )
     yield "Registered as: " + ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())) + "."
-    yield from _wrong(wrong)
+    yield from _wrong(wrong, folder)
     yield from _unsupported(audit)
     yield from _missing(audit)
     yield from _not_judged(audit)
+    if beside is not None:
+        yield from _beside(audit, beside)
 
 
-def _wrong(by_op: dict[str, list[Wrong]]) -> Iterator[Block]:
+def _wrong(by_op: dict[str, list[Wrong]], folder: str | None) -> Iterator[Block]:
     yield Heading(2, "Wrong")
     if not by_op:
         yield "Nothing."
@@ -62,6 +98,11 @@ def _wrong(by_op: dict[str, list[Wrong]]) -> Iterator[Block]:
     yield (
         "Every finding was reproduced: its script runs DTensor on simulated ranks, in one process, and prints one "
         "element of the result and its correct value."
+        + (
+            " The scripts are on the page of each overload, with the row that would be right."
+            if folder
+            else ""
+        )
     )
     designed = sum(w.designed for found in by_op.values() for w in found)
     if designed:
@@ -69,15 +110,19 @@ def _wrong(by_op: dict[str, list[Wrong]]) -> Iterator[Block]:
     yield Table(
         ("overload", "row", "registered as", "DTensor", "correct"),
         [
-            (f"`{w.op}`", f"`{w.row}`" + _remarks(w), w.kind, *_printed(w))
+            (_linked(w.op, folder), f"`{w.row}`" + _remarks(w), w.kind, *_printed(w))
             for found in by_op.values()
             for w in found
         ],
     )
-    for op, found in by_op.items():
+    for op, found in by_op.items() if folder is None else ():
         yield Heading(3, op)
         for w in found:
             yield Script(f"{w.row}, from {w.call}", w.script, w.output)
+
+
+def _linked(op: str, folder: str | None) -> str:
+    return f"`{op}`" if folder is None else f"[`{op}`]({folder}/{op}.md)"
 
 
 def _remarks(wrong: Wrong) -> str:
@@ -145,6 +190,55 @@ def _not_judged(audit: Audit) -> Iterator[Block]:
             ("why", "overloads"),
             [(why, ", ".join(f"`{op}`" for op in sorted(ops))) for why, ops in sorted(verdicts.items())],
         )
+
+
+def _beside(audit: Audit, other: Audit) -> Iterator[Block]:
+    """What differs from the audit of an older torch: its findings that are gone, and those that are new."""
+    yield Heading(2, f"Since torch {other.torch}")
+    here, there = ({(w.op, w.row): w for w in a.wrong} for a in (audit, other))
+    audited, known = ({op for op, _ in a.overloads} for a in (audit, other))
+    fixed = _by_op([w for key, w in there.items() if key not in here and w.op in audited])
+    new = _by_op([w for key, w in here.items() if key not in there])
+    yield (
+        f"Wrong in both are {len(here.keys() & there.keys())} rows; {_rows_of(fixed)} of torch {other.torch} are "
+        f"corrected, and {_rows_of(new)} are new. Findings of either were tested in the other by running their scripts."
+    )
+    for title, found in (("Corrected", fixed), ("New", new)):
+        if found:
+            yield Heading(3, title)
+            kinds = [dict(a.overloads) for a in (other, audit)]
+            yield Table(
+                ("overload", "rows", f"in torch {other.torch}", f"in torch {audit.torch}"),
+                [
+                    (
+                        f"`{op}`",
+                        _some([w.row for w in of_op]),
+                        *(kind.get(op, "not called") for kind in kinds),
+                    )
+                    for op, of_op in found.items()
+                ],
+            )
+    yield from _coverage_beside(audit, other, audited & known)
+
+
+def _rows_of(found: dict[str, list[Wrong]]) -> str:
+    return f"{sum(map(len, found.values()))} rows of {len(found)} overloads"
+
+
+def _coverage_beside(audit: Audit, other: Audit, both: set[str]) -> Iterator[Block]:
+    """The overloads that one torch supports and the other does not, and the number of missing rows."""
+    here, there = ({u.op for u in a.unsupported if u.no_strategy} & both for a in (audit, other))
+    rows = []
+    for title, ops in (("has a strategy now", there - here), ("has none any more", here - there)):
+        if ops:
+            rows.append((title, ", ".join(f"`{op}`" for op in sorted(ops))))
+    for title, a in (
+        (f"missing rows, torch {other.torch}", other),
+        (f"missing rows, torch {audit.torch}", audit),
+    ):
+        rows.append((title, str(sum(m.op in both for m in a.missing))))
+    yield Heading(3, "Of the overloads that both call")
+    yield Table(("", ""), rows)
 
 
 def _some(rows: Sequence[str], most: int = 4) -> str:
