@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import torch
 
-from shardwise.book._overlay import differences, learn_again
+from shardwise.book._overlay import differences, learn_again, learn_variant_again
 from shardwise.calls import Call
 from shardwise.rules import Book, Entry, Rule, write
 
@@ -26,12 +28,27 @@ def test_an_entry_that_a_call_refutes_is_learned_anew():
     assert "S(d) -> S(d)" in map(str, learned.rule.clauses)
 
 
+def test_a_variant_is_tested_as_when_the_book_was_built():
+    original = ruled("aten.abs.default", "S(d) -> S(d)")
+    known = Entry("aten.abs_.default", "ruled", rule=original.rule, like=original.op, evidence={"calls": 1})
+    learned = learn_variant_again(known.op, known, original, CALLS)
+    assert learned.like == original.op
+    alone = ruled("aten.abs_.default", "S(d) -> S(d)")
+    assert learn_variant_again(alone.op, alone, original, CALLS) is alone
+
+
 def test_a_verdict_stands_if_the_operator_still_gets_it():
     random = Entry("aten.rand_like.default", "random", "it draws numbers")
     calls = [Call.of(aten.rand_like.default, torch.rand(4))]
     assert learn_again(random.op, random, calls) is random
     now_random = ruled("aten.rand_like.default", "S(d) -> S(d)")
     assert learn_again(now_random.op, now_random, calls) is now_random  # nothing can be compared
+
+
+def test_other_evidence_is_no_difference(tmp_path):
+    known = ruled("aten.abs.default", "S(d) -> S(d)")
+    write(tmp_path, [known], "2.13.0", {})
+    assert differences(Book(tmp_path), [replace(known, evidence={"calls": 2})], [])[0] == []
 
 
 def test_an_overlay_has_what_differs(tmp_path):

@@ -29,8 +29,8 @@ from ..experiments import (
     Found,
     Unjudgeable,
     check,
+    limited,
     refuted,
-    run_isolated,
 )
 from ..files import path_of
 from ..placements import Row, Shards, fewest_shards, is_partial, is_replicate, is_shard, placement_text
@@ -41,7 +41,8 @@ from ._findings import Audit, CallFindings, Missing, Unsupported, Wrong
 from ._kept import Kept
 from ._reproduce import Raised, Reproduction, reproduce, reproduce_again
 
-_TIMEOUT = 120.0
+# CPU seconds for the calls of one overload.
+_SECONDS = 120
 
 # CPU seconds for the designed calls of one overload: those that are left then are not tried.
 _DESIGNED_SECONDS = 30.0
@@ -113,7 +114,7 @@ def _again(claims: Sequence[Wrong], found: Sequence[CallFindings]) -> list[CallF
     for wrong in claims:
         outcome = None
         if wrong.row not in known:
-            outcome = run_isolated(partial(reproduce_again, wrong.script), _TIMEOUT)
+            outcome = limited(partial(reproduce_again, wrong.script), _SECONDS)
         if isinstance(outcome, Reproduction):
             kind = registration(overload(wrong.op))
             here = replace(wrong, kind=kind, script=outcome.script, output=outcome.output, designed=True)
@@ -148,7 +149,7 @@ def _overload(calls: Sequence[Call], designed: int) -> list[CallFindings]:
     if not designed or registration(calls[0].op) == "none":
         return known
     wrong = frozenset(w.row for findings in known for w in findings.wrong)
-    found = run_isolated(partial(_designed, calls, designed, wrong), _TIMEOUT)
+    found = limited(partial(_designed, calls, designed, wrong), _SECONDS)
     return (
         [*known, _verdict(calls[0], f"designed calls: {found}")]
         if isinstance(found, Crash)
@@ -160,15 +161,15 @@ def isolated(calls: Sequence[Call], judge: Judge | None = None) -> list[CallFind
     """The findings about an overload from a process of its own; if that crashes, from one per call. `judge` is
     `audit_call`, or a replacement."""
     judge = judge or audit_call
-    outcome = run_isolated(partial(_each, calls, judge), _TIMEOUT)
+    outcome = limited(partial(_each, calls, judge), _SECONDS)
     if not isinstance(outcome, Crash):
         return outcome
-    if outcome == "timeout":
+    if outcome in ("SIGXCPU", "timeout"):
         return [_verdict(call, "timeout") for call in calls]
     if len(calls) > 1:
         return [findings for call in calls for findings in isolated([call], judge)]
     # Pieces that do not fit together crash some kernels; those that DTensor claims do fit.
-    claims = run_isolated(partial(_each, calls, partial(judge, claims_only=True)), _TIMEOUT)
+    claims = limited(partial(_each, calls, partial(judge, claims_only=True)), _SECONDS)
     return [_verdict(calls[0], f"crashed ({outcome})")] if isinstance(claims, Crash) else claims
 
 

@@ -19,7 +19,7 @@ from ..progress import Progress, silent
 from ..rules import SHIPPED, VERDICTS, Book, Entry, require_no_others, variants_of, write
 from ._by_hand import refusal
 from ._learn import learn, learn_variant
-from ._overlay import differences, learn_again
+from ._overlay import differences, learn_again, learn_variant_again
 from ._reach import Reached, reach
 from ._state import State
 
@@ -95,10 +95,11 @@ def _confirm(state: State, reached: Reached, name: str, original: str, base: Boo
     entry = state.entry(original)
     assert entry is not None
     known = None if base is None else base.entry(name)
+    calls = reached.calls.get(name) or reached.calls[original]
     if base is not None and known is not None and base.entry(original) == entry:
-        state.keep(learn_again(name, known, reached.calls.get(name) or reached.calls[original]))
-        return
-    state.keep(learn_variant(name, entry, reached.calls.get(name) or reached.calls[original]))
+        state.keep(learn_variant_again(name, known, entry, calls))
+    else:
+        state.keep(learn_variant(name, entry, calls))
 
 
 def _in_parallel(stage: str, tasks: Sequence[Callable[[], None]], workers: int, progress: Progress) -> None:

@@ -5,8 +5,7 @@ that are made to refute its rule, then without the sweep, whose strange shapes c
 each call.
 """
 
-import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,16 +13,15 @@ from typing import Any
 from torch._ops import OpOverload
 
 from ..calls import Call
-from ..errors import UsageError
-from ..experiments import Crash, ExperimentPolicy, Found, run_isolated
+from ..experiments import Crash, ExperimentPolicy, Found, limited
 from ..rules import Entry, book_rows, is_by_hand
 from ..synthesis import Budget, Sweep, study_calls
 from ._by_hand import by_hand_as_given
 from ._entry import entry_of, found_for, studied, studied_with_sums
 from ._variant import confirmed, confirmed_as_given
 
-# CPU seconds of a study and of a single call, and how much longer they may take when others use the machine, too.
-STUDY, _CALL, _PATIENCE = 30, 6, 30
+# CPU seconds of a study and of a single call.
+STUDY, _CALL = 30, 6
 
 # Calls studied one by one.
 _CAREFUL = 4
@@ -97,19 +95,6 @@ def learn_variant(name: str, original: Entry, calls: Sequence[Call]) -> Entry:
     if isinstance(result, Crash) and original.by_hand:
         result = limited(partial(confirmed_as_given, name, original, calls, _ended(result, _CALL)), _CALL)
     return result if isinstance(result, Entry) else learn(name, calls)
-
-
-def limited(function: Callable[[], Any], seconds: int) -> Any:
-    """The function's result in a process with this much CPU time."""
-
-    def run() -> Any:
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-        return function()
-
-    try:
-        return run_isolated(run, seconds * _PATIENCE)
-    except UsageError as error:
-        return Crash(str(error))
 
 
 def _studied_again(name: str, calls: Sequence[Call], founds: Sequence[Found]) -> Entry:

@@ -6,14 +6,15 @@ calls that its samples make; what they refute is studied anew, and so are operat
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from ..calls import Call
-from ..experiments import Crash, ExperimentPolicy, refuted
+from ..experiments import Crash, ExperimentPolicy, limited, refuted
 from ..rules import Book, Entry, book_rows
 from ._by_hand import by_hand
 from ._calls import calls_of
 from ._entry import found_for
-from ._learn import STUDY, learn, limited
+from ._learn import STUDY, learn, learn_variant
 
 # Calls on which an entry is tested.
 _CALLS = 12
@@ -23,6 +24,12 @@ def learn_again(name: str, known: Entry, calls: Sequence[Call]) -> Entry:
     """The known entry if it stands, else a new one."""
     stands = limited(partial(_stands, known, calls), STUDY)
     return known if stands is True or isinstance(stands, Crash) else learn(name, calls)
+
+
+def learn_variant_again(name: str, known: Entry, original: Entry, calls: Sequence[Call]) -> Entry:
+    """The known entry of a variant if it stands, else a new one. A rule that it has from its original is tested as when
+    the book was built: a test of more calls would find differences that are none between versions of torch."""
+    return learn_again(name, known, calls) if known.like is None else learn_variant(name, original, calls)
 
 
 def _stands(known: Entry, calls: Sequence[Call]) -> bool:
@@ -41,10 +48,13 @@ def differences(
 ) -> tuple[list[Entry], dict[str, list[str]]]:
     """The entries that differ from those of a book, and its operators that are gone or were not tested; `exists` are
     those of its operators that this torch has."""
-    documents = {entry.op: entry.to_document() for entry in entries}
-    changed = [
-        e for e in entries if (old := base.entry(e.op)) is None or old.to_document() != documents[e.op]
-    ]
-    gone = [op for op in base.verdicts if op not in documents and op not in exists]
-    untested = [op for op in base.verdicts if op not in documents and op in exists]
+    changed = [e for e in entries if (old := base.entry(e.op)) is None or _says(old) != _says(e)]
+    untold = base.verdicts.keys() - {entry.op for entry in entries}
+    gone = [op for op in untold if op not in exists]
+    untested = [op for op in untold if op in exists]
     return changed, {"gone": gone, "untested": untested}
+
+
+def _says(entry: Entry) -> dict[str, Any]:
+    """What an entry says of its operator, whatever its evidence."""
+    return {name: value for name, value in entry.to_document().items() if name != "evidence"}

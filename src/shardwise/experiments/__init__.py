@@ -5,7 +5,7 @@ from ._candidate import implies
 from ._confirm import Confirmations, confirm
 from ._discover import ExperimentPolicy, check, check_rows, discover, refuted, require_operator
 from ._experiment import Division, Experiment
-from ._isolated import Crash, discover_isolated, run_isolated
+from ._isolated import Crash, discover_isolated, limited, run_isolated
 from ._judge import Expected
 from ._on_mesh import MeshExperiment, Tried, check_choice
 from ._partials import WAYS
@@ -40,6 +40,7 @@ __all__ = [
     "discover_isolated",
     "generators",
     "implies",
+    "limited",
     "negative",
     "normal",
     "own_generators",

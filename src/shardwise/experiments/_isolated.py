@@ -3,6 +3,7 @@
 import faulthandler
 import multiprocessing
 import os
+import resource
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +17,9 @@ from ..errors import UsageError, first_line
 from ..progress import Progress
 from ._discover import ExperimentPolicy
 from ._results import Found
+
+# How much longer than its CPU time a child may take when others use the machine, too.
+_PATIENCE = 30
 
 
 def discover_isolated(
@@ -70,6 +74,20 @@ def run_isolated(
     if outcome == "raised":
         return Crash(value)
     return value
+
+
+def limited(function: Callable[[], Any], seconds: int) -> Any:
+    """The function's result from a forked child with this much CPU time; a `Crash` if it takes more, if a signal ended
+    it, or if it raised."""
+
+    def run() -> Any:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        return function()
+
+    try:
+        return run_isolated(run, seconds * _PATIENCE)
+    except UsageError as error:
+        return Crash(str(error))
 
 
 def _send(sending: Any, function: Callable[..., Any], reports: bool) -> None:
