@@ -1,8 +1,9 @@
 import warnings
+from dataclasses import replace
 
 import pytest
 
-from shardwise.rules import Book, Entry, Rule, edition, editions, stands_on, write
+from shardwise.rules import SHIPPED, Book, Entry, Rule, edition, editions, stands_on, write
 
 
 def ruled(op, row):
@@ -65,7 +66,30 @@ def test_an_entry_says_on_what_evidence_it_stands(shipped, op, running, versions
     assert stands_on(shipped, f"aten.{op}.default", running) == versions
 
 
-def test_the_shipped_book_has_its_editions():
-    from shardwise.rules import SHIPPED
+def test_an_overlay_of_the_shipped_book_is_used_for_its_torch_alone(tmp_path):
+    differs = {"gone": ["aten.abs.default"], "untested": []}
+    write(tmp_path, [ruled("aten.neg.default", "P(sum) -> P(sum)")], "2.14.0", {}, differs)
+    own = edition(tmp_path, "2.14.0")
+    assert own.entry("aten.abs.default") is None and clauses(own, "aten.neg.default") == ["P(sum) -> P(sum)"]
+    assert own.entry("aten.mm.default") == Book(SHIPPED).entry("aten.mm.default")
+    with pytest.warns(UserWarning, match=r"knows torch 2.14.0, but this is torch 2.13.0"):
+        assert edition(tmp_path, "2.13.0").torch == "2.14.0"
 
-    assert Book(SHIPPED).torch in editions(SHIPPED)
+
+def test_the_shipped_book_has_its_editions():
+    known = editions(SHIPPED)
+    assert sorted(known) == ["2.13.0", "2.15.0"]
+    assert known["2.13.0"].entry("aten.cholesky.default").rule is not None
+    assert known["2.15.0"].entry("aten.cholesky.default") is None
+    assert known["2.13.0"].entry("aten.linalg_matrix_sqrth.default") is None
+    assert known["2.15.0"].entry("aten.linalg_matrix_sqrth.default").rule is not None
+    assert stands_on(SHIPPED, "aten.mm.default", "2.14.1") == ["2.13.0", "2.15.0"]
+
+
+def test_what_differs_is_about_operators_not_evidence():
+    known = editions(SHIPPED)
+    for op in known["2.15.0"].own_verdicts:
+        old = known["2.13.0"].entry(op)
+        assert old is None or str(replace(old, evidence={})) != str(
+            replace(known["2.15.0"].entry(op), evidence={})
+        )

@@ -110,7 +110,7 @@ def diff_command(
 ) -> None:
     """Print what the second book says differently: operators that came (+), went (-) or changed (~).
 
-    Example: shardwise book diff 2.13.0 2.13.0
+    Example: shardwise book diff 2.13.0 2.15.0
     """
     from ..book import diff
 
@@ -118,12 +118,11 @@ def diff_command(
 
 
 def _named(name: str) -> "Book":
-    from ..rules import SHIPPED, Book, editions
+    from ..rules import SHIPPED, editions, opened
 
     known = editions(SHIPPED)
     if name in known:
         return known[name]
     if not Path(name).is_dir():
         raise UsageError(f"there is no book {name!r}: give a folder, or one of {', '.join(sorted(known))}")
-    own = Book(Path(name))
-    return Book(Path(name), Book(SHIPPED)) if own.is_overlay else own
+    return opened(Path(name))

@@ -4,10 +4,10 @@ from ._bind import Bound, Reading, bind
 from ._book import VERDICTS, Book, Entry, require_no_others, write
 from ._cases import Case, always_alike, constants, is_covered, plain
 from ._clause import Clause, Term, merged
-from ._editions import edition, editions, stands_on
+from ._editions import SHIPPED, edition, editions, opened, stands_on
 from ._expression import Scope, names_in
 from ._hand import hand, hand_rows, hand_written, is_by_hand, own_rules, row_of
-from ._lookup import SHIPPED, book, book_rows, rows, rows_left, rule, variant_by_hand
+from ._lookup import book, book_rows, rows, rows_left, rule, variant_by_hand
 from ._partials import partials_fit
 from ._rule import Rule
 from ._variants import derived, is_in_place, variants_of
@@ -40,6 +40,7 @@ __all__ = [
     "is_in_place",
     "merged",
     "names_in",
+    "opened",
     "own_rules",
     "partials_fit",
     "plain",

@@ -6,46 +6,58 @@ the older; where the newer has the same, they stand on both.
 """
 
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 from ._book import Book
+
+SHIPPED = Path(__file__).parent / "book"
 
 
 def edition(folder: Path, running: str) -> Book:
     """The book in a folder as it is for a version of torch; for one that is not between known ones there is a
     warning."""
     known = editions(folder)
-    versions = sorted(known, key=_release)
-    older = [version for version in versions if _release(version) <= _release(running)]
-    if running not in known and (not older or older[-1] == versions[-1]):
+    older, newer = _next_to(known, running)
+    if not _release(older) <= _release(running) <= _release(newer):
+        versions = ", ".join(sorted(known, key=_release))
         warnings.warn(
-            f"the rule book knows torch {', '.join(versions)}, but this is torch {running}: its rules are used as they "
+            f"the rule book knows torch {versions}, but this is torch {running}: its rules are used as they "
             f"are; `shardwise book build --out DIR` tests them, and SHARDWISE_BOOK=DIR uses what that finds",
             stacklevel=3,
         )
-    return known[older[-1] if older else versions[0]]
+    return known[older]
 
 
 def editions(folder: Path) -> dict[str, Book]:
     """The editions of the book in a folder, by version of torch."""
-    base = Book(folder)
-    overlays = (Book(path.parent, base) for path in folder.glob("*/index.yaml"))
-    return {book.torch: book for book in (base, *overlays)}
+    own = opened(folder)
+    overlays = (Book(path.parent, own) for path in folder.glob("*/index.yaml"))
+    return {book.torch: book for book in (own, *overlays)}
+
+
+def opened(folder: Path) -> Book:
+    """The book in a folder: a whole one, or the shipped one with the differences that the folder has."""
+    own = Book(folder)
+    return Book(folder, Book(SHIPPED)) if own.is_overlay else own
 
 
 def stands_on(folder: Path, op: str, running: str) -> list[str]:
     """The versions of torch on which the entry of an operator was tested, of those next to the running one."""
     known = editions(folder)
-    versions = sorted(known, key=_release)
-    older = [version for version in versions if _release(version) <= _release(running)] or versions[:1]
-    newer = [version for version in versions if _release(version) >= _release(running)] or versions[-1:]
-    chosen = known[older[-1]]
-    beside = {known[version].torch: known[version] for version in (older[-1], newer[0])}
-    tested = {chosen.source(op).torch}
-    tested |= {
-        v for v, book in beside.items() if book.source(op) is chosen.source(op) and book.has_tested(op)
-    }
-    return sorted(tested, key=_release)
+    older, newer = _next_to(known, running)
+    source = known[older].source(op)
+    tested = {v for v in (older, newer) if known[v].source(op) is source and known[v].has_tested(op)}
+    return sorted(tested | {source.torch}, key=_release)
+
+
+def _next_to(versions: Iterable[str], running: str) -> tuple[str, str]:
+    """The newest of the versions that is not above the running one and the oldest that is not below it; beyond all of
+    them, the nearest."""
+    ordered = sorted(versions, key=_release)
+    older = [version for version in ordered if _release(version) <= _release(running)]
+    newer = [version for version in ordered if _release(version) >= _release(running)]
+    return (older or ordered)[-1 if older else 0], (newer or ordered)[0 if newer else -1]
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -14,24 +14,19 @@ from ..errors import UsageError
 from ..placements import Row
 from ._book import Book
 from ._domain import possible
-from ._editions import edition
+from ._editions import SHIPPED, edition
 from ._hand import hand_rows, is_by_hand
 from ._partials import results_fit
 from ._rule import Rule
 from ._variants import is_in_place, rows_in_place
-
-SHIPPED = Path(__file__).parent / "book"
 
 
 @functools.cache
 def book() -> Book:
     """The book in use, as it is for the running torch: the shipped one, or that which SHARDWISE_BOOK names, a folder
     with a whole book or with what differs from the shipped one."""
-    running, chosen = torch.__version__.split("+")[0], os.environ.get("SHARDWISE_BOOK")
-    if chosen is None or chosen == "":
-        return edition(SHIPPED, running)
-    own = Book(Path(chosen))
-    return Book(Path(chosen), Book(SHIPPED)) if own.is_overlay else edition(own.folder, running)
+    folder = Path(os.environ.get("SHARDWISE_BOOK") or SHIPPED)
+    return edition(folder, torch.__version__.split("+")[0])
 
 
 def rule(op: Callable[..., Any] | str) -> Rule:
