@@ -8,6 +8,7 @@ import difflib
 import functools
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from ..errors import UsageError
 
-# Operators that are registered when a module is first imported: torch's, and ours.
+# Operators that are registered when a module is first imported: torch's, from 2.13, and ours.
 _REGISTERED_LATE = {"torch_nn": "torch.nn.modules.linear_cross_entropy", "shardwise": "shardwise.graph"}
 
 # Where torch itself keeps operators: the last are those that `torch.nn` is written with.
@@ -121,8 +122,9 @@ def registered_as(function: str) -> Any:
 
 def _operators(namespace: str) -> Any:
     """`torch.ops.NAMESPACE` with all that is registered there."""
-    if namespace in _REGISTERED_LATE:
-        import_module(_REGISTERED_LATE[namespace])
+    module = _REGISTERED_LATE.get(namespace)
+    if module is not None and find_spec(module) is not None:
+        import_module(module)
     return getattr(torch.ops, namespace)
 
 

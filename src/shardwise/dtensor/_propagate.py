@@ -12,10 +12,7 @@ from typing import Any
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._op_schema import OpSchema, OpSpec, OpStrategy, TupleStrategy
-from torch.distributed.tensor._ops.single_dim_strategy import (
-    _PreparedSingleDimStrategy,
-    _SingleDimStrategyInfo,
-)
+from torch.distributed.tensor._ops.single_dim_strategy import _SingleDimStrategyInfo
 from torch.distributed.tensor._ops.utils import is_tensor_shardable
 from torch.distributed.tensor.placement_types import Placement
 
@@ -25,6 +22,7 @@ from ..mesh import Cluster, Mesh
 from ..placements import Row, is_partial, is_shard
 from ..redistribution import Prices
 from ._redistribute import is_plain, is_plain_placement, layout_of_spec
+from ._versions import strategies_of, takes_several_meshes
 
 
 def input_specs(schema: OpSchema) -> list[DTensorSpec] | None:
@@ -169,12 +167,13 @@ def rows_of_torch(
     """PyTorch's single-dim strategy of a call as rows, and its own judgement of sizes; None if it says
     something that rows cannot.
     """
-    if info.different_mesh_args is not None:
+    if takes_several_meshes(info):
         return None
-    prepared = _PreparedSingleDimStrategy(info, schema, output_meta)
+    count = len(metas(output_meta))
+    strategies, allows_uneven = strategies_of(info, schema, output_meta, count)
     rows = []
-    for strategy in prepared.expanded_strategies:
-        outputs, inputs = strategy[: prepared.num_outputs], strategy[prepared.num_outputs :]
+    for strategy in strategies:
+        outputs, inputs = strategy[:count], strategy[count:]
         if len(inputs) != len(specs) or not all(p is None or is_plain_placement(p) for p in strategy):
             return None
         if any(p is None for p in inputs):
@@ -185,7 +184,7 @@ def rows_of_torch(
         for number, spec in enumerate(specs):
             placements = tuple(row.inputs[number] for row in choice.rows)
             wanted = _spec(spec.mesh, placements, _meta(spec))
-            unchanged = prepared.allow_uneven_sharding and placements == spec.placements
+            unchanged = allows_uneven and placements == spec.placements
             if not unchanged and not is_tensor_shardable(_meta(spec).shape, wanted):
                 return False
         return True

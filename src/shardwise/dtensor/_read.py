@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from ..calls import Call, leaves, with_leaves
 from ..errors import first_line
 from ..placements import Row, is_partial, is_replicate, partials_of, shard
+from ._versions import has_decomposition
 
 Kind = Literal["single-dim strategy", "op strategy", "rule", "decomposition", "none"]
 
@@ -70,7 +71,7 @@ def registration(op: torch._ops.OpOverload) -> Kind:
         return "single-dim strategy"
     if op in propagator.op_strategy_funcs:
         return "op strategy"
-    if propagator.decomp_strategy.has_decomp(op):
+    if has_decomposition(op):
         return "decomposition"
     return "rule" if op in propagator.op_to_rules else "none"
 

@@ -14,16 +14,14 @@ from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import TensorMeta
 from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
-from torch.distributed.tensor._ops.single_dim_strategy import (
-    _ShardingPlaceholder,
-    register_single_dim_strategy,
-)
+from torch.distributed.tensor._ops.single_dim_strategy import _ShardingPlaceholder, _SingleDimStrategyInfo
 
 from ..calls import is_tensor, leaves, overload, with_leaves
 from ..errors import UsageError
 from ..placements import AnyShard, Row
 from ._hooks import refresh
 from ._state import MISSING, Registered, RuleInfo, RuleLike, bridge
+from ._versions import register_strategy, uneven_allowed
 
 
 def register(rule: RuleLike) -> None:
@@ -42,7 +40,7 @@ def register(rule: RuleLike) -> None:
         propagator.op_to_schema_info,
     )
     bridge.rules[op] = Registered(rule, before)
-    register_single_dim_strategy(op, schema_info(op), allow_uneven_sharding=True)(_strategy_function(rule))
+    register_strategy(op, schema_info(op), _strategy_function(rule))
     propagator.op_single_dim_strategy_funcs[op] = _info(rule, op)
     refresh()
 
@@ -79,7 +77,7 @@ def _taken(op: OpOverload, *tables: dict[Any, Any]) -> tuple[tuple[dict[Any, Any
 def _info(rule: RuleLike, op: OpOverload) -> RuleInfo:
     rows = _rows_function(rule, op)
     left = getattr(rule, "rows_left", None) or (lambda call: rows(call.args, call.kwargs, call.outputs))
-    return RuleInfo(_strategy_function(rule), allow_uneven_sharding=True, rows=rows, left=left)
+    return RuleInfo(_strategy_function(rule), rows=rows, left=left, **uneven_allowed(_SingleDimStrategyInfo))
 
 
 def unregister(rule: RuleLike | OpOverload | str) -> None:

@@ -21,6 +21,7 @@ from ..layout import IDENTITY, Layout, Run, common, length
 from ..mesh import Mesh
 from ..placements import is_partial, is_shard
 from ..redistribution import Step
+from ._versions import all_gather_single, reduce_scatter_single
 
 
 def run_step(local: Tensor, step: Step, device_mesh: DeviceMesh, shape: Sequence[int]) -> Tensor:
@@ -38,12 +39,12 @@ def run_step(local: Tensor, step: Step, device_mesh: DeviceMesh, shape: Sequence
     if step.kind == "all_gather":
         dim = step.before.placements[axis].dim
         sent = _pad(local, step, axis, shape, place)
-        gathered = _arrived(funcol.all_gather_single(sent, dim, (device_mesh, axis)))
+        gathered = _arrived(all_gather_single(sent, dim, (device_mesh, axis)))
         return _order_gathered(gathered, step, axis, shape, place)
     if step.kind == "reduce_scatter":
         reduction = step.before.placements[axis].reduce_op
         sent = _chunks(local, step, axis, shape, place)
-        scattered = _arrived(funcol.reduce_scatter_single(sent, reduction, 0, (device_mesh, axis)))
+        scattered = _arrived(reduce_scatter_single(sent, reduction, 0, (device_mesh, axis)))
         return _trim(scattered, step, axis, shape, place)
     if step.kind == "all_to_all":
         received = _exchange(_parcels(local, step, axis, shape, place), (device_mesh, axis))
