@@ -129,5 +129,7 @@ def _operators(namespace: str) -> Any:
 
 
 def _suggestion(part: str, parent: Any) -> str:
-    close = difflib.get_close_matches(part, dir(parent), n=1)
-    return f": did you mean {close[0]!r}?" if close else ": use a name such as torch.mm or aten.mm.default"
+    # A namespace of operators lists those alone that were used; most are named as functions of torch are.
+    close = difflib.get_close_matches(part, {*dir(parent), *dir(torch)}, n=5)
+    known = next((name for name in close if hasattr(parent, name)), None)
+    return f": did you mean {known!r}?" if known else ": use a name such as torch.mm or aten.mm.default"
