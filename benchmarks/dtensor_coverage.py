@@ -40,9 +40,10 @@ from torch.utils import _pytree as pytree
 
 import shardwise as sw
 from shardwise.calls import diverse_calls, opinfos, samples
-from shardwise.experiments import Crash, run_isolated
+from shardwise.experiments import Crash, limited
 
 RANKS = 2
+# CPU seconds for one name or overload.
 LIMIT = 120
 # Arguments that list the sizes of a result.
 SIZES = ("size", "sizes", "input_sizes", "input_size", "self_size", "output_size")
@@ -103,7 +104,7 @@ def main() -> None:
 
 def counted_names(infos: list, options: argparse.Namespace) -> list[Name]:
     def one(info: Any) -> Name:
-        result = run_isolated(partial(count_name, info, options.samples), LIMIT)
+        result = limited(partial(count_name, info, options.samples), LIMIT)
         return Name(info.formatted_name, lost=str(result)) if isinstance(result, Crash) else result
 
     return in_parallel("names", one, infos, options.jobs)
@@ -112,7 +113,7 @@ def counted_names(infos: list, options: argparse.Namespace) -> list[Name]:
 def counted_rows(calls: list, options: argparse.Namespace, known: dict[str, list[Instance]]) -> list[Rows]:
     def one(of_op: list) -> Rows:
         op = str(of_op[0].op)
-        result = run_isolated(partial(count_rows, of_op, known.get(op)), LIMIT)
+        result = limited(partial(count_rows, of_op, known.get(op)), LIMIT)
         return Rows(op, known.get(op, []), lost=str(result)) if isinstance(result, Crash) else result
 
     return in_parallel("rows", one, calls, options.jobs)

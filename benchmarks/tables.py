@@ -27,7 +27,7 @@ unless a column says otherwise; all sides of a comparison were measured in the s
 SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Discovery", ("discovery",), "discovery.md"),
     ("Synthesis of rules", ("synthesis", "synthesis_hard", "synthesis_pipeline"), "discovery.md"),
-    ("Coverage of DTensor", ("coverage",), "book.md"),
+    ("Coverage of DTensor", ("coverage", "coverage_2.15"), "book.md"),
     ("Installing the book", ("install",), "book.md"),
     ("Search on a mesh", ("search",), "redistribution.md"),
     ("Propagation", ("propagation",), "propagation.md"),

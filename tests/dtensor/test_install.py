@@ -124,21 +124,20 @@ def test_arguments_that_dtensor_ignored_are_distinguished(mesh):
         same(mesh, norm, torch.linalg.vector_norm(x, order))
 
 
-def wrong_any(mesh):
-    """P(sum) of any: 1 and -1 on two ranks are a sum of nothing, which is not any."""
-    local = mesh[1].rank_map(lambda rank: torch.tensor([1.0, -1.0, 0.0, 0.0])[rank].expand(4).clone())
-    return torch.any(DTensor.from_local(local, mesh[0], [Partial("sum")]))
+def wrong_norm(mesh):
+    """The largest absolute value of P(max), of which one rank has a piece far below zero."""
+    local = mesh[1].rank_map(lambda rank: torch.tensor([1.0, -9.0, 0.5, 0.0])[rank].expand(4).clone())
+    return torch.linalg.vector_norm(DTensor.from_local(local, mesh[0], [Partial("max")]), torch.inf)
 
 
 def test_wrong_rules_are_replaced_on_request(mesh):
     sw.install()
     with pytest.raises(AssertionError):
-        same(mesh, wrong_any(mesh), torch.tensor(False))
+        same(mesh, wrong_norm(mesh), torch.tensor(1.0))
     sw.install(replace="wrong")
-    same(mesh, wrong_any(mesh), torch.tensor(False))
+    same(mesh, wrong_norm(mesh), torch.tensor(1.0))
     x = torch.randn(8, 6)
-    result = torch.any(spread(mesh, x, Shard(0)) > 10)
-    same(mesh, result, torch.tensor(False))
+    same(mesh, torch.linalg.vector_norm(spread(mesh, x, Shard(0)), torch.inf), x.abs().max())
 
 
 def test_an_unknown_way_to_replace_is_one_sentence():
@@ -292,7 +291,7 @@ def test_it_works_between_processes(tmp_path):
 
 
 def test_findings_about_another_torch_replace_nothing_and_say_so_once(tmp_path):
-    assert "aten.any.default" in wrong_operators()
+    assert "aten.linalg_vector_norm.default" in wrong_operators()
     (tmp_path / "1.0.0.yaml").write_text("torch: 1.0.0\nwrong:\n  aten.any.default:\n  - P(sum) -> P(sum)\n")
     with pytest.warns(
         UserWarning, match=r"was not audited \(audited are: 1\.0\.0\), so no rule is replaced"

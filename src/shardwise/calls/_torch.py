@@ -4,7 +4,9 @@ The OpInfo database is imported at first use, since that takes seconds.
 """
 
 import functools
+import logging
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -34,18 +36,26 @@ def resolved(
 @functools.cache
 def opinfos() -> tuple[Any, ...]:
     """torch's own database of operators, with sample calls of each."""
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    return tuple(op_db)
+    return tuple(_database().op_db)
 
 
 @functools.cache
 def foreach_opinfos() -> tuple[Any, ...]:
     """The operators on lists of tensors, which have a database of their own."""
-    from torch.testing._internal import common_methods_invocations as database
-
     kinds = ("unary", "binary", "pointwise", "reduce", "other")
-    return tuple(info for kind in kinds for info in getattr(database, f"foreach_{kind}_op_db"))
+    return tuple(info for kind in kinds for info in getattr(_database(), f"foreach_{kind}_op_db"))
+
+
+def _database() -> ModuleType:
+    """The module that has them. A torch with CUDA on a machine without says so when it is imported, on stderr: nothing
+    here needs CUDA."""
+    told = logging.getLogger("torch.utils.cpp_extension")
+    before, told.disabled = told.disabled, True
+    try:
+        from torch.testing._internal import common_methods_invocations
+    finally:
+        told.disabled = before
+    return common_methods_invocations
 
 
 def registered_names() -> list[str]:
