@@ -489,6 +489,7 @@ OUTSIDE = {
         (meta(3, 4), *(meta(n).long() for n in (8, 3, 0)), meta(3), meta(3), 9, False, 0, False, None),
     ),
     "places with more dims than the tensor": (aten.gather.default, (meta(5), 0, meta(1, 2, 0).long())),
+    "places that are truths": (aten.gather.default, (meta(5), 0, meta(0).bool())),
     "an input stored by columns": (aten._linalg_slogdet.default, (meta(4, 5, 5).mT,)),
 }
 

@@ -88,7 +88,8 @@ class Node:
     """One call of an overload. Tensors in `args` and `kwargs` are `Ref`s, also inside lists.
 
     `part_of` names the call of an operator that was decomposed into this and others for the sake of its rules.
-    `autograd` is the number of the node of autograd's graph whose backward makes this call.
+    `autograd` is the number of the node of autograd's graph whose backward makes this call. `source` is the line of the
+    program on the machine that captured it: elsewhere the same program has another.
     """
 
     name: str
@@ -98,7 +99,7 @@ class Node:
     outputs: tuple[TensorInfo | None, ...]
     module: str
     phase: Phase
-    source: str
+    source: str = field(compare=False)
     flops: int
     bytes: int
     part_of: str = ""

@@ -23,7 +23,7 @@ def is_in_domain(call: Call) -> bool:
     known = facts(call.op)
     if (known.by_strides or known.stride_dependent) and not all(_is_contiguous(t) for t in call.tensors):
         return False
-    if known.builtin and (_is_scaled_by_fraction(call) or _has_fractional_places(call)):
+    if known.builtin and (_is_scaled_by_fraction(call) or _has_no_places(call)):
         return False
     return known.guard is None or known.guard(call.tensors, lambda: call.arguments)
 
@@ -40,10 +40,12 @@ def _is_scaled_by_fraction(call: Call) -> bool:
     return fractions and not any(map(_is_fraction, call.tensors))
 
 
-def _has_fractional_places(call: Call) -> bool:
-    """True where places are not integers: kernels that do not read them take any."""
+def _has_no_places(call: Call) -> bool:
+    """True where places are not integers: kernels that do not read them take any. Masks have no rows in any case."""
     named = zip(call.tensor_names, call.tensors, strict=True)
-    return any(name in _PLACES and _is_fraction(tensor) for name, tensor in named)
+    return any(
+        name in _PLACES and (_is_fraction(tensor) or tensor.dtype is torch.bool) for name, tensor in named
+    )
 
 
 def _is_fraction(tensor: Any) -> bool:

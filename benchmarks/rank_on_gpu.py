@@ -1,0 +1,129 @@
+"""One rank's part of a planned step on one GPU, against its price: Llama 8B on 8x8, without the other 63 ranks.
+
+    python benchmarks/rank_on_gpu.py plan FOLDER     here: the plans, eager and compiled
+    python benchmarks/rank_on_gpu.py run FOLDER      on the GPU: each program of the first rank, timed
+    python benchmarks/rank_on_gpu.py compare FOLDER  the table
+
+Collectives are those of torch's fake process group: what they return has the right shape and any values, and takes no
+time. So what is timed is the computation of the rank, and is compared with the plan's price of that.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from block_on_gpu import Timer
+from blocks import Model, Shape
+from execution_on_gpu import EXECUTIONS
+from record import Record, takes_json
+
+LLAMA_8B = (Shape("llama3", 16, 8192, 4096, 32, 8, 14336), 32, 128256, "dp=8,tp=8")
+TINY = (Shape("llama3", 4, 16, 64, 4, 2, 96), 2, 128, "dp=2,tp=2")
+
+
+def model_of(sizes: Any) -> tuple[Model, tuple[Any, Any]]:
+    """The model and its arguments, on the meta device."""
+    shape, layers, vocabulary, _ = sizes
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("meta"):
+        tokens = torch.empty(shape.batch, shape.positions, dtype=torch.int64)
+        return Model(shape, layers, vocabulary), (tokens, tokens)
+
+
+def make_plans(folder: Path, sizes: Any, cluster: str) -> None:
+    import shardwise as sw
+
+    folder.mkdir(exist_ok=True)
+    model, args = model_of(sizes)
+    for how in EXECUTIONS:
+        plan = sw.plan(model, args, mesh=sizes[-1], cluster=cluster, execution=how, compare=False)
+        plan.save(folder / f"{how}.json")
+        print(plan.summary(), flush=True)
+
+
+def run(folder: Path, sizes: Any, device: str) -> None:
+    import shardwise as sw
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    model, args = model_of(sizes)
+    found: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "rows": [],
+    }
+    for how in EXECUTIONS:
+        begun = time.monotonic()
+        plan = sw.Plan.load(folder / f"{how}.json")
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=plan.mesh.ranks)
+        _alone()
+        mesh = plan.mesh.to_device_mesh(device)
+        step = sw.parallelize(
+            model, args, mesh=mesh, plan=plan, init="empty", compile=how == "compiled", local_outputs=True
+        )
+        for parameter in step.parameters():
+            torch.nn.init.normal_(parameter.to_local(), std=0.02)
+        tokens = torch.randint(sizes[2], (2, *args[0].shape), device=device)
+        timer = Timer(device)
+
+        def once(step: Any = step, tokens: Any = tokens) -> None:
+            step(tokens[0], tokens[1]).backward()
+            for parameter in step.parameters():
+                parameter.grad = None
+
+        row = {"execution": how, "seconds": timer.seconds(once, rounds=5), "peak": timer.peak(once)}
+        print(row, f"{time.monotonic() - begun:.0f} s", flush=True)
+        found["rows"].append(row)
+        (folder / "measured.json").write_text(json.dumps(found, indent=1) + "\n")
+        dist.destroy_process_group()
+
+
+def _alone() -> None:
+    """The other ranks agree with everything and send nothing."""
+
+    def gathered(messages: list[Any], own: Any, **_: Any) -> None:
+        messages[:] = [own] * len(messages)
+
+    dist.all_gather_object = gathered
+    dist.broadcast_object_list = lambda *_, **__: None
+
+
+def compare(folder: Path, record: Record) -> None:
+    import shardwise as sw
+
+    document = json.loads((folder / "measured.json").read_text())
+    columns = {"execution": "", "predicted": "{:.1f} ms", "measured": "{:.1f} ms", "error": "{:+.1%}"}
+    columns |= {"peak predicted": "{:.1f} GiB", "peak measured": "{:.1f} GiB"}
+    where = f"{document['device']}, torch {document['torch'].partition('+')[0]}"
+    table = record.sheet(f"The computation of one rank of 8x8, Llama 8B, on {where}", columns)
+    for row in document["rows"]:
+        cost = sw.Plan.load(folder / f"{row['execution']}.json").cost
+        error = cost.compute / row["seconds"] - 1
+        table.add(row["execution"], cost.compute * 1e3, row["seconds"] * 1e3, error, cost.peak / 2**30, row["peak"] / 2**30)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("action", choices=["plan", "run", "compare"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--cluster", default="h200")
+    parser.add_argument("--tiny", action="store_true", help="a rehearsal with small sizes")
+    takes_json(parser)
+    options = parser.parse_args()
+    sizes = TINY if options.tiny else LLAMA_8B
+    if options.action == "plan":
+        make_plans(options.folder, sizes, options.cluster)
+    elif options.action == "run":
+        run(options.folder, sizes, options.device)
+    else:
+        compare(options.folder, Record(__doc__, options.json))
+
+
+if __name__ == "__main__":
+    main()
