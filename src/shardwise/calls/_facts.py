@@ -71,6 +71,8 @@ class Facts:
     - `flops` and `scratch`: its operations, where torch has no formula, and the bytes that it holds beside its inputs
       and outputs; functions of its arguments by name
     - `heads`: the argument whose last dim is the size of a head, which devices work on in tiles
+    - `causal`: the argument that says whether each query sees the keys up to its own alone: the last tile is longest
+    - `reread`: the arguments that its kernels read twice
     - `dtypes`: those of its results, by position, where its kernel's differ from those on fake tensors; a function of
       its arguments by name
     - `guard`: whether it is meant for a call, by shapes and dtypes, and survives it; None if it checks its arguments
@@ -114,6 +116,8 @@ class Facts:
     flops: Formula | None = None
     scratch: Formula | None = None
     heads: str | None = None
+    causal: str | None = None
+    reread: tuple[str, ...] = ()
     dtypes: Callable[..., Mapping[int, torch.dtype]] | None = None
     guard: Guard | None = None
 

@@ -173,7 +173,7 @@ def _backward_scratch(query: Any, key: Any, **_: Any) -> int:
     return held
 
 
-_FACTS = {"seeded": True, "dropout": "dropout", "heads": "query"}
+_FACTS = {"seeded": True, "dropout": "dropout", "heads": "query", "causal": "causal"}
 declare(attention, kernel="attention", flops=_forward_flops, **_FACTS)
 declare(
     attention_backward,

@@ -25,6 +25,7 @@ def cost(call: Call, outputs: Sequence[TensorInfo | None]) -> tuple[int, int]:
         read = written + sum(tensor.stored_bytes for tensor in inputs[1:])
     else:
         read = sum(tensor.stored_bytes for tensor in inputs)
+    read += sum(call[name].stored_bytes for name in known.reread)
     return _flops(call, outputs, made), read + written
 
 

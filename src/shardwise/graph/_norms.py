@@ -61,7 +61,8 @@ rms_norm_backward = torch.library.custom_op(
         "-> (Tensor, Tensor)"
     ),
 )
-declare(rms_norm, rms_norm_backward, kernel="reduction")
+declare(rms_norm, kernel="reduction")
+declare(rms_norm_backward, kernel="reduction", reread=("grad_out", "input"))
 
 
 @rms_norm.register_kernel("cuda")

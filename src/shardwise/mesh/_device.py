@@ -34,8 +34,13 @@ class Device:
     bytes count. With `tiled_heads`, attention's operations are counted with the head dim `worked_head`. `launch` is the
     seconds to launch any kernel, `startup` the additional fixed time of a kernel by kind.
 
-    Where `matmul` has a law of matrix products by shape, it takes the place of their efficiency and launch.
-    `origin` says where the numbers are from.
+    Where `matmul` has a law of matrix products by shape, it takes the place of their efficiency and launch. `sustained`
+    is what remains of the rate of a kind in a program, whose power lowers the clock that a kernel alone has. A causal
+    kernel waits for its longest tile, `tail` of whose time is not hidden behind others.
+
+    `host` is the seconds that the host needs for a step, and for each call or compiled kernel of it, by execution: a
+    device that is faster waits. `workspace` is the bytes that libraries of matrix products keep for each thread that
+    calls them. `origin` says where the numbers are from.
     """
 
     name: str
@@ -49,6 +54,10 @@ class Device:
     elements: float | None = None
     tiled_heads: bool = False
     matmul: Matmul | None = None
+    sustained: Mapping[str, float] = field(default_factory=dict)
+    tail: float = 0.0
+    host: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    workspace: int = 0
     origin: str = ""
 
     def rate(self, dtype: object) -> float:
@@ -84,6 +93,17 @@ class Device:
             arithmetic = elements / self.elements
         work = arithmetic + traffic if kind in self.exposed else max(arithmetic, traffic)
         return work + self.startup.get(kind, 0.0) + self.launch
+
+    def tail_seconds(self, kind: str, flops: float, dtype: object) -> float:
+        """How long a kernel waits for its longest tile, of so many operations."""
+        if not self.tail or self.matmul is None:
+            return 0.0
+        return self.tail * flops * self.matmul.processors / (self.rate(dtype) * self.share(kind))
+
+    def host_seconds(self, execution: str, calls: int) -> float:
+        """How long the host needs to start a step of so many calls, or compiled kernels; 0 where that is unknown."""
+        step, each = self.host.get(execution, (0.0, 0.0))
+        return step + each * calls
 
     def product_seconds(
         self,
@@ -123,14 +143,14 @@ class Device:
                 f"device {self.name!r} has no efficiency for memory, which other kinds of kernels default to"
             )
         stated = {"memory": self.memory, "memory_bandwidth": self.memory_bandwidth, "elements": self.elements}
-        for table in ("flops", "efficiency", "exposed"):
+        for table in ("flops", "efficiency", "exposed", "sustained"):
             stated |= {f"{table} of {key}": rate for key, rate in getattr(self, table).items()}
         for what, rate in stated.items():
             if rate is not None and not rate > 0:
                 raise UsageError(f"device {self.name!r} has {what} {rate}: it must be positive")
 
     def __hash__(self) -> int:
-        tables = (self.flops, self.efficiency, self.startup, self.exposed)
+        tables = (self.flops, self.efficiency, self.startup, self.exposed, self.sustained)
         rates = tuple(tuple(sorted(table.items())) for table in tables)
         return hash((self.name, rates, self.memory, self.memory_bandwidth, self.launch, self.elements))
 
@@ -142,11 +162,20 @@ _SHARES = (1e-3, 10.0)
 def read_device(document: Field) -> Device:
     """The device in a field of a document."""
     required = ("name", "flops", "memory", "memory_bandwidth")
-    optional = ("efficiency", "launch", "startup", "exposed", "elements", "tiled_heads", "matmul", "origin")
-    fields = document.object(required, optional)
+    optional = (
+        "efficiency",
+        "launch",
+        "startup",
+        "exposed",
+        "elements",
+        "tiled_heads",
+        "matmul",
+        "sustained",
+    )
+    fields = document.object(required, (*optional, "tail", "host", "workspace", "origin"))
     given: dict[str, Any] = {
         name: _rates(fields[name], KERNELS, SECONDS if name == "startup" else _SHARES)
-        for name in ("efficiency", "startup", "exposed")
+        for name in ("efficiency", "startup", "exposed", "sustained")
         if name in fields
     }
     if "launch" in fields:
@@ -157,6 +186,15 @@ def read_device(document: Field) -> Device:
         given["tiled_heads"] = fields["tiled_heads"].flag()
     if "matmul" in fields:
         given["matmul"] = fields["matmul"].optional(lambda one: read_matmul(one, dtype_names()))
+    if "tail" in fields:
+        given["tail"] = fields["tail"].number(0.0, 10.0)
+    if "host" in fields:
+        known = fields["host"].object((), ("eager", "compiled"))
+        given["host"] = {
+            how: tuple(part.number(*SECONDS) for part in both.items(2)) for how, both in known.items()
+        }
+    if "workspace" in fields:
+        given["workspace"] = fields["workspace"].integer(0, 10**12)
     if "origin" in fields:
         given["origin"] = fields["origin"].text()
     with document.checked():

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from ..calls import Call
 from ..graph import Ref, TensorInfo
 from ._choices import Layouts
-from ._prices import OptimizerCost, compute_seconds, kernel_kind, scratch_bytes
+from ._prices import (
+    OptimizerCost,
+    compute_seconds,
+    host_seconds,
+    kernel_kind,
+    scratch_bytes,
+    workspace_bytes,
+)
 from ._schedule import Compute, Entry, Value
 
 if TYPE_CHECKING:
@@ -25,7 +32,8 @@ class Cost:
     """Seconds of a step and bytes held on the device that holds most.
 
     `entries` are the seconds of each entry of the schedule, `held` the bytes while each runs. Parameters, buffers and
-    the optimizer's state are held throughout (`lasting`); arguments are there when the step begins (`given`).
+    the optimizer's state are held throughout (`lasting`); arguments are there when the step begins (`given`). `waiting`
+    is how long the device has nothing to do, since the host needs longer to start the step than the device to run it.
     """
 
     entries: tuple[float, ...]
@@ -36,10 +44,11 @@ class Cost:
     bytes_per_axis: dict[str, int]
     lasting: int
     given: int
+    waiting: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.compute + self.update + sum(self.communication.values())
+        return self.compute + self.update + sum(self.communication.values()) + self.waiting
 
     @cached_property
     def peak(self) -> int:
@@ -85,6 +94,7 @@ class _Evaluation:
                         sent[self.plan.mesh.names[axis]] += step.size
             entries.append(seconds)
         lasting, update = self.lasting()
+        busy = compute + update + sum(communication.values())
         return Cost(
             tuple(entries),
             tuple(self.held(lasting)),
@@ -94,6 +104,7 @@ class _Evaluation:
             dict(sent),
             lasting,
             self.given(),
+            max(0.0, host_seconds(self.plan.graph, self.plan.cluster.device) - busy),
         )
 
     def given(self) -> int:
@@ -148,6 +159,7 @@ class _Evaluation:
         users: Counter[Value] = Counter()  # live values in each piece of memory
         size: dict[Value, int] = {}
         now = lasting
+        workspace = workspace_bytes(self.plan.graph, self.plan.cluster.device)
         arguments = self._arguments()
         inner = {Value(ref) for ref in self.plan.graph.kernels.inner} if whole_kernels else set()
         for entry in self.plan.graph.inputs:
@@ -171,7 +183,7 @@ class _Evaluation:
                     size[value] = 0 if value in inner else self._local(value).bytes
                     now += size[value]
                 users[owner[value]] += 1
-            held.append(now + (self._scratch(item) if whole_kernels else 0))
+            held.append(now + (self._scratch(item) + workspace if whole_kernels else 0))
             for value in item.dead:
                 root = owner[value]
                 users[root] -= 1

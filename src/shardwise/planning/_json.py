@@ -63,6 +63,7 @@ def _of_cost(plan: Plan) -> dict[str, Any]:
         "compute": cost.compute,
         "update": cost.update,
         "communication": cost.communication,
+        "waiting": cost.waiting,
         "bytes_per_axis": cost.bytes_per_axis,
         "peak": cost.peak,
     }
@@ -208,13 +209,14 @@ def _confirmation(document: Field) -> Confirmation:
 
 
 def _baseline(document: Field) -> BaselineCost:
-    fields = document.object(("seconds", "peak", "compute", "update", "communication"))
+    fields = document.object(("seconds", "peak", "compute", "update", "communication", "waiting"))
     communication = fields["communication"].object((), COLLECTIVES)
     cost = BaselineCost(
         fields["compute"].number(),
         fields["update"].number(),
         {kind: seconds.number() for kind, seconds in communication.items()},
         fields["peak"].integer(least=0),
+        fields["waiting"].number(),
     )
     if not isclose(fields["seconds"].number(), cost.seconds, rel_tol=_SAME):
         raise fields["seconds"].expected(f"{cost.seconds}, the sum of the parts")
@@ -253,6 +255,7 @@ def _of_baseline(cost: BaselineCost | None) -> dict[str, Any] | None:
     if cost is None:
         return None
     parts = {"compute": cost.compute, "update": cost.update, "communication": dict(cost.communication)}
+    parts["waiting"] = cost.waiting
     return {"seconds": cost.seconds, "peak": cost.peak, **parts}
 
 

@@ -26,7 +26,7 @@ from ._items import UNIT, CopyItem, Items
 from ._offers import Offers
 from ._pins import Pin, Pins
 from ._plan import BaselineCost, Copy, Plan
-from ._prices import OptimizerCost
+from ._prices import OptimizerCost, host_seconds
 from ._search import Clock, Search, Unsolved
 
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
@@ -272,6 +272,8 @@ class Planner:
                 rows = items.choices[item.name].rows_of(choice)
                 choices[item.name] = Choice(self.mesh, rows, offer.source)
         bound = None if solution.bound is None else solution.bound * UNIT
+        if bound is not None:  # no plan starts faster than the host does
+            bound = max(bound, host_seconds(self.graph, self.cluster.device))
         made = Plan(
             self.graph,
             self.mesh,
@@ -309,7 +311,7 @@ def _cost_of(made: Plan | None) -> BaselineCost | None:
     if made is None:
         return None
     cost = made.cost
-    return BaselineCost(cost.compute, cost.update, cost.communication, cost.peak)
+    return BaselineCost(cost.compute, cost.update, cost.communication, cost.peak, cost.waiting)
 
 
 _AMOUNT = re.compile(r"(\d+\.?\d*(?:e\d+)?)\s*([KMGT]?)(I?)B", re.IGNORECASE)

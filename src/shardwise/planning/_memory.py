@@ -28,6 +28,7 @@ from ..graph import Input, Node, Ref, TensorInfo
 from ..solver import FORBIDDEN
 from ._choices import Layouts
 from ._items import CopyItem, Group, Item, Items, Tie
+from ._prices import workspace_bytes
 
 ROOT, OF_SHARED, OF_OWN, SHARED, OWN, ANY = range(6)  # where a call finds an input
 _RESULT = np.array([ROOT, OF_SHARED, OF_OWN, OF_SHARED, OF_OWN])  # where then the result of a view is
@@ -159,6 +160,8 @@ class Memory:
         self._cache: dict[Any, Any] = {}
         self._pools: list[_Pool] = []
         self._last = {ref: self._last_certain_use(ref) for ref in items.made}
+        if items.all and (kept := workspace_bytes(self.graph, items.cluster.device)):
+            self._hold(0, np.full(len(items.all[0]), kept), 0, self.points.end)  # whatever is chosen
         for entry in self.graph.inputs:
             self._add_tree(Ref(entry.name))
         for node in self.graph.nodes:

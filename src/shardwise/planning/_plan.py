@@ -47,10 +47,11 @@ class BaselineCost:
     update: float
     communication: Mapping[str, float]
     peak: int
+    waiting: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.compute + self.update + sum(self.communication.values())
+        return self.compute + self.update + sum(self.communication.values()) + self.waiting
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ starting it. Calls that share a kernel pay for what crosses its border, the firs
 free.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,8 +14,11 @@ import torch
 
 from ..calls import Call, facts
 from ..errors import UsageError
-from ..graph import Border, TensorInfo, cost
+from ..graph import Border, Graph, TensorInfo, cost
 from ..mesh import Device, worked_head
+
+# Queries that one processor works on at a time.
+_TILE = 128
 
 
 def compute_seconds(
@@ -32,18 +36,23 @@ def compute_seconds(
     if known.view:
         return 0.0
     if border is not None:
-        moved = _moved(call, outputs, border)
+        moved = _moved(call, outputs, border) / device.sustained.get(border.kind, 1.0)
         return device.traffic_seconds(border.kind, moved, starts=border.starts)
     flops, moved = cost(call, outputs)
     tensors = [*call.tensors, *(t for t in outputs if t is not None)]
     dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), torch.float32)
     if kind == "matmul" and (shape := _product(call, outputs, flops)) is not None:
-        return device.product_seconds(*shape, dtype, moved)
+        return device.product_seconds(*shape, dtype, moved) / device.sustained.get(kind, 1.0)
+    tail = 0.0
     if device.tiled_heads and known.heads is not None:
-        size = call.shape(known.heads)[-1]
+        *rows, size = call.shape(known.heads)
         flops = flops * worked_head(size) // size
+        if known.causal is not None and call[known.causal] and math.prod(rows):
+            # The last tile has all keys where the average one has half of them.
+            tail = device.tail_seconds(kind, 2 * flops * _TILE / math.prod(rows), dtype)
     elements = max((t.numel for t in outputs if t is not None), default=0)
-    return device.seconds(kind, flops, moved, dtype, elements)
+    alone = device.seconds(kind, flops, moved, dtype, elements) - device.launch
+    return alone / device.sustained.get(kind, 1.0) + tail + device.launch
 
 
 def _moved(call: Call, outputs: Sequence[TensorInfo | None], border: Border) -> float:
@@ -99,6 +108,21 @@ def _strided(op: torch._ops.OpOverload, inputs: Sequence[TensorInfo], result: Te
     if facts(op).elementwise:
         return any((t.shape, t.stride) != (result.shape, result.stride) for t in many)
     return any(t.stride is not None for t in many)
+
+
+def workspace_bytes(graph: Graph, device: Device) -> int:
+    """What libraries of matrix products keep: forward and backward call them from threads of their own."""
+    if not any(node.facts.kernel == "matmul" for node in graph.nodes):
+        return 0
+    return device.workspace * (2 if graph.training else 1)
+
+
+def host_seconds(graph: Graph, device: Device) -> float:
+    """How long the host needs to start a step: views are calls, too, and calls in one kernel start once."""
+    if graph.execution == "eager":
+        return device.host_seconds("eager", len(graph.nodes))
+    borders = (graph.kernels.borders.get(node.name) for node in graph.nodes if not node.facts.view)
+    return device.host_seconds("compiled", sum(border is None or border.starts for border in borders))
 
 
 def scratch_bytes(call: Call) -> int:

@@ -27,6 +27,7 @@ def blocks(plan: "Plan", most: int = 10) -> Iterator[Block]:
     where = f"{plan.graph.name} on mesh {plan.mesh} of {plan.cluster.name}{how}"
     yield Heading(1, f"{where}: {time_text(cost.seconds)} a step")
     parts = {"compute": cost.compute, "optimizer": cost.update, **cost.communication}
+    parts["waiting for the host"] = cost.waiting
     if cost.seconds:
         yield Bars(tuple(Bar(name, time_text(s), s / cost.seconds) for name, s in parts.items() if s))
     if cost.bytes_per_axis:

@@ -4,7 +4,7 @@ Repeated items (layouts, shapes, rows, considered choices) are listed once and r
 nine thousand calls stays a few megabytes and the page can build its tree lazily.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from math import isinf
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..graph import Input, Node, TensorInfo
 from ..layout import Layout
 from ..placements import is_partial
-from ..planning import Compute, Considered, Explainer, Move, Plan, Value, pattern
+from ..planning import BaselineCost, Compute, Considered, Cost, Explainer, Move, Plan, Value, pattern
 from ..progress import Progress, silent
 from ..rules import book, is_by_hand
 from ._tree import tree
@@ -95,7 +95,7 @@ class _Document:
         cost = self.plan.cost
         return {
             "seconds": cost.seconds,
-            "parts": _parts(cost.compute, cost.update, cost.communication),
+            "parts": _parts(cost),
             "bytes": cost.bytes_per_axis,
             "peak": cost.peak,
             "lasting": cost.lasting,
@@ -106,7 +106,7 @@ class _Document:
             if cost is None:
                 yield {"name": name, "seconds": None}
             else:
-                parts = _parts(cost.compute, cost.update, cost.communication)
+                parts = _parts(cost)
                 yield {"name": name, "seconds": cost.seconds, "peak": cost.peak, "parts": parts}
 
     def _held(self) -> dict[str, Any]:
@@ -229,8 +229,9 @@ def _nearby(source: str) -> str:
     return source.removeprefix(f"{Path.cwd()}/").rpartition("site-packages/")[2]
 
 
-def _parts(compute: float, update: float, communication: Mapping[str, float]) -> dict[str, float]:
-    return {"compute": compute, "optimizer": update, **communication}
+def _parts(cost: Cost | BaselineCost) -> dict[str, float]:
+    waiting = {"waiting for the host": cost.waiting} if cost.waiting else {}
+    return {"compute": cost.compute, "optimizer": cost.update, **cost.communication, **waiting}
 
 
 def _choices(name: str, found: Sequence[Considered]) -> dict[str, Any]:
