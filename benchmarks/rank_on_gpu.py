@@ -46,8 +46,9 @@ def make_plans(folder: Path, sizes: Any, cluster: str) -> None:
 
 
 def run(folder: Path, sizes: Any, device: str) -> None:
-    import shardwise as sw
     from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    import shardwise as sw
 
     model, args = model_of(sizes)
     found: dict[str, Any] = {
@@ -102,7 +103,14 @@ def compare(folder: Path, record: Record) -> None:
     for row in document["rows"]:
         cost = sw.Plan.load(folder / f"{row['execution']}.json").cost
         error = cost.compute / row["seconds"] - 1
-        table.add(row["execution"], cost.compute * 1e3, row["seconds"] * 1e3, error, cost.peak / 2**30, row["peak"] / 2**30)
+        table.add(
+            row["execution"],
+            cost.compute * 1e3,
+            row["seconds"] * 1e3,
+            error,
+            cost.peak / 2**30,
+            row["peak"] / 2**30,
+        )
 
 
 def main() -> None:
