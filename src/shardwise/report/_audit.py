@@ -49,7 +49,7 @@ def _correction(wrong: Wrong) -> str:
     if same:
         return f"Right would be {_some(same)}."
     if not wrong.right:
-        return "Right would be to replicate the inputs: no other row holds for this call."
+        return "Right would be to replicate the inputs: no other row is known to hold for this call."
     return f"No row with these inputs holds without communication. Those that hold for this call: {_some(wrong.right)}."
 
 
@@ -85,9 +85,9 @@ def _blocks(
     yield from _wrong(wrong, folder)
     yield from _unsupported(audit)
     yield from _missing(audit)
-    yield from _not_judged(audit)
     if beside is not None:
         yield from _beside(audit, beside)
+    yield from _not_judged(audit)
 
 
 def _wrong(by_op: dict[str, list[Wrong]], folder: str | None) -> Iterator[Block]:
@@ -193,52 +193,39 @@ def _not_judged(audit: Audit) -> Iterator[Block]:
 
 
 def _beside(audit: Audit, other: Audit) -> Iterator[Block]:
-    """What differs from the audit of an older torch: its findings that are gone, and those that are new."""
+    """What differs from the audit of another torch: its findings that are gone, those that are new, and strategies."""
     yield Heading(2, f"Since torch {other.torch}")
     here, there = ({(w.op, w.row): w for w in a.wrong} for a in (audit, other))
-    audited, known = ({op for op, _ in a.overloads} for a in (audit, other))
-    fixed = _by_op([w for key, w in there.items() if key not in here and w.op in audited])
+    audited, known = (dict(a.overloads) for a in (audit, other))
+    gone = _by_op([w for key, w in there.items() if key not in here and w.op in audited])
     new = _by_op([w for key, w in here.items() if key not in there])
     yield (
-        f"Wrong in both are {len(here.keys() & there.keys())} rows; {_rows_of(fixed)} of torch {other.torch} are "
-        f"corrected, and {_rows_of(new)} are new. Findings of either were tested in the other by running their scripts."
+        f"Wrong in both are {len(here.keys() & there.keys())} rows. {_rows_of(gone)} that were wrong in torch "
+        f"{other.torch} are corrected, or raise; {_rows_of(new)} are new. The scripts of each were run in the other."
     )
-    for title, found in (("Corrected", fixed), ("New", new)):
+    for title, found in (("Corrected", gone), ("New", new)):
         if found:
             yield Heading(3, title)
-            kinds = [dict(a.overloads) for a in (other, audit)]
             yield Table(
                 ("overload", "rows", f"in torch {other.torch}", f"in torch {audit.torch}"),
                 [
-                    (
-                        f"`{op}`",
-                        _some([w.row for w in of_op]),
-                        *(kind.get(op, "not called") for kind in kinds),
-                    )
+                    (f"`{op}`", _some([w.row for w in of_op]), known.get(op, "not called"), audited[op])
                     for op, of_op in found.items()
                 ],
             )
-    yield from _coverage_beside(audit, other, audited & known)
+    lacked, lacks = (
+        {u.op for u in a.unsupported if u.no_strategy and u.op in audited and u.op in known}
+        for a in (other, audit)
+    )
+    strategies = (("has a strategy now", lacked - lacks), ("has none any more", lacks - lacked))
+    rows = [(title, ", ".join(f"`{op}`" for op in sorted(ops))) for title, ops in strategies if ops]
+    if rows:
+        yield Heading(3, "Strategies")
+        yield Table(("", "overloads"), rows)
 
 
 def _rows_of(found: dict[str, list[Wrong]]) -> str:
     return f"{sum(map(len, found.values()))} rows of {len(found)} overloads"
-
-
-def _coverage_beside(audit: Audit, other: Audit, both: set[str]) -> Iterator[Block]:
-    """The overloads that one torch supports and the other does not, and the number of missing rows."""
-    here, there = ({u.op for u in a.unsupported if u.no_strategy} & both for a in (audit, other))
-    rows = []
-    for title, ops in (("has a strategy now", there - here), ("has none any more", here - there)):
-        if ops:
-            rows.append((title, ", ".join(f"`{op}`" for op in sorted(ops))))
-    for title, a in (
-        (f"missing rows, torch {other.torch}", other),
-        (f"missing rows, torch {audit.torch}", audit),
-    ):
-        rows.append((title, str(sum(m.op in both for m in a.missing))))
-    yield Heading(3, "Of the overloads that both call")
-    yield Table(("", ""), rows)
 
 
 def _some(rows: Sequence[str], most: int = 4) -> str:
