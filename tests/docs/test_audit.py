@@ -67,6 +67,7 @@ def test_a_page_has_what_its_audit_kept(version):
     assert [(w.op, w.row) for w in kept.wrong] == [(op, row) for op, row, _ in wrong(version)]
 
 
+@pytest.mark.filterwarnings("ignore:torch.triangular_solve is deprecated:UserWarning")
 @pytest.mark.skipif(not HERE, reason=f"torch {RUNNING} was not audited")
 @pytest.mark.parametrize("number", range(len(HERE)))
 def test_a_script_prints_a_wrong_number_and_the_right_one(number):
