@@ -54,7 +54,8 @@ def test_a_torch_beyond_known_ones_is_warned_about(shipped, running, used):
 @pytest.mark.parametrize(
     ("op", "running", "versions"),
     [
-        ("abs", "2.13.0", ["2.13.0"]),
+        ("abs", "2.13.0", ["2.13.0", "2.15.0"]),
+        ("neg", "2.13.0", ["2.13.0"]),
         ("abs", "2.14.1", ["2.13.0", "2.15.0"]),
         ("abs", "2.15.0", ["2.13.0", "2.15.0"]),
         ("neg", "2.14.1", ["2.13.0"]),

@@ -43,11 +43,10 @@ def opened(folder: Path) -> Book:
 
 
 def stands_on(folder: Path, op: str, running: str) -> list[str]:
-    """The versions of torch on which the entry of an operator was tested, of those next to the running one."""
+    """The versions of torch on which the entry that the running one has of an operator was tested."""
     known = editions(folder)
-    older, newer = _next_to(known, running)
-    source = known[older].source(op)
-    tested = {v for v in (older, newer) if known[v].source(op) is source and known[v].has_tested(op)}
+    source = known[_next_to(known, running)[0]].source(op)
+    tested = {v for v, book in known.items() if book.source(op) is source and book.has_tested(op)}
     return sorted(tested | {source.torch}, key=_release)
 
 
