@@ -334,6 +334,11 @@ AS_GIVEN: dict[str, list[tuple[object, ...]]] = {
     "aten.avg_pool2d_backward.default": [
         (r(4, 6, 3, 4), r(4, 6, 6, 8), [2, 2], [2, 2], [0, 0], False, True, None)
     ],
+    "aten._trilinear.default": [
+        (r(6, 4), r(3, 4, 5), r(6, 5), [1, 3], [0], [1, 2], [2, 3]),
+        (r(4, 4), r(4, 4, 4), r(4, 4), [1, 3], [0], [1, 2], [2, 3]),
+        (r(6, 4), r(6, 4), r(6, 4), [], [], [], [0]),
+    ],
     "aten._adaptive_avg_pool2d_backward.default": [
         (r(4, 6, 3, 2), r(4, 6, 9, 8)),
         (r(6, 3, 2), r(6, 9, 8)),

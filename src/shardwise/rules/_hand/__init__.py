@@ -14,6 +14,7 @@ from . import (  # noqa: F401  (they register the rules)
     _losses,
     _norms,
     _pointwise,
+    _products,
     _random,
     _scatter,
     _views,

@@ -92,6 +92,8 @@ _POOLED = {
     "replication_pad2d": 2,
     "replication_pad3d": 3,
 }
+# Of these, the ones whose windows divide the input and whose results do not name places in it.
+_AVERAGED = ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
 
 
 @hand(*(f"aten.{name}_backward.default" for name in _RESAMPLED))
@@ -132,6 +134,9 @@ def _register_pooled(name: str, windows: int) -> None:
         for dim in dims(call, "grad_output"):
             if dim < outside:
                 yield row_of(call, dict.fromkeys(call.tensor_names, shard(dim)), shard(dim), "nonempty")
+            elif name in _AVERAGED and call.shape("self")[dim] % call.shape("grad_output")[dim] == 0:
+                # The windows are as long as they are apart: those of a shard lie in the shard.
+                yield row_of(call, {"grad_output": shard(dim), "self": shard(dim)}, shard(dim), "even")
         yield from pass_through(call, "grad_output", LINEAR)
 
 
