@@ -7,28 +7,31 @@ from ...placements import Row, partial, shard
 from ._register import hand
 from ._rows import LINEAR, pass_through, row_of
 
+_FACTORS = ("i1", "i2", "i3")
+
 
 @hand("aten._trilinear.default")
 def trilinear(call: Call) -> Iterator[Row]:
     """Each of three tensors lacks the dims that `expand` lists, and is the same along them."""
-    inputs = ("i1", "i2", "i3")
     ndim = len(call.shape("i1")) + len(call["expand1"])
-    lacking = [{dim % ndim for dim in call[f"expand{number}"]} for number in (1, 2, 3)]
-    summed = {dim % ndim for dim in call["sumdim"]}
-    has = [
-        dict(zip((d for d in range(ndim) if d not in without), call.shape(name), strict=True))
-        for name, without in zip(inputs, lacking, strict=True)
+    summed = {dim % ndim for dim in call["sumdim"]} if ndim else set()
+    dims_of = {
+        name: [dim for dim in range(ndim) if dim not in call[f"expand{name[1:]}"]] for name in _FACTORS
+    }
+    if any(len(dims) != len(call.shape(name)) for name, dims in dims_of.items()):
+        return
+    sizes = [
+        {call.shape(name)[dims.index(dim)] for name, dims in dims_of.items() if dim in dims} or {1}
+        for dim in range(ndim)
     ]
+    made = tuple(max(sizes[dim]) for dim in range(ndim) if dim not in summed)
+    # The kernel takes factors that do not fit together, and loops over as much as the first has.
+    if any(len(size) > 1 or 0 in size for size in sizes) or call.output != made:
+        return
     for dim in range(ndim):
-        size = max(sizes.get(dim, 1) for sizes in has)
-        if size < 2:
-            continue
-        sharded = {
-            name: shard(list(sizes).index(dim))
-            for name, sizes in zip(inputs, has, strict=True)
-            if sizes.get(dim) == size
-        }
-        before = sum(other < dim for other in summed)
-        yield row_of(call, sharded, partial("sum") if dim in summed else shard(dim - before))
-    for name in inputs:
+        if sizes[dim] != {1}:
+            sharded = {name: shard(dims.index(dim)) for name, dims in dims_of.items() if dim in dims}
+            before = sum(other < dim for other in summed)
+            yield row_of(call, sharded, partial("sum") if dim in summed else shard(dim - before))
+    for name in _FACTORS:
         yield from pass_through(call, name, LINEAR)
