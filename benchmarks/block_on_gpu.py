@@ -128,7 +128,7 @@ def compare_all(folder: Path, measured: Path, cluster: str, record: Record) -> N
     times, peaks = [], []
     for row in document["rows"]:
         graph = Graph.load(folder / f"{row['shape']}.json")
-        cost = _on_one_device(graph, cluster).cost
+        cost = on_one_device(graph, cluster).cost
         times.append(cost.seconds / row["seconds"] - 1)
         peaks.append(cost.peak / row["peak"] - 1)
         table.add(
@@ -138,7 +138,7 @@ def compare_all(folder: Path, measured: Path, cluster: str, record: Record) -> N
     record.say(f"Largest error: time {max(map(abs, times)):.1%}, peak memory {max(map(abs, peaks)):.1%}.")
 
 
-def _on_one_device(graph: Any, cluster: str) -> Any:
+def on_one_device(graph: Any, cluster: str) -> Any:
     """The only plan on a mesh of one device: everything replicated."""
     from shardwise import Cluster, Mesh, Plan, Row
     from shardwise.expansion import Choice

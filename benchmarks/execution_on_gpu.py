@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from block_on_gpu import Timer, _on_one_device
+from block_on_gpu import Timer, on_one_device
 from blocks import Model, Shape
 from record import Record, takes_json
 from torch import nn
@@ -93,7 +93,7 @@ def measure_programs(out: Path, device: str, tiny: bool) -> None:
     )
     for how in EXECUTIONS:
         model, tokens = _model(*(TINY if tiny else ONE_B), device)
-        plan = _on_one_device(sw.capture(model, tokens, execution=how), "h200")
+        plan = on_one_device(sw.capture(model, tokens, execution=how), "h200")
         sharded = sw.parallelize(model, tokens, plan=plan, compile=how == "compiled", local_outputs=True)
         del model
         row = {"program": "shardwise", "execution": how, **_step(sharded, sharded, tokens, device)}
@@ -163,7 +163,7 @@ def compare(measured: Path, cluster: str, record: Record) -> None:
         shape = shapes[row["shape"]]
         with torch.device("meta"):
             module, x = shape.build(), shape.input("meta")
-        cost = _on_one_device(capture(module, (x,), execution=row["execution"]), cluster).cost
+        cost = on_one_device(capture(module, (x,), execution=row["execution"]), cluster).cost
         errors.append(cost.seconds / row["seconds"] - 1)
         peaks.append(cost.peak / row["peak"] - 1)
         table.add(

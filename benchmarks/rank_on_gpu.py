@@ -1,8 +1,8 @@
 """One rank's part of a planned step on one GPU, against its price: Llama 8B on 8x8, without the other 63 ranks.
 
-    python benchmarks/rank_on_gpu.py plan FOLDER     here: the plans, eager and compiled
-    python benchmarks/rank_on_gpu.py run FOLDER      on the GPU: each program of the first rank, timed
-    python benchmarks/rank_on_gpu.py compare FOLDER  the table
+    python benchmarks/rank_on_gpu.py plan FOLDER                here: the plans, eager and compiled
+    python benchmarks/rank_on_gpu.py run FOLDER measured.json   on the GPU: each program of the first rank, timed
+    python benchmarks/rank_on_gpu.py [compare measured.json]    here: the table, by default from results/; plans again
 
 Collectives are those of torch's fake process group: what they return has the right shape and any values, and takes no
 time. So what is timed is the computation of the rank, and is compared with the plan's price of that.
@@ -21,6 +21,7 @@ from blocks import Model, Shape
 from execution_on_gpu import EXECUTIONS
 from record import Record, takes_json
 
+MEASURED = Path(__file__).parent / "results" / "h200_rank.json"
 LLAMA_8B = (Shape("llama3", 16, 8192, 4096, 32, 8, 14336), 32, 128256, "dp=8,tp=8")
 TINY = (Shape("llama3", 4, 16, 64, 4, 2, 96), 2, 128, "dp=2,tp=2")
 
@@ -35,17 +36,21 @@ def model_of(sizes: Any) -> tuple[Model, tuple[Any, Any]]:
 
 
 def make_plans(folder: Path, sizes: Any, cluster: str) -> None:
-    import shardwise as sw
-
     folder.mkdir(exist_ok=True)
-    model, args = model_of(sizes)
     for how in EXECUTIONS:
-        plan = sw.plan(model, args, mesh=sizes[-1], cluster=cluster, execution=how, compare=False)
+        plan = planned(sizes, cluster, how)
         plan.save(folder / f"{how}.json")
         print(plan.summary(), flush=True)
 
 
-def run(folder: Path, sizes: Any, device: str) -> None:
+def planned(sizes: Any, cluster: str, how: str) -> Any:
+    import shardwise as sw
+
+    model, args = model_of(sizes)
+    return sw.plan(model, args, mesh=sizes[-1], cluster=cluster, execution=how, compare=False)
+
+
+def run(folder: Path, out: Path, sizes: Any, device: str) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     import shardwise as sw
@@ -78,7 +83,7 @@ def run(folder: Path, sizes: Any, device: str) -> None:
         row = {"execution": how, "seconds": timer.seconds(once, rounds=5), "peak": timer.peak(once)}
         print(row, f"{time.monotonic() - begun:.0f} s", flush=True)
         found["rows"].append(row)
-        (folder / "measured.json").write_text(json.dumps(found, indent=1) + "\n")
+        out.write_text(json.dumps(found, indent=1) + "\n")
         dist.destroy_process_group()
 
 
@@ -92,16 +97,14 @@ def _alone() -> None:
     dist.broadcast_object_list = lambda *_, **__: None
 
 
-def compare(folder: Path, record: Record) -> None:
-    import shardwise as sw
-
-    document = json.loads((folder / "measured.json").read_text())
+def compare(measured: Path, sizes: Any, cluster: str, record: Record) -> None:
+    document = json.loads(measured.read_text())
     columns = {"execution": "", "predicted": "{:.1f} ms", "measured": "{:.1f} ms", "error": "{:+.1%}"}
     columns |= {"peak predicted": "{:.1f} GiB", "peak measured": "{:.1f} GiB"}
     where = f"{document['device']}, torch {document['torch'].partition('+')[0]}"
     table = record.sheet(f"The computation of one rank of 8x8, Llama 8B, on {where}", columns)
     for row in document["rows"]:
-        cost = sw.Plan.load(folder / f"{row['execution']}.json").cost
+        cost = planned(sizes, cluster, row["execution"]).cost
         error = cost.compute / row["seconds"] - 1
         table.add(
             row["execution"],
@@ -117,8 +120,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("action", choices=["plan", "run", "compare"])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("action", nargs="?", default="compare", choices=["plan", "run", "compare"])
+    parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--cluster", default="h200")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal with small sizes")
@@ -126,11 +129,11 @@ def main() -> None:
     options = parser.parse_args()
     sizes = TINY if options.tiny else LLAMA_8B
     if options.action == "plan":
-        make_plans(options.folder, sizes, options.cluster)
+        make_plans(*options.paths, sizes, options.cluster)
     elif options.action == "run":
-        run(options.folder, sizes, options.device)
+        run(*options.paths, sizes, options.device)
     else:
-        compare(options.folder, Record(__doc__, options.json))
+        compare(*(options.paths or [MEASURED]), sizes, options.cluster, Record(__doc__, options.json))
 
 
 if __name__ == "__main__":

@@ -72,6 +72,21 @@ CALLS = {
         (t(4, 6), t(4, 6), [6], t(4, 6), t(4, 6), t(6), t(6), [True] * 3),
     ],
     "aten._adaptive_avg_pool2d_backward.default": [(t(2, 3, 2, 2), t(2, 3, 4, 4)), (t(2, 2, 2), t(3, 4, 4))],
+    "aten._adaptive_avg_pool3d_backward.default": [
+        (t(2, 3, 2, 2, 2), t(2, 3, 4, 4, 4)),
+        (t(1, 3, 2, 2, 2), t(2, 3, 4, 4, 4)),
+        (t(2, 2, 2, 2), t(3, 4, 4, 4)),
+    ],
+    "aten.adaptive_max_pool3d_backward.default": [
+        (t(2, 3, 2, 2, 2), t(2, 3, 4, 4, 4), i(2, 3, 2, 2, 2)),
+        (t(2, 3, 2, 2, 2), t(2, 3, 4, 4, 4), i(1, 3, 2, 2, 2)),
+        (t(1, 3, 2, 2, 2), t(2, 3, 4, 4, 4), i(1, 3, 2, 2, 2)),
+    ],
+    "aten.reflection_pad2d_backward.default": [
+        (t(2, 3, 6, 6), t(2, 3, 4, 4), [1, 1, 1, 1]),
+        (t(1, 3, 6, 6), t(2, 3, 4, 4), [1, 1, 1, 1]),
+        (t(2, 3, 6, 5), t(2, 3, 4, 4), [1, 1, 1, 1]),
+    ],
     "aten.native_dropout_backward.default": [(t(4), t(4, dtype=torch.bool), 2.0), (t(4), t(4), 2.0)],
     "aten.resize_.default": [(t(4, 6), [3, 8]), (t(4, 6), [5, 8])],
     "aten.linalg_pinv.atol_rtol_tensor": [(t(4, 6), t(), t()), (t(4, 6), t(3), t())],

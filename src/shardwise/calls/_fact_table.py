@@ -228,6 +228,11 @@ TABLE = (
     _of("aten.avg_pool3d_backward", guard=gradient_of("aten.avg_pool3d")),
     _of("aten.max_pool2d_with_indices_backward", guard=gradient_of("aten.max_pool2d_with_indices")),
     _of("aten.max_pool3d_with_indices_backward", guard=gradient_of("aten.max_pool3d_with_indices")),
+    *(
+        _of(f"aten.{kind}_pad{n}d_backward", guard=gradient_of(f"aten.{kind}_pad{n}d"))
+        for kind in ("reflection", "replication")
+        for n in (1, 2, 3)
+    ),
     _of(
         "aten._embedding_bag_backward",
         "aten._embedding_bag_dense_backward",
@@ -241,7 +246,8 @@ TABLE = (
     ),
     _of("aten.native_layer_norm_backward", guard=statistics_fit, reread=("grad_out", "input")),
     _of("aten._fused_rms_norm_backward", reread=("grad_out", "input")),
-    _of("aten._adaptive_avg_pool2d_backward", guard=batches_fit),
+    _of("aten._adaptive_avg_pool2d_backward", "aten.adaptive_max_pool2d_backward", guard=batches_fit(2)),
+    _of("aten._adaptive_avg_pool3d_backward", "aten.adaptive_max_pool3d_backward", guard=batches_fit(3)),
     _of("aten.native_dropout_backward", guard=mask_is_bool),
     _of("aten.resize_", "aten.resize_as_", guard=does_not_grow),
     _of("aten.linalg_pinv", guard=tolerances_are_numbers),

@@ -71,9 +71,19 @@ def weights_are_of_classes(_: Sequence[Any], given: Given) -> bool:
     return len(getattr(given().get("pos_weight"), "shape", ())) <= 1
 
 
-def batches_fit(tensors: Sequence[Any], _: Given) -> bool:
-    """Pooling in two dims: batch and channels of the gradient are those of the input."""
-    return len(tensors[0].shape) > 2 and tensors[0].shape[:-2] == tensors[1].shape[:-2]
+def batches_fit(windows: int) -> Guard:
+    """Backward of pooling over so many dims: batch and channels of the gradient are those of the input, and there is an
+    index for every element of it, where the kernel is given some."""
+
+    def fits(tensors: Sequence[Any], _: Given) -> bool:
+        grad, data, *indices = (tuple(tensor.shape) for tensor in tensors)
+        return (
+            len(grad) > windows
+            and grad[:-windows] == data[:-windows]
+            and all(shape == grad for shape in indices)
+        )
+
+    return fits
 
 
 def statistics_fit(tensors: Sequence[Any], _: Given) -> bool:

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import TensorMeta
 from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
-from torch.distributed.tensor._ops.single_dim_strategy import _ShardingPlaceholder, _SingleDimStrategyInfo
+from torch.distributed.tensor._ops.single_dim_strategy import _ShardingPlaceholder
 
 from ..calls import is_tensor, leaves, overload, with_leaves
 from ..errors import UsageError
@@ -77,7 +77,7 @@ def _taken(op: OpOverload, *tables: dict[Any, Any]) -> tuple[tuple[dict[Any, Any
 def _info(rule: RuleLike, op: OpOverload) -> RuleInfo:
     rows = _rows_function(rule, op)
     left = getattr(rule, "rows_left", None) or (lambda call: rows(call.args, call.kwargs, call.outputs))
-    return RuleInfo(_strategy_function(rule), rows=rows, left=left, **uneven_allowed(_SingleDimStrategyInfo))
+    return RuleInfo(_strategy_function(rule), rows=rows, left=left, **uneven_allowed(RuleInfo))
 
 
 def unregister(rule: RuleLike | OpOverload | str) -> None:

@@ -1,7 +1,6 @@
 """Where versions of torch differ in what the bridge uses of DTensor: each difference once, by what that torch has."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from inspect import signature
 from typing import Any
 
@@ -20,13 +19,12 @@ from torch.distributed.tensor.placement_types import Placement
 all_gather_single = getattr(funcol, "all_gather_single", funcol.all_gather_tensor)
 reduce_scatter_single = getattr(funcol, "reduce_scatter_single", funcol.reduce_scatter_tensor)
 
-_INFO = {field.name for field in fields(_SingleDimStrategyInfo)}
 _PREPARED = getattr(single_dim_strategy, "_PreparedSingleDimStrategy", None)  # torch 2.11 has none
 
 
 def uneven_allowed(function: Callable[..., Any]) -> dict[str, Any]:
-    """How a function of torch is told that uneven shards are allowed: torch 2.11 has no word for it."""
-    known = _INFO if function is _SingleDimStrategyInfo else signature(function).parameters
+    """How a function or class of torch is told that uneven shards are allowed: torch 2.11 has no word for it."""
+    known = signature(function).parameters
     return {"allow_uneven_sharding": True} if "allow_uneven_sharding" in known else {}
 
 

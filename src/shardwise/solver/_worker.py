@@ -26,9 +26,7 @@ _MOST_PROVEN = 250_000  # variables of the largest program that is attempted
 _SMALL = 5_000  # variables of a program that is attempted immediately
 _FIRST_WORK = 400_000_000  # table entries that the first passes may read
 _MOST_EXACT = 300_000_000  # table entries that an exact elimination of all nodes may read
-_LARGEST_EXACT = (
-    4e6  # of one of its tables; a float, as the limits of walks are, so that one compilation serves both
-)
+_LARGEST_EXACT = 4e6  # of one of its tables: a float as in walks, so that the code is compiled once
 _EXACT_STEPS = 12  # of the ascent by exact eliminations, in one round
 _MOST_RESTARTS = 40  # of the ascent after it stalled
 _PATIENCE = 8  # cycles of the walk without a new best before it starts from the common best
