@@ -70,6 +70,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "layout": ("Layout", "Sharding"),
     "calls": (),
     "rules": ("Rule", "hand", "rows", "rule"),
+    "factors": (),
     "forms": (),
     "redistribution": (),
     "expansion": (),

@@ -514,8 +514,9 @@ def test_the_summary_and_the_table():
     assert "x float32[3, 6]" in summary
     table = graph.table(module="second", phase="forward").splitlines()
     assert [line.split()[0] for line in table if not line.startswith(" ")] == ["t_1", "addmm_1"]
-    assert table[2] == "addmm_1  aten.addmm.default(second.bias, relu, t_1) -> float32[3, 6]"
-    assert table[3] == "         forward in second, 288 flop, 384 B moved"
+    assert table[3] == "addmm_1  aten.addmm.default(second.bias, relu, t_1) -> float32[3, 6]"
+    assert table[4] == "         j, i k, k j -> i j"
+    assert table[5] == "         forward in second, 288 flop, 384 B moved"
     assert "grad(output)" in graph.table(phase="backward")
 
 

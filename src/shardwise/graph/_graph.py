@@ -18,7 +18,9 @@ import torch
 
 from ..calls import Call, Facts, facts, leaves, overload, with_leaves
 from ..errors import UsageError
+from ..factors import FactorRule, factors_of
 from ..files import path_of
+from ..rules import book_rows
 
 if TYPE_CHECKING:
     from ._kernels import Kernels
@@ -207,6 +209,18 @@ class Graph:
     def _calls(self) -> dict[str, Call]:
         return {}
 
+    def rule(self, node: Node) -> FactorRule | None:
+        """The factors of a node's call, derived from the rows that the book has for it; None if it has none."""
+        call = self.call(node)
+        if call.signature not in self._rules:
+            rows = book_rows(call)
+            self._rules[call.signature] = None if rows is None else factors_of(call, rows)
+        return self._rules[call.signature]
+
+    @cached_property
+    def _rules(self) -> dict[Any, FactorRule | None]:
+        return {}
+
     def _described(self, leaf: Any) -> Any:
         return self.tensor(leaf) if isinstance(leaf, Ref) else leaf
 
@@ -300,7 +314,8 @@ class Graph:
         return f"<Graph of {self.name}: {kind}, {len(self.inputs)} inputs, {len(self.nodes)} nodes>"
 
     def table(self, module: str = "", phase: Phase | None = None) -> str:
-        """All nodes, or those of one module (and what is in it) or one phase; no wider than 80 columns."""
+        """All nodes with their rules, or those of one module (and what is in it) or one phase; no wider than 80
+        columns."""
         from ._picture import table
 
         return table(self, module, phase)

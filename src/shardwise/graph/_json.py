@@ -1,7 +1,8 @@
 """The JSON form of a graph: everything needed to plan it again, and nothing of torch's own formats.
 
 Numbers, strings, booleans and lists are themselves; a tensor is `{"%": name}` with its output position, and the few
-other kinds of argument that overloads take are one-key objects (`{"dtype": "bfloat16"}`).
+other kinds of argument that overloads take are one-key objects (`{"dtype": "bfloat16"}`). Every node has the factors of
+its call as `rule`, for other programs: it follows from the call, so a graph that is read derives it anew.
 """
 
 import json
@@ -14,6 +15,7 @@ import torch
 
 from ..documents import Field
 from ..errors import UsageError
+from ..factors import FactorRule
 from ..files import read_document, write_text
 from ._consistent import require_consistent
 from ._graph import Execution, Graph, Input, InputRole, Node, Output, OutputRole, Phase, Ref, TensorInfo
@@ -28,7 +30,7 @@ def to_json(graph: Graph) -> dict[str, Any]:
         "training": graph.training,
         "execution": graph.execution,
         "inputs": [_input_out(i) for i in graph.inputs],
-        "nodes": [_node_out(n) for n in graph.nodes],
+        "nodes": [{**_node_out(n), "rule": _rule_out(graph.rule(n))} for n in graph.nodes],
         "outputs": [_output_out(o) for o in graph.outputs],
     }
 
@@ -107,9 +109,15 @@ def _node_out(node: Node) -> dict[str, Any]:
     return document
 
 
+def _rule_out(rule: FactorRule | None) -> str | None:
+    return None if rule is None else str(rule)
+
+
 def _node_in(document: Field) -> Node:
     texts = ("name", "op", "args", "kwargs", "outputs", "module", "phase", "source", "flops", "bytes")
-    fields = document.object(texts, ("part_of", "autograd"))
+    fields = document.object(texts, ("part_of", "autograd", "rule"))
+    if "rule" in fields:
+        fields["rule"].optional(Field.text)
     return Node(
         fields["name"].text(),
         fields["op"].text(),

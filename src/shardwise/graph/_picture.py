@@ -77,7 +77,9 @@ def table(graph: Graph, module: str = "", phase: Phase | None = None) -> str:
             first = node.name + first[len(node.name) :]
         else:
             lines.append(node.name)
-        lines += [first, *rest, *_folded(says, side)]
+        rule = graph.rule(node)
+        rules = _folded(rule.notation, side) if rule is not None else []
+        lines += [first, *rest, *rules, *_folded(says, side)]
     return "\n".join(lines)
 
 

@@ -1,9 +1,7 @@
 """Propagation of shardings through the factors of operations, to a fixed point."""
 
+from ..factors import Factor, FactorRule, Kind, Template, TensorFactors, factors_of_call, rule_for
 from ._case import level_of, mismatches, program_of, read_cases
-from ._factors import Factor, FactorRule, Kind, TensorFactors
-from ._from_rows import factors_of_call
-from ._language import Template, rule_for
 from ._levels import LEVELS, STAGES, Level
 from ._program import (
     DIRECTIONS,

@@ -18,11 +18,10 @@ from typing import Any
 
 from ..documents import Field
 from ..errors import UsageError
+from ..factors import FactorRule, rule_for
 from ..files import named, parse_json, path_of, read_text
 from ..layout import Sharding
 from ..mesh import Mesh
-from ._factors import FactorRule
-from ._language import rule_for
 from ._levels import LEVELS, Level
 from ._program import DIRECTIONS, OP_KINDS, OpKind, Program, identity, kind_of
 from ._run import Propagation

@@ -8,9 +8,9 @@ five once per priority; dims of a later priority are closed and empty, and their
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+from ..factors import FactorRule
 from ..layout import AxisRef
 from ..mesh import Mesh
-from ._factors import FactorRule
 from ._program import OpKind
 from ._state import State
 from ._step import BACKWARD, BOTH, FORWARD, NONE

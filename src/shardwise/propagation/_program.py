@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ..errors import UsageError, require
+from ..factors import FactorRule, Template, TensorFactors, rule_for
 from ..layout import Sharding
 from ..mesh import Mesh
-from ._factors import FactorRule, TensorFactors
-from ._language import Template, rule_for
 
 # Determines when an operation is propagated at the levels `op-priority` and `user-priority`; see `_levels`.
 OpKind = Literal[

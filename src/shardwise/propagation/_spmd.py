@@ -15,11 +15,11 @@ import torch
 from torch.distributed.tensor.placement_types import Placement
 
 from ..errors import UsageError
+from ..factors import Factor, FactorRule
 from ..layout import AxisRef, DimSharding, Layout, Sharding, is_prefix, layouts_of, mixes_partials
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..placements import is_partial, is_replicate, is_shard
 from ..redistribution import Chain, cheapest_chain
-from ._factors import Factor, FactorRule
 from ._state import Axes, Cell, Op, Projected, State, project, unproject
 
 
@@ -69,7 +69,7 @@ def infer_output_sharding(
 ) -> tuple[Sharding, ...]:
     """The shardings of the outputs, given those of the inputs and, optionally, the desired ones of the outputs.
 
-    >>> from shardwise.rules import Template
+    >>> from shardwise.factors import Template
     >>> rule = Template.parse("m k, k n -> m n").on([(8, 16), (16, 32)])
     >>> x, w = (Sharding.parse(text, "dp=2,tp=4") for text in ("[{dp}, {tp}]", "[{tp}, {}]"))
     >>> print(*infer_output_sharding(rule, [x, w]))

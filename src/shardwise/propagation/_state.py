@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..factors import FactorRule, TensorFactors
 from ..layout import AxisRef, DimSharding, Sharding, append_axis, is_prefix
 from ..mesh import Mesh
-from ._factors import FactorRule, TensorFactors
 
 Axes = tuple[AxisRef, ...]
 

@@ -109,7 +109,7 @@ class FactorRule:
     @classmethod
     def parse(cls, text: str) -> "FactorRule":
         """The rule with this text form, with sizes: `([i, k], [k, j])->([i, j]) {i=8, j=4, k=16} reduction={k}`."""
-        from ._factor_text import parse_factor_rule
+        from ._text import parse_factor_rule
 
         return parse_factor_rule(text)
 
@@ -123,9 +123,25 @@ class FactorRule:
         return factors_from_rows(rows, *shapes)
 
     def __str__(self) -> str:
-        from ._factor_text import factor_rule_text
+        from ._text import factor_rule_text
 
         return factor_rule_text(self)
+
+    @property
+    def notation(self) -> str:
+        """The factors without their sizes, as in einsum: `i k, k j -> i j`. A dim that cannot be sharded is `1`, an
+        output that is not returned `-`."""
+        from ._language import tensor_text
+
+        def text(tensor: TensorFactors | None) -> str:
+            if tensor is None:
+                return "-"
+            return tensor_text(
+                tuple(() if all(self.by_name[name].blocked for name in dim) else dim for dim in tensor)
+            )
+
+        left, right = (", ".join(map(text, side)) for side in (self.inputs, self.outputs))
+        return f"{left} -> {right}".strip()
 
     @cached_property
     def by_name(self) -> dict[str, Factor]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from ..errors import UsageError
-from ._factor_text import Groups, build_rule, parse_groups, parse_sizes
 from ._factors import FactorRule, Shape, TensorFactors, shapes_text
+from ._text import Groups, build_rule, parse_groups, parse_sizes
 
 _TOKEN = re.compile(r"\s*(\.\.\.|\(|\)|\?|1(?!\w)|[A-Za-z]\w*)")
 _LETTERS = "ijklmnopqrstuvwxyzabcdefgh"
@@ -41,7 +41,7 @@ class Template:
         return _parse(text)
 
     def __str__(self) -> str:
-        left, right = (", ".join(_tensor_text(t) for t in side) for side in (self.inputs, self.outputs))
+        left, right = (", ".join(tensor_text(t) for t in side) for side in (self.inputs, self.outputs))
         text = f"{left} -> {right}".strip()
         if self.sizes:
             text += " {" + ", ".join(f"{name}={size}" for name, size in self.sizes) + "}"
@@ -184,7 +184,7 @@ def _require_known(template: Template) -> None:
                 raise UsageError(f"{key} has the unknown factor {_name_of(entry)!r}")
 
 
-def _tensor_text(tensor: TensorFactors) -> str:
+def tensor_text(tensor: TensorFactors) -> str:
     if not tensor:
         return "()"
     return " ".join(f"({' '.join(dim)})" if len(dim) > 1 else (dim[0] if dim else "1") for dim in tensor)

@@ -47,10 +47,15 @@ def factors_from_rows(
     return _assemble(rows, chosen, inputs, outputs)
 
 
+def factors_of(call: Call, rows: Sequence[Row]) -> FactorRule:
+    """The factors of a call with these rows."""
+    return factors_from_rows(rows, call.shapes, call.outputs)
+
+
 def factors_of_call(rule: Rule, *args: Any, **kwargs: Any) -> FactorRule:
     """The rows of a rule for a call, as factors; tensors may be on the meta device."""
     call = Call(rule.function, args, kwargs)
-    return factors_from_rows(rule.rows_of(call), call.shapes, call.outputs)
+    return factors_of(call, rule.rows_of(call))
 
 
 def _require_fit(row: Row, inputs: Sequence[Shape], outputs: Sequence[Shape | None]) -> None:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import UsageError
-from shardwise.propagation import FactorRule, Template, rule_for
+from shardwise.factors import FactorRule, Template, rule_for
 
 
 @pytest.mark.parametrize(

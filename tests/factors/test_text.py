@@ -5,7 +5,7 @@ import pytest
 
 from shardwise import Row
 from shardwise.errors import UsageError
-from shardwise.propagation import Factor, FactorRule
+from shardwise.factors import Factor, FactorRule
 
 
 def test_all_public_rules_parse_verify_and_print_back(data):

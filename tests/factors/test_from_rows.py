@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from shardwise import Row
 from shardwise.errors import UsageError
+from shardwise.factors import FactorRule, factors_of_call
 from shardwise.placements import PARTIALS, SHARDS
-from shardwise.propagation import FactorRule, factors_of_call
 from shardwise.rules import Rule
 
 
