@@ -19,11 +19,11 @@ from shardwise.dtensor import NoDecision, decide, decisions, read, register, reg
 from shardwise.errors import UsageError
 from shardwise.placements import parse_placement
 from shardwise.report import audit_markdown
+from tests.versions import TORCH, before_torch
 
 aten = torch.ops.aten
-VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
-AS_BEFORE_2_14 = "op strategy" if VERSION < (2, 14) else "single-dim strategy"
-corrected = pytest.mark.skipif(VERSION >= (2, 14), reason="this rule was corrected after torch 2.13")
+AS_BEFORE_2_14 = "op strategy" if TORCH < (2, 14) else "single-dim strategy"
+corrected = before_torch("2.14", "this rule is right")
 inf = float("inf")
 
 

@@ -26,6 +26,7 @@ from shardwise.rules import Clause, Rule, book_rows
 
 aten = torch.ops.aten
 ROOT = Path(__file__).parents[2]
+RUNNING = torch.__version__.split("+")[0]
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +131,7 @@ def wrong_norm(mesh):
     return torch.linalg.vector_norm(DTensor.from_local(local, mesh[0], [Partial("max")]), torch.inf)
 
 
+@pytest.mark.filterwarnings("ignore:torch .* was not audited:UserWarning")
 def test_wrong_rules_are_replaced_on_request(mesh):
     sw.install()
     with pytest.raises(AssertionError):
@@ -290,19 +292,40 @@ def test_it_works_between_processes(tmp_path):
     assert [process.returncode for process in ranks] == [0, 0], "\n".join(errors)[-3000:]
 
 
-def test_findings_about_another_torch_replace_nothing_and_say_so_once(tmp_path):
-    assert "aten.linalg_vector_norm.default" in wrong_operators()
-    (tmp_path / "1.0.0.yaml").write_text("torch: 1.0.0\nwrong:\n  aten.any.default:\n  - P(sum) -> P(sum)\n")
+def findings(folder, version, *wrong):
+    listed = "".join(f"\n  {op}:\n  - P(sum) -> P(sum)" for op in wrong)
+    (folder / f"{version}.yaml").write_text(f"torch: {version}\nwrong:{listed or ' {}'}\n")
+
+
+def test_findings_of_the_running_torch_alone_are_used_where_there_are_some(tmp_path):
+    findings(tmp_path, "1.0.0", "aten.any.default")
+    findings(tmp_path, RUNNING, "aten.sum.default")
+    findings(tmp_path, "9.0.0", "aten.mean.default")
+    assert wrong_operators(tmp_path) == {"aten.sum.default"}
+
+
+def test_findings_before_and_after_a_torch_are_used_for_one_that_was_not_audited(tmp_path):
+    for version, op in [("0.9.0", "abs"), ("1.0.0", "any"), ("9.0.0", "mean"), ("9.1.0", "neg")]:
+        findings(tmp_path, version, f"aten.{op}.default")
+    assert wrong_operators(tmp_path) == {"aten.any.default", "aten.mean.default"}
+
+
+def test_a_torch_beyond_audited_ones_is_warned_about_once(tmp_path):
+    findings(tmp_path, "1.0.0", "aten.any.default")
     with pytest.warns(
-        UserWarning, match=r"was not audited \(audited are: 1\.0\.0\), so no rule is replaced"
+        UserWarning, match=r"was not audited: .* that the audit of torch 1\.0\.0 refuted"
     ) as said:
-        assert wrong_operators(tmp_path) == wrong_operators(tmp_path) == frozenset()
+        assert wrong_operators(tmp_path) == wrong_operators(tmp_path) == {"aten.any.default"}
     assert len(said) == 1
 
 
+def test_without_findings_nothing_is_replaced(tmp_path):
+    with pytest.warns(UserWarning, match=r"so no rule is replaced: `shardwise audit --refuted DIR`"):
+        assert wrong_operators(tmp_path) == frozenset()
+
+
 def test_findings_in_the_file_of_another_torch_are_refused(tmp_path):
-    file = tmp_path / f"{torch.__version__.split('+')[0]}.yaml"
-    file.write_text("torch: 1.0.0\nwrong: {}\n")
+    (tmp_path / f"{RUNNING}.yaml").write_text("torch: 1.0.0\nwrong: {}\n")
     with pytest.raises(UsageError, match="torch"):
         wrong_operators(tmp_path)
 

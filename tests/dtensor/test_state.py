@@ -97,6 +97,7 @@ def test_a_rule_of_the_book_may_be_unregistered_before_the_book_is():
     unregister(KNOWN)
 
 
+@pytest.mark.filterwarnings("ignore:torch .* was not audited:UserWarning")
 def test_installing_in_another_way_replaces_the_first():
     sw.install()
     first = len(registered())

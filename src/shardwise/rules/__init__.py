@@ -4,7 +4,7 @@ from ._bind import Bound, Reading, bind
 from ._book import VERDICTS, Book, Entry, require_no_others, write
 from ._cases import Case, always_alike, constants, is_covered, plain
 from ._clause import Clause, Term, merged
-from ._editions import SHIPPED, edition, editions, opened, stands_on
+from ._editions import SHIPPED, edition, editions, is_beyond, next_to, opened, stands_on
 from ._expression import Scope, names_in
 from ._hand import hand, hand_rows, hand_written, is_by_hand, own_rules, row_of
 from ._lookup import book, book_rows, rows, rows_left, rule, variant_by_hand
@@ -35,11 +35,13 @@ __all__ = [
     "hand",
     "hand_rows",
     "hand_written",
+    "is_beyond",
     "is_by_hand",
     "is_covered",
     "is_in_place",
     "merged",
     "names_in",
+    "next_to",
     "opened",
     "own_rules",
     "partials_fit",

@@ -18,8 +18,8 @@ def edition(folder: Path, running: str) -> Book:
     """The book in a folder as it is for a version of torch; for one that is not between known ones there is a
     warning."""
     known = editions(folder)
-    older, newer = _next_to(known, running)
-    if not _release(older) <= _release(running) <= _release(newer):
+    older, newer = next_to(known, running)
+    if is_beyond(running, older, newer):
         versions = ", ".join(sorted(known, key=_release))
         warnings.warn(
             f"the rule book knows torch {versions}, but this is torch {running}: its rules are used as they "
@@ -45,18 +45,23 @@ def opened(folder: Path) -> Book:
 def stands_on(folder: Path, op: str, running: str) -> list[str]:
     """The versions of torch on which the entry that the running one has of an operator was tested."""
     known = editions(folder)
-    source = known[_next_to(known, running)[0]].source(op)
+    source = known[next_to(known, running)[0]].source(op)
     tested = {v for v, book in known.items() if book.source(op) is source and book.has_tested(op)}
     return sorted(tested | {source.torch}, key=_release)
 
 
-def _next_to(versions: Iterable[str], running: str) -> tuple[str, str]:
+def next_to(versions: Iterable[str], running: str) -> tuple[str, str]:
     """The newest of the versions that is not above the running one and the oldest that is not below it; beyond all of
     them, the nearest."""
     ordered = sorted(versions, key=_release)
     older = [version for version in ordered if _release(version) <= _release(running)]
     newer = [version for version in ordered if _release(version) >= _release(running)]
     return (older or ordered)[-1 if older else 0], (newer or ordered)[0 if newer else -1]
+
+
+def is_beyond(running: str, older: str, newer: str) -> bool:
+    """Whether a version is not between two, whatever corrections (2.15.1 of 2.15) each has."""
+    return not _release(older)[:2] <= _release(running)[:2] <= _release(newer)[:2]
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -1,0 +1,18 @@
+"""Tests about what not every supported torch has."""
+
+import pytest
+import torch
+
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
+
+
+def from_torch(version: str, reason: str) -> pytest.MarkDecorator:
+    """Skip a test before a version of torch; the reason says what that torch lacks."""
+    first = tuple(map(int, version.split(".")))
+    return pytest.mark.skipif(first > TORCH, reason=f"before torch {version}, {reason}")
+
+
+def before_torch(version: str, reason: str) -> pytest.MarkDecorator:
+    """Skip a test from a version of torch on; the reason says what changed."""
+    first = tuple(map(int, version.split(".")))
+    return pytest.mark.skipif(first <= TORCH, reason=f"since torch {version}, {reason}")
