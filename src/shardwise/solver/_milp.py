@@ -7,12 +7,15 @@ Rows of time points are added when a solution overflows them, since few of thous
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
-import highspy
 import numpy as np
 
 from ._kernel import BIG, Kernel
 from ._pricing import load_of
+
+# Where HiGHS is not installed, optimality is proven by bounds and reductions alone.
+CAN_PROVE = find_spec("highspy") is not None
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,8 @@ class _Program:
         return np.concatenate(indices), np.concatenate(values), np.array(lengths)
 
     def run(self, points: np.ndarray) -> tuple[str, np.ndarray | None, float]:
+        import highspy
+
         a = self.kernel.arrays
         index, value, length = self._memory_rows(points)
         right = np.minimum(a.capacity[points], 1).astype(float)

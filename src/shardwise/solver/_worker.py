@@ -17,7 +17,7 @@ from ._eliminate import scratch, solve_region, work_without_cutset
 from ._exchange import View
 from ._kernel import BIG, Kernel
 from ._messages import message_offsets, sweep
-from ._milp import prove, size_of
+from ._milp import CAN_PROVE, prove, size_of
 from ._pricing import cost_of, load_of, overflow, price_nodes
 from ._reduce import Reduction, reduce
 from ._walk import walk
@@ -264,7 +264,7 @@ class Worker:
             self.tried_gap = 1e300
         assert reduction.kernel is not None
         kernel: Kernel = reduction.kernel
-        if size_of(kernel) > _MOST_PROVEN:
+        if not CAN_PROVE or size_of(kernel) > _MOST_PROVEN:
             return View()
         # Another worker must keep walking meanwhile; a small program may take all the time of one worker.
         share = 0.3 if self.alone and not self.small else 1.0 if size_of(kernel) < 60_000 else 0.4
