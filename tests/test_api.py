@@ -22,7 +22,7 @@ def parameters(function):
     return inspect.signature(function).parameters
 
 
-@pytest.mark.parametrize("name", ["capture", "plan", "parallelize", "verify", "simulate"])
+@pytest.mark.parametrize("name", ["capture", "plan", "parallelize", "verify", "simulate", "propagate"])
 def test_a_model_is_called_the_same_way_everywhere(name):
     call, options = (
         list(parameters(getattr(sw, name)).values())[:3],
@@ -47,9 +47,7 @@ def test_an_operator_is_called_the_same_way_everywhere(function):
     assert args.kind is args.VAR_POSITIONAL and kwargs.kind is kwargs.VAR_KEYWORD
 
 
-@pytest.mark.parametrize(
-    "function", [sw.shard_map, sw.propagate, sw.solve, sw.audit, sw.install, sw.redistribute]
-)
+@pytest.mark.parametrize("function", [sw.shard_map, sw.solve, sw.audit, sw.install, sw.redistribute])
 def test_options_are_given_by_keyword(function):
     for parameter in list(parameters(function).values())[1:]:
         assert parameter.kind is parameter.KEYWORD_ONLY or parameter.default is parameter.empty, parameter

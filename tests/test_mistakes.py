@@ -85,7 +85,10 @@ MISTAKES = [
     (lambda: sw.redistribute(X, "R"), "tensor is of type Tensor: give a DTensor"),
     (lambda: sw.transfer(X, "d=2", "R"), "cannot transfer Tensor: give a DTensor"),
     # what stands by itself
-    (lambda: sw.propagate(3), "program is 3: give a shardwise.propagation.Program"),
+    (
+        lambda: sw.propagate(3),
+        "3 cannot be propagated through: give a function, a model",
+    ),
     (lambda: sw.propagate(Program("d=2"), sweeps="1"), "sweeps is '1': give a whole number"),
     (lambda: Program("d=2").input("x", 3), "the shape of 'x' is 3: give a tuple"),
     (lambda: sw.solve(3), "problem is 3: give a Problem"),

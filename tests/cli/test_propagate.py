@@ -67,3 +67,40 @@ def test_a_mistake_is_one_line_and_status_2(shardwise, arguments, message):
     assert (status, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+MODELS = EXAMPLE.parents[1] / "models.py"
+
+
+def test_a_model_is_captured_and_propagated_through(shardwise):
+    given = ["--mesh", "dp=2,tp=2", "--sharding", "x=[{dp}, {}]", "--sharding", "up.weight=[{tp}, {}]"]
+    status, out, err = shardwise("propagate", f"{MODELS}:build_mlp", *given)
+    assert status == 0, err
+    assert "down.weight" in out and "[{?}, {tp, ?}]" in out
+    assert "fixed point reached" in out
+    _, out, _ = shardwise("propagate", f"{MODELS}:build_mlp", *given, "--module", "down", "--inference")
+    assert "-> i j (forward in down)" in out and "backward" not in out
+    _, out, _ = shardwise("propagate", f"{MODELS}:build_mlp", *given, "--json")
+    assert json.loads(out)["shardings"]["down.weight"]["dims"] == [[], ["tp"]]
+
+
+def test_a_captured_graph_is_propagated_through(shardwise, tmp_path):
+    shardwise("capture", f"{MODELS}:build_mlp", "--out", tmp_path / "mlp.json")
+    status, out, _ = shardwise(
+        "propagate", tmp_path / "mlp.json", "--mesh", "dp=2", "--sharding", "x=[{dp}, {}]"
+    )
+    assert status == 0
+    assert "[{dp}, {}]" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([EXAMPLE, "--mesh", "dp=2"], "has programs with their meshes and shardings: give no others"),
+        ([f"{MODELS}:build_mlp"], "propagate needs a mesh"),
+        ([f"{MODELS}:build_mlp", "--mesh", "dp=2", "--sharding", "x"], "is not of the form"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(shardwise, arguments, message):
+    status, _, err = shardwise("propagate", *arguments)
+    assert (status, message in err) == (2, True)

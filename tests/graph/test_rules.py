@@ -14,8 +14,8 @@ X = torch.randn(4, 6, 8)
 @pytest.mark.parametrize(
     ("program", "args", "op", "notation"),
     [
-        (lambda x: x.view(24, 8), (X,), "aten.view.default", "i 1 j -> (i l) j"),
-        (lambda x: x.reshape(4, 6, 2, 4), (X,), "aten.view.default", "i j (k l) -> i j k 1"),
+        (lambda x: x.view(24, 8), (X,), "aten.view.default", "i k j -> (i k) j"),
+        (lambda x: x.reshape(4, 6, 2, 4), (X,), "aten.view.default", "i j (k l) -> i j k l"),
         (lambda x: x[:, :1].expand(4, 6, 8), (X,), "aten.expand.default", "i 1 k -> i j k"),
         (lambda x: x.select(1, 2), (X,), "aten.select.int", "i k j -> i j"),
         (lambda x: x.transpose(0, 2), (X,), "aten.transpose.int", "k j i -> i j k"),

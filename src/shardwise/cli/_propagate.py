@@ -1,4 +1,4 @@
-"""`shardwise propagate`: propagate shardings through a program to a fixed point."""
+"""`shardwise propagate`: propagate shardings through a program or a model to a fixed point."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,14 +7,32 @@ import typer
 
 from ..errors import UsageError
 from ._app import Json, app, print_json
+from ._progress import Bars
 
 if TYPE_CHECKING:
+    from ..graph import Graph
     from ..propagation import Propagation
 
 
 @app.command()
 def propagate(
-    file: Annotated[Path, typer.Argument(help="One program as JSON, or one per line; may be gzipped.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A program as JSON, or one per line, gzipped or not; FILE.py:BUILD, a function that returns "
+            "(model, args, kwargs); or a captured graph, FILE.json.",
+        ),
+    ],
+    mesh: Annotated[str | None, typer.Option(help="Of a model or a graph, named axes: dp=2,tp=4.")] = None,
+    sharding: Annotated[
+        list[str] | None,
+        typer.Option(help="Of a model's or graph's tensor, by name: 'x=[{dp}, {}]'. May be repeated."),
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option(help="Draw the calls of this module of a model or graph; '' for all.")
+    ] = None,
+    inference: Annotated[bool, typer.Option("--inference", help="Of a model: forward only.")] = False,
     level: Annotated[
         str | None,
         typer.Option(help="basic, aggressive, op-priority or user-priority; by default that of the file."),
@@ -29,10 +47,82 @@ def propagate(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Propagate shardings through a program, along the factors of its operations, to a fixed point.
+    """Propagate shardings through a program or a model, along the factors of its operations, to a fixed point.
 
     Example: shardwise propagate examples/propagate/mlp.json --trace
     """
+    graph = _graph(file, inference, as_json)
+    if graph is None:
+        if mesh is not None or sharding or module is not None:
+            raise UsageError(f"{file} has programs with their meshes and shardings: give no others")
+        _cases(Path(file), level, case, sweeps, trace, as_json)
+    else:
+        _through(graph, mesh, sharding or [], module, level, sweeps, trace, as_json)
+
+
+def _graph(file: str, inference: bool, quiet: bool) -> "Graph | None":
+    """The graph of a model or in a file; None for a file of programs."""
+    from ..files import named, parse_json, read_text
+    from ..graph import Graph, capture, is_graph
+    from ._build import built
+
+    if ":" in file:
+        with Bars(quiet=quiet) as progress:
+            progress("building the model")
+            model, args, kwargs = built(file)
+            progress("capturing")
+            return capture(model, args, kwargs, training=not inference)
+    try:
+        document = parse_json(read_text(Path(file)))
+    except UsageError:
+        return None  # one program per line, or a file that is no document: reading its programs says so
+    if not is_graph(document):
+        return None
+    with named(Path(file)):
+        return Graph.from_json(document)
+
+
+def _through(
+    graph: "Graph",
+    mesh: str | None,
+    given: list[str],
+    module: str | None,
+    level: str | None,
+    sweeps: int | None,
+    trace: bool,
+    as_json: bool,
+) -> None:
+    from ..propagation import GraphPropagation
+    from ..propagation import propagate as run
+
+    shardings = dict(map(_named, given))
+    outcome = run(
+        graph,
+        mesh=mesh,
+        shardings=shardings,
+        level=level or "user-priority",  # type: ignore[arg-type]
+        debug=trace,
+        sweeps=sweeps,
+    )
+    assert isinstance(outcome, GraphPropagation)
+    if as_json:
+        print_json(_document({"id": graph.name}, outcome, []))
+    elif module is not None:
+        typer.echo(outcome.table(module))
+    else:
+        typer.echo(_text({"id": graph.name}, outcome, []))
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, sharding = text.partition("=")
+    if not equals or not name.strip():
+        raise UsageError(f"sharding {text!r} is not of the form 'x=[{{dp}}, {{}}]'")
+    return name.strip(), sharding.strip()
+
+
+def _cases(
+    file: Path, level: str | None, case: str | None, sweeps: int | None, trace: bool, as_json: bool
+) -> None:
     from ..propagation import level_of, mismatches, program_of, read_cases
     from ..propagation import propagate as run
 

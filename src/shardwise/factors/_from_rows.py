@@ -3,17 +3,23 @@
 A dim of size n is represented by the interval from 1 to n; a shard claims it from 1, a strided shard with split
 factor f from f, up to the size that all dims of the row share. Rows that cannot become factors together with the
 others (their dims are taken, or they only carry partials) are kept as rows, so that nothing is lost.
+
+What no row shards is a factor too. It cannot be sharded, and nothing is propagated along it; but calls that only move
+elements carry shardings along such dims from tensor to tensor, at the price of moving data (a fused projection that is
+split into queries, keys and values).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from torch.distributed.tensor import Replicate
 
 from ..calls import Call
 from ..errors import UsageError
-from ..placements import SHARDS, Row, is_partial, is_shard
+from ..placements import SHARDS, Row, is_partial, is_shard, partial
 from ..rules import Rule
-from ._factors import Factor, FactorRule, Shape, TensorFactors
+from ._factors import Factor, FactorRule, Shape
 
 _LETTERS = "ijklmnopqrstuvwxyz"
 
@@ -33,8 +39,11 @@ def factors_from_rows(
     for row in rows:
         _require_fit(row, inputs, outputs)
     shapes = [*inputs, *outputs]
+    known = set(rows)
     candidates = {
-        index: claim for index, row in enumerate(rows) if (claim := _claim(row, shapes)) is not None
+        index: claim
+        for index, row in enumerate(rows)
+        if (claim := _claim(row, shapes)) is not None and not _is_unrelated(claim, shapes, known)
     }
     taken: dict[tuple[int, int], list[_Claim]] = {}
     chosen: dict[int, _Claim] = {}
@@ -96,6 +105,17 @@ def _claim(row: Row, shapes: Sequence[Shape | None]) -> _Claim | None:
     return _Claim(row, min(sizes), tuple(places))
 
 
+def _is_unrelated(claim: _Claim, shapes: Sequence[Shape | None], known: set[Row]) -> bool:
+    """True if the row shards different dims and holds as well with its inputs replicated, whose values it then ignores
+    (`new_zeros`): sharding the input says nothing about the output."""
+    row = claim.row
+    dims = {(dim, shape[dim]) for tensor, dim, _ in claim.places if (shape := shapes[tensor]) is not None}
+    if len(dims) == 1 or not any(map(is_shard, row.inputs)):
+        return False
+    replicated = tuple(Replicate() if is_shard(placement) else placement for placement in row.inputs)
+    return replace(row, inputs=replicated) in known
+
+
 def _preference(row: Row, index: int) -> tuple[int, int, int, int, int]:
     """Of rows that claim the same dims: first those without partial inputs, then those that shard the most tensors."""
     partial_inputs = sum(is_partial(placement) for placement in row.inputs)
@@ -126,8 +146,8 @@ def _assemble(
     shapes = [*inputs, *outputs]
     order = sorted(chosen, key=lambda index: _first_place(chosen[index], len(inputs)))
     names = {index: _name(position) for position, index in enumerate(order)}
-    fillers: list[Factor] = []
-    tensors: list[TensorFactors | None] = []
+    gaps: list[_Gap] = []
+    tensors: list[list[list[str | _Gap]] | None] = []
     for tensor, shape in enumerate(shapes):
         if shape is None:
             tensors.append(None)
@@ -140,33 +160,76 @@ def _assemble(
                 for t, d, above in chosen[index].places
                 if (t, d) == (tensor, dim)
             )
-            dims.append(_fill(parts, size, len(order), fillers))
-        tensors.append(tuple(dims))
-    carriers = (tuple(t for t in tensors[: len(inputs)] if t is not None), tuple(tensors[len(inputs) :]))
+            dims.append(_fill(parts, size, tensor, gaps))
+        tensors.append(dims)
+    fillers = _fillers(gaps, _moves_elements(rows), len(order))
+    named = [
+        None
+        if dims is None
+        else tuple(
+            tuple(part if isinstance(part, str) else fillers[part].name for part in dim) for dim in dims
+        )
+        for dims in tensors
+    ]
+    carriers = (tuple(t for t in named[: len(inputs)] if t is not None), tuple(named[len(inputs) :]))
     factors = tuple(_factor(names[index], chosen[index]) for index in order)
     entries = tuple(names.get(index, row) for index, row in enumerate(rows))
-    return FactorRule(*carriers, (*factors, *fillers), entries)
+    return FactorRule(*carriers, (*factors, *dict.fromkeys(fillers.values())), entries)
 
 
-def _fill(parts: list[tuple[int, int, str]], size: int, used: int, fillers: list[Factor]) -> tuple[str, ...]:
-    """The factors of a dim; the parts that no row shards become factors that cannot be sharded."""
-    dims = []
+@dataclass(frozen=True, eq=False)
+class _Gap:
+    """A part of a dim that no row shards; `whole` if it is all of the dim."""
+
+    tensor: int
+    size: int
+    whole: bool
+
+
+def _fill(parts: list[tuple[int, int, str]], size: int, tensor: int, gaps: list[_Gap]) -> list[str | _Gap]:
+    """The factors of a dim, and the gaps between them."""
+    dims: list[str | _Gap] = []
     position = 1
     for above, length, name in [*parts, (size, 1, "")]:
         if above > position:
-            filler = Factor(
-                _name(used + len(fillers)),
-                above // position,
-                "need_replication",
-                blocked=True,
-                shards="even" if parts else "any",
-            )
-            fillers.append(filler)
-            dims.append(filler.name)
+            gaps.append(_Gap(tensor, above // position, whole=not parts))
+            dims.append(gaps[-1])
         if name:
             dims.append(name)
         position = above * length
-    return tuple(dims)
+    return dims
+
+
+def _moves_elements(rows: Sequence[Row]) -> bool:
+    """True if a call only moves elements, as views, slices and concatenations do: it commutes with every reduction."""
+    carried = [{*row.inputs, *row.outputs} for row in rows]
+    return all({partial(kind)} in carried for kind in ("sum", "max", "min"))
+
+
+def _fillers(gaps: Sequence[_Gap], moves: bool, used: int) -> dict[_Gap, Factor]:
+    """A factor for each gap, which cannot be sharded. Where a call only moves elements, those at the same place among
+    the gaps of every tensor are one factor along which it moves data: its shards do not stay where they are."""
+    of_tensor: dict[int, list[_Gap]] = {}
+    for gap in gaps:
+        of_tensor.setdefault(gap.tensor, []).append(gap)
+    together = list(zip(*of_tensor.values(), strict=False))
+    moved = (
+        moves
+        and len({len(own) for own in of_tensor.values()}) == 1
+        and all(len({gap.size for gap in same}) == 1 or all(gap.whole for gap in same) for same in together)
+    )
+    groups: list[tuple[_Gap, ...]] = together if moved and len(of_tensor) > 1 else [(gap,) for gap in gaps]
+    found: dict[_Gap, Factor] = {}
+    for position, group in enumerate(groups):
+        factor = Factor(
+            _name(used + position),
+            min(gap.size for gap in group),
+            "permutation" if len(group) > 1 else "need_replication",
+            blocked=len(group) == 1,
+            shards="any" if all(gap.whole for gap in group) else "even",
+        )
+        found |= dict.fromkeys(group, factor)
+    return found
 
 
 def _factor(name: str, claim: _Claim) -> Factor:

@@ -8,8 +8,9 @@ from ._device import autocast_on_cpu
 from ._fake import without_memory
 from ._flops import cost
 from ._graph import Execution, Graph, Input, Live, Node, Output, Ref, TensorInfo
-from ._json import read_graph
+from ._json import is_graph, read_graph
 from ._kernels import Border, Kernels
+from ._named import Named, named_tensors
 from ._norms import rms_norm, rms_norm_backward
 from ._results import opened
 from ._run import Ran, arguments, constants, inputs_of, run
@@ -21,6 +22,7 @@ __all__ = [
     "Input",
     "Kernels",
     "Live",
+    "Named",
     "Node",
     "Output",
     "Ran",
@@ -37,7 +39,9 @@ __all__ = [
     "constants",
     "cost",
     "inputs_of",
+    "is_graph",
     "kept",
+    "named_tensors",
     "opened",
     "read_graph",
     "rms_norm",

@@ -35,8 +35,13 @@ def to_json(graph: Graph) -> dict[str, Any]:
     }
 
 
+def is_graph(document: Any) -> bool:
+    """True if a JSON document is that of a graph."""
+    return isinstance(document, dict) and document.get("format") == FORMAT
+
+
 def from_json(document: Any) -> Graph:
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    if not is_graph(document):
         raise UsageError(f"this is not a captured graph: its 'format' is not {FORMAT!r}")
     return read_graph(Field(document))
 

@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..graph import Border, Graph, Input, Node, Output, Ref, TensorInfo
+from ..graph import Border, Graph, Input, Named, Node, Output, Ref, TensorInfo
 from ..mesh import Cluster
 from ..redistribution import price_table
 from ..solver import FORBIDDEN
 from ._baselines import Moves, Restriction
 from ._choices import Choices, Layouts, choices_of
 from ._offers import Offers
-from ._pins import Named, Pins
+from ._pins import Pins
 from ._prices import OptimizerCost, compute_seconds, kernel_kind, scratch_bytes
 
 UNIT = 1e-13  # seconds that one unit of cost stands for; costs are rounded down, so bounds stay bounds

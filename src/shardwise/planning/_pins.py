@@ -7,41 +7,18 @@ argument from a result of the same name.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from typing import Literal
 
 import numpy as np
 from torch.distributed.tensor.placement_types import Placement
 
 from ..errors import UsageError, require
-from ..graph import Graph, Input
+from ..graph import Graph, Named, named_tensors
 from ..layout import Layout
 from ..mesh import Mesh
 from ..placements import is_shard, parse_placement, placement_text
 from ._choices import Layouts
 
 Pin = str | Layout | Mapping[str, str | Placement] | Sequence[Placement]
-
-
-@dataclass(frozen=True)
-class Named:
-    """What a pin may hold. The gradient that comes back for an output goes by the output's name."""
-
-    kind: Literal["input", "output", "state", "node"]
-    name: str
-    aliases: tuple[str, ...] = ()
-
-    @classmethod
-    def input(cls, entry: Input) -> "Named":
-        if entry.role == "tangent":
-            return cls("output", entry.target)
-        return cls("input" if entry.role == "user_input" else "state", entry.target, entry.aliases)
-
-    def matches(self, pattern: str) -> bool:
-        kind, colon, name = pattern.partition(":")
-        if colon and kind in ("input", "output"):
-            return kind == self.kind and fnmatchcase(self.name, name)
-        return any(fnmatchcase(name, pattern) for name in (self.name, *self.aliases))
 
 
 @dataclass
@@ -92,13 +69,7 @@ class Pins:
 
     def require_all_used(self, graph: Graph) -> None:
         """Refuse pins that hold nothing, and those that cannot be."""
-        shapes = {Named.input(entry): entry.tensor.shape for entry in graph.inputs}
-        for output in graph.outputs:
-            if output.role == "user_output" and output.value is not None:
-                shapes[Named("output", output.target)] = graph.tensor(output.value).shape
-        for node in graph.nodes:
-            if node.outputs and node.outputs[0] is not None:
-                shapes[Named("node", node.name)] = node.outputs[0].shape
+        shapes = {named: graph.tensor(ref).shape for named, ref in named_tensors(graph)}
         for pattern, wanted in self._wanted.items():
             matched = [named for named in shapes if named.matches(pattern)]
             if not matched:

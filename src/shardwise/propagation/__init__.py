@@ -1,6 +1,8 @@
 """Propagation of shardings through the factors of operations, to a fixed point."""
 
 from ..factors import Factor, FactorRule, Kind, Template, TensorFactors, factors_of_call, rule_for
+from ._annotations import Annotations
+from ._captured import CapturedProgram, GraphPropagation, captured_program
 from ._case import level_of, mismatches, program_of, read_cases
 from ._levels import LEVELS, STAGES, Level
 from ._program import (
@@ -14,7 +16,8 @@ from ._program import (
     Result,
     kind_of,
 )
-from ._run import Propagation, propagate
+from ._propagate import propagate, propagate_graph
+from ._run import Propagation
 from ._spmd import LocalRun, Reshard, infer_output_sharding, local_run, reshard_inputs
 from ._trace import Trace
 
@@ -23,9 +26,12 @@ __all__ = [
     "LEVELS",
     "OP_KINDS",
     "STAGES",
+    "Annotations",
+    "CapturedProgram",
     "Direction",
     "Factor",
     "FactorRule",
+    "GraphPropagation",
     "Kind",
     "Level",
     "LocalRun",
@@ -39,6 +45,7 @@ __all__ = [
     "Template",
     "TensorFactors",
     "Trace",
+    "captured_program",
     "factors_of_call",
     "infer_output_sharding",
     "kind_of",
@@ -47,6 +54,7 @@ __all__ = [
     "mismatches",
     "program_of",
     "propagate",
+    "propagate_graph",
     "read_cases",
     "reshard_inputs",
     "rule_for",

@@ -1,4 +1,4 @@
-"""`propagate`: steps over all operations until none changes anything.
+"""Steps over all operations until none changes anything.
 
 Shardings only grow, and a mesh has finitely many axes, so this terminates; a run that did not would be a bug and
 raises. Operations next to a change are visited again before the others, the nearest first. Steps are cached by
@@ -35,6 +35,10 @@ class Propagation:
     trace: Trace | None = None
 
     def __getitem__(self, value: str) -> Sharding:
+        if value not in self.shardings:
+            raise UsageError(
+                f"there is no value {value!r}: the last ones are {', '.join(list(self.shardings)[-5:])}"
+            )
         return self.shardings[value]
 
     def __str__(self) -> str:
@@ -60,25 +64,18 @@ class Propagation:
         return f"{reached} (updates: {self.updates}, sweeps: {self.sweeps})"
 
 
-def propagate(
+def run(
     program: Program, *, level: Level = "user-priority", debug: bool = False, sweeps: int | None = None
 ) -> Propagation:
-    """Propagate the shardings of a program to all of its values, to a fixed point.
-
-    `level` is `basic`, `aggressive`, `op-priority` or `user-priority`. With `debug` the result has a trace that
-    prints, step by step, which op propagated which axis to which dim and why, and what was refused. `sweeps` limits
-    how often a stage visits every operation: Shardy does so once, which is almost always enough (operations next to
-    a change are visited again within a sweep).
-    """
-    require(program, Program, "program", "a shardwise.propagation.Program")
+    """Propagate the shardings of a program to all of its values, to a fixed point."""
     if level not in LEVELS:
         raise UsageError(f"unknown level {level!r}: use one of {', '.join(LEVELS)}")
     require(sweeps, (int, NoneType), "sweeps", "a whole number, at least 1")
     if sweeps is not None and sweeps < 1:
         raise UsageError(f"sweeps is {sweeps}: it must be at least 1")
-    run = _Run(program, level, debug, sweeps)
-    run.all_rounds()
-    return run.outcome()
+    steps = _Run(program, level, debug, sweeps)
+    steps.all_rounds()
+    return steps.outcome()
 
 
 @dataclass(frozen=True)
