@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.distributed.tensor import Replicate
 
-from shardwise import Rule, audit
+from shardwise import Rule, audit, check
 from shardwise.auditing import Audit, audit_call, audit_claims, execute
 from shardwise.auditing._audit import isolated
 from shardwise.auditing._reproduce import folded
@@ -224,6 +224,15 @@ def test_a_row_that_needs_even_shards_says_so():
 def test_a_complete_rule_has_no_findings():
     findings = audit_call(Call.of(aten.mm.default, torch.rand(4, 6), torch.rand(6, 8)))
     assert (findings.wrong, findings.missing, findings.unsupported) == ([], [], [])
+
+
+def test_a_strategy_that_raises_is_no_row_that_holds():
+    call = Call.of(aten.addmv.default, torch.rand(5), torch.rand(5, 12), torch.rand(12), beta=0, alpha=0.6)
+    failing = audit_call(call).unsupported
+    assert any(u.reason.startswith("claims R, S(0), R -> S(0), but running it raises") for u in failing)
+    for unsupported in failing:
+        assert all(check(call.op, row, *call.args, **call.kwargs) for row in unsupported.rows)
+        assert not any(f"claims {row}," in unsupported.reason for row in unsupported.rows)
 
 
 def test_an_operator_without_strategy_is_unsupported_with_the_rows_it_could_have():

@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.placement_types import _StridedShard
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from shardwise import Mesh
 from shardwise.errors import UsageError
@@ -138,7 +138,8 @@ def test_sizes_of_the_cases():
         (lambda: Layout.parse("P(sum), P(max)", MESH), "cannot mix P"),
         (lambda: Layout(MESH, (Shard(0), Shard(0)), (0,)), "does not contain each sharding axis once"),
         (lambda: Layout(MESH, (Shard(-1), Replicate())), "negative dim"),
-        (lambda: Layout(MESH, ("S(0)", Replicate())), "is not allowed in a layout"),
+        (lambda: Layout(MESH, ("S(0)", Replicate())), "is not a placement: use R, S or P"),
+        (lambda: Layout(MESH, (Placement(), Replicate())), "Placement is a placement of its own kind: rows"),
         (lambda: Layout.from_dims(MESH, [("dp",), ("dp",)]), "used twice"),
         (lambda: Layout.from_dims(MESH, [("pp",)]), "no axis 'pp'"),
         (lambda: Layout.from_dims(MESH, [("dp",)], {"dp": Partial()}), "both shard a dim and be partial"),

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.tensor import Partial, Replicate, Shard
-from torch.distributed.tensor.placement_types import _StridedShard
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from shardwise import Row
 from shardwise.errors import UsageError
@@ -41,6 +41,18 @@ def test_a_row_round_trips(inputs, outputs):
 )
 def test_rows_print_in_one_form(text, printed):
     assert str(Row.parse(text)) == printed
+
+
+def test_a_row_of_another_kind_of_placement_says_what_it_would_need():
+    class Cyclic(Placement):
+        pass
+
+    with pytest.raises(
+        UsageError, match=r"^Cyclic is a placement of its own kind: .* split, join, reduce and"
+    ):
+        Row((Cyclic(),), (Cyclic(),))
+    with pytest.raises(UsageError, match=r"^'S' is not a placement: use R, S or P$"):
+        Row(("S",), ())
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import replace
+from math import isclose
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from shardwise.planning import Compute, Copy, DoesNotFit, Explainer, Planner, _m
 from shardwise.planning._items import CopyItem
 from shardwise.planning._make import GAP, bytes_of, cheapest_that_fits
 from shardwise.planning._pins import Pins
+from shardwise.planning._preferences import preferred
 from shardwise.planning._summary import exact_bytes_text, time_text
 
 OPTIONS = {"mesh": "dp=2,tp=2", "cluster": "laptop"}
@@ -163,6 +165,43 @@ def test_what_is_explained_is_what_was_chosen(best):
     [chosen] = [entry for entry in considered if entry.chosen]
     assert chosen.rows == str(best.choices["mm"])
     assert chosen.seconds <= considered[0].seconds * (1 + 1e-6)  # no single change makes it cheaper
+
+
+def test_what_is_considered_says_how_many_bytes_a_choice_takes():
+    made = sw.plan(torch.mm, (torch.rand(8, 4), torch.rand(4, 6)), mesh="d=2", training=False)
+    held = {entry.rows: entry.bytes for entry in made.considered("mm")}
+    assert held["d: R, R -> R"] == 4 * (8 * 4 + 4 * 6 + 8 * 6)
+    assert held["d: S(0), R -> S(0)"] == 4 * (4 * 4 + 4 * 6 + 4 * 6)
+    assert held["d: S(1), S(0) -> P(sum)"] == 4 * (8 * 2 + 2 * 6 + 8 * 6)
+    assert all(
+        entry.bytes and f"{entry.bytes} B" in made.explain("mm") for entry in made.considered("mm")[:1]
+    )
+
+
+def test_of_plans_that_take_equally_long_the_smallest_is_chosen():
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(32 * 32 * 32, 10)),
+    )
+    with torch.device("meta"):
+        graph = capture(model.to("meta"), (torch.empty(64, 3, 32, 32),))
+    made = plan_graph(graph, mesh="dp=4", cluster="laptop")
+    equal = [each for each in made.baselines.values() if isclose(each.seconds, made.cost.seconds)]
+    assert len({each.peak for each in equal}) > 1
+    assert made.cost.peak == min(each.peak for each in equal)
+    alone = plan_graph(graph, mesh="dp=4", cluster="laptop", compare=False)
+    assert (alone.cost.seconds, alone.cost.peak) == (made.cost.seconds, made.cost.peak)
+    assert alone.bound <= alone.cost.seconds <= alone.bound * (1 + 1e-6)
+
+
+def test_of_equal_plans_of_one_size_that_with_fewer_collectives_is_preferred(best):
+    moved = [move for move in best.schedule.moves if move.change.collectives]
+    assert moved
+    free = replace(best, inputs=best.inputs)
+    object.__setattr__(free, "schedule", replace(best.schedule, entries=()))
+    object.__setattr__(free, "cost", best.cost)
+    assert preferred(best, free) is free and preferred(free, best) is free
+    assert preferred(best, replace(free)) is best  # equal in everything: the first
 
 
 @pytest.mark.parametrize(

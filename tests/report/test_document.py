@@ -62,7 +62,7 @@ def test_the_chosen_rows_are_among_those_considered(stack, made):
     for entry in made["entries"]:
         if "op" in entry:
             shown = made["considered"][entry["considered"]]["shown"]
-            [chosen] = [rows for rows, _, _, is_chosen in shown if is_chosen]
+            [chosen] = [rows for rows, _, _, is_chosen, _ in shown if is_chosen]
             assert chosen == str(stack.choices[made["considered"][entry["considered"]]["of"]])
 
 

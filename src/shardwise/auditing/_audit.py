@@ -318,15 +318,19 @@ def _judge_claim(
         )
     elif isinstance(outcome, Raised):
         reason = f"claims {row}, but running it raises: {outcome.reason}"
-        findings.unsupported.append(Unsupported(findings.op, findings.call, reason, False, (str(row),)))
+        confirmed = _same_inputs(found.rows if found is not None else [], row)
+        findings.unsupported.append(Unsupported(findings.op, findings.call, reason, False, confirmed))
     else:
         findings.cleared.append(str(row))
 
 
 def _right(valid: Sequence[Row], claimed: Row) -> tuple[str, ...]:
     """The rows with the same inputs as a wrong one; if there are none, all that are valid."""
-    same = [row.text for row in valid if row.inputs == claimed.inputs]
-    return tuple(same or (row.text for row in valid))
+    return _same_inputs(valid, claimed) or tuple(row.text for row in valid)
+
+
+def _same_inputs(valid: Sequence[Row], claimed: Row) -> tuple[str, ...]:
+    return tuple(row.text for row in valid if row.inputs == claimed.inputs)
 
 
 def _held_for(found: Found, row: Row) -> str | None:

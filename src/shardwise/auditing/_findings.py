@@ -59,7 +59,8 @@ class Missing:
 
 @dataclass(frozen=True)
 class Unsupported:
-    """A call on which DTensor raises: it has no strategy, or one whose local call fails."""
+    """A call on which DTensor raises: it has no strategy, or one whose local call fails. `rows` are those that
+    experiments confirmed: of the whole call, or with the inputs of the strategy that fails."""
 
     op: str
     call: str

@@ -94,9 +94,10 @@ def install(*, replace: Literal["wrong"] | None = None, confirm: bool = False) -
     """Register the book with DTensor: rules for operators without one, and the rows that its own rules lack.
 
     With `replace="wrong"` the rules that the audit refuted are replaced by the book's. Operators without a valid row
-    are replicated. With `confirm`, a call is run once at a small size with the rows that are chosen for it before these
-    are first used, in a process of its own; what that refutes is not used, with a warning. Takes effect at once, for
-    all meshes; `uninstall()` undoes it. Installing again does nothing, or changes `replace` and `confirm`.
+    are replicated; registered rules of your own stay in use. With `confirm`, a call is run once at a small size
+    with the rows that are chosen for it before these are first used, in a process of its own; what that refutes is not
+    used, with a warning. Takes effect at once, for all meshes; `uninstall()` undoes it. Installing again does nothing,
+    or changes `replace` and `confirm`.
     """
     if replace not in (None, "wrong"):
         raise UsageError(f"replace={replace!r} is not known: use replace='wrong', or leave it out")
@@ -107,6 +108,8 @@ def install(*, replace: Literal["wrong"] | None = None, confirm: bool = False) -
     wrong = wrong_operators() if replace == "wrong" else frozenset()
     try:
         for op in _operators(book()):
+            if op in bridge.rules:  # the user's own, which stays
+                continue
             if facts(op).reshapes_in_place:
                 handle(op)
                 continue

@@ -23,6 +23,7 @@ from ..placements import (
     is_replicate,
     is_shard,
     join,
+    not_known,
     parse_placement,
     placement_text,
     shard,
@@ -69,7 +70,7 @@ class Layout:
             if is_shard(placement) and placement.dim < 0:
                 raise UsageError(f"{placement!r} has a negative dim: count dims from 0")
             if not (is_replicate(placement) or is_shard(placement) or is_partial(placement)):
-                raise UsageError(f"{placement!r} is not allowed in a layout: use R, S or P")
+                raise not_known(placement)
         if mixes_partials(placements):
             kinds = ", ".join(placement_text(p) for p in placements if is_partial(p))
             raise UsageError(f"a layout cannot mix {kinds}: only P(sum) and P(avg) can be combined")

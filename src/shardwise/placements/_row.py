@@ -8,11 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from torch.distributed.tensor.placement_types import Placement
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from ..documents import Field
 from ..errors import UsageError, require
-from ._text import is_replicate, is_shard, parse_placement, placement_text
+from ._text import AnyShard, is_partial, is_replicate, is_shard, not_known, parse_placement, placement_text
+
+_KNOWN = (Replicate, Shard, _StridedShard, AnyShard)
 
 # The shards for which a row holds, least restrictive first: also uneven and empty ones; nonempty ones; equal ones.
 Shards = Literal["any", "nonempty", "even"]
@@ -46,6 +49,9 @@ class Row:
                 raise UsageError(
                     f"a row has a tuple of placements on each side, not {given!r}: use Row.parse for text"
                 )
+        for placement in (*self.inputs, *self.outputs):
+            if type(placement) not in _KNOWN and not (placement is None or is_partial(placement)):
+                raise not_known(placement)
         if self.shards not in SHARDS:
             raise UsageError(f"unknown shards {self.shards!r} of a row: use one of {', '.join(SHARDS)}")
 

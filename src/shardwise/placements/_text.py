@@ -101,4 +101,15 @@ def placement_text(placement: Placement) -> str:
         return f"S({placement.dim}, sf=*)"
     if isinstance(placement, Partial):
         return f"P({placement.reduce_op})"
-    raise UsageError(f"{placement!r} has no text form: it is not R, S or P")
+    raise not_known(placement)
+
+
+def not_known(placement: object) -> UsageError:
+    """What to say of anything but R, S and P."""
+    if not isinstance(placement, Placement):
+        return UsageError(f"{placement!r} is not a placement: use R, S or P")
+    return UsageError(
+        f"{type(placement).__name__} is a placement of its own kind: rows and layouts have R, S and P, whose pieces "
+        "they can split, join, reduce and redistribute, and would need all four of it; redistribute such tensors to "
+        "one of them first"
+    )

@@ -15,7 +15,7 @@ from ._items import UNIT, CopyItem, Item, Items
 from ._offers import Offers
 from ._pins import Pins
 from ._prices import OptimizerCost
-from ._summary import describe_move, time_text
+from ._summary import bytes_text, describe_move, time_text
 
 if TYPE_CHECKING:
     from ..expansion import Choice
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Considered:
     """One choice for a node: its rows, the seconds of its kernel, and those of the redistributions of its inputs and
-    outputs, every other choice as planned; infinite where it is not compatible with the neighbouring choices."""
+    outputs, every other choice as planned; infinite where it is not compatible with the neighbouring choices. `bytes`
+    are those of its inputs, outputs (but for views) and scratch memory on the device that holds most."""
 
     rows: str
     compute: float
     redistribution: float
     chosen: bool
+    bytes: int
 
     @property
     def seconds(self) -> float:
@@ -52,7 +54,7 @@ def all_considered(plan: "Plan", most: int = 8) -> str:
         shown = [entry for i, entry in enumerate(found) if i < most or entry.chosen]
         for entry in shown:
             mark = "*" if entry.chosen else " "
-            lines.append(f"  {mark} {entry.rows}: {_seconds(entry)}")
+            lines.append(f"  {mark} {entry.rows}: {_costs(entry)}")
         if len(found) > len(shown):
             lines.append(f"    ... and {len(found) - len(shown)} more")
     return "\n".join(lines)
@@ -116,17 +118,32 @@ class Explainer:
         for table, other in self.ties[place]:
             column = table[:, self.chosen[other]].astype(float)
             redistribution += np.where(column >= 1e18, np.inf, column)
-        names = self.plan.mesh.names
+        names, held = self.plan.mesh.names, self._held(name)
         found = [
             Considered(
                 "; ".join(f"{axis}: {row}" for axis, row in zip(names, choices.rows_of(c), strict=True)),
                 float(item.cost[c]) * UNIT if item.cost[c] < 1e18 else np.inf,
                 float(redistribution[c]) * UNIT,
                 c == self.chosen[place],
+                int(held[c]),
             )
             for c in range(len(item))
         ]
         return sorted(found, key=lambda entry: (entry.seconds, not entry.chosen))
+
+    def _held(self, name: str) -> np.ndarray:
+        """The bytes that a call's tensors and its kernel take, by choice."""
+        items, choices = self.items, self.items.choices[name]
+        node = self.plan.graph[name]
+        assert isinstance(node, Node)
+        held = items.scratch.get(name, np.zeros(len(choices), np.int64)).copy()
+        used = {(ref, id(column)): column for ref, column in zip(node.inputs, choices.inputs, strict=True)}
+        columns = [(self.plan.graph.tensor(ref), column) for (ref, _), column in used.items()]
+        made = zip(node.outputs, choices.outputs, strict=True) if not node.facts.view else ()
+        columns += [(info, column) for info, column in made if info is not None and column is not None]
+        for info, column in columns:
+            held += [self.layouts.bytes(number, info) for number in column.tolist()]
+        return held
 
     def lines(self, place: str) -> Iterator[str]:
         plan = self.plan
@@ -168,7 +185,7 @@ class Explainer:
         found = self.considered(node.name)
         chosen = next(entry for entry in found if entry.chosen)
         yield f"{node}"
-        yield f"  chosen     {chosen.rows}: {_seconds(chosen)}"
+        yield f"  chosen     {chosen.rows}: {_costs(chosen)}"
         others = [entry for entry in found if not entry.chosen and np.isfinite(entry.seconds)]
         if others:
             best = others[0]
@@ -180,8 +197,9 @@ class Explainer:
         yield f"  rows       {source}; {len(found)} choices, {compatible}"
 
 
-def _seconds(entry: Considered) -> str:
-    return f"compute {time_text(entry.compute)}, redistribution {time_text(entry.redistribution)}"
+def _costs(entry: Considered) -> str:
+    seconds = f"compute {time_text(entry.compute)}, redistribution {time_text(entry.redistribution)}"
+    return f"{seconds}, {bytes_text(entry.bytes)}"
 
 
 def _first(match: np.ndarray, item: Item, wanted: "Choice | Layout") -> int:

@@ -12,20 +12,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..solver import FORBIDDEN, Problem
-from ._items import Item, Items, Tie
+from ..solver import FORBIDDEN, Problem, Solution
+from ._items import UNIT, Item, Items, Tie
 from ._memory import Memory
+from ._preferences import preferences
 
 ROUNDS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Folded:
-    """`node[i]` is the problem's node of item `i`; nodes beyond those carry memory at further times."""
+    """`node[i]` is the problem's node of item `i`; nodes beyond those carry memory at further times. `preferred` is the
+    most that preferences between equal plans add to the cost of one."""
 
     problem: Problem
     node: np.ndarray
     classes: int
+    preferred: int = 0
+
+    def bound(self, solution: Solution) -> float | None:
+        """The seconds below which no plan of the problem is."""
+        return None if solution.bound is None else max(solution.bound - self.preferred, 0) * UNIT
 
 
 def fold(
@@ -42,14 +49,16 @@ def fold(
     Memory is what single choices hold, or, with `pairs`, what pairs of choices hold: closer to what a plan holds, in a
     larger problem.
     """
-    held = None if memory is None else Memory(items, pairs=pairs)
-    parts = items.all if held is None else [*items.all, *held.uses]
-    ties = items.ties if held is None else [*items.ties, *held.ties]
+    held = Memory(items, pairs=pairs)
+    parts, ties = [*items.all, *held.uses], [*items.ties, *held.ties]
+    preferred = preferences(parts, items.ties, held)
     colour = _colours(parts, ties, rounds) if share_layers else np.arange(len(parts))
     count = int(colour.max()) + 1 if len(colour) else 0
     first: list[Item] = [parts[i] for i in np.unique(colour, return_index=True)[1]]
     members = np.bincount(colour, minlength=count)
     costs = [_times(item.cost, int(members[c])) for c, item in enumerate(first)]
+    for place, units in preferred.of_item.items():
+        costs[colour[place]] = _plus(costs[colour[place]], units)
     edges: dict[tuple[int, int], np.ndarray] = {}
     for (a, b, _), (table, times) in _joined(ties, colour).items():
         weighted = _times(table, times)
@@ -59,7 +68,7 @@ def fold(
             edges[a, b] = _plus(edges[a, b], weighted) if (a, b) in edges else weighted
     usages = [np.zeros(len(c), np.int64) for c in costs]
     spans = [(0, 0)] * count
-    if held is not None:
+    if memory is not None:
         for c, begin, end, usage in _profiles(parts, held, colour):
             node = c
             if usages[c].any():
@@ -69,7 +78,8 @@ def fold(
                 spans.append((begin, end))
                 edges[c, node] = np.where(np.eye(len(usage), dtype=bool), 0, FORBIDDEN)
             usages[node], spans[node] = usage, (begin, end)
-    return Folded(_problem(costs, usages, spans, edges, memory, name), colour[: len(items.all)], count)
+    problem = _problem(costs, usages, spans, edges, memory, name)
+    return Folded(problem, colour[: len(items.all)], count, preferred.most)
 
 
 def _colours(items: Sequence[Item], ties: Sequence[Tie], rounds: int) -> np.ndarray:

@@ -344,7 +344,9 @@ class Items:
                 layouts = [self.layouts.all[n] for n in numbers]
                 allowed = [[moves.allowed(a, b, tensor.shape) for b in layouts] for a in layouts]
                 seconds = np.where(allowed, seconds, np.inf)
-            self._prices[key] = {n: i for i, n in enumerate(numbers)}, _to_units(seconds)
+            # Of equal plans that with fewer redistributions is preferred: each costs one unit more than its time.
+            units = np.minimum(_to_units(seconds) + (seconds > 0), FORBIDDEN)
+            self._prices[key] = {n: i for i, n in enumerate(numbers)}, units
         return self._prices[key]
 
     def _note_layouts(self) -> None:

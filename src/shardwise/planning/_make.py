@@ -22,10 +22,11 @@ from ._choices import Layouts
 from ._confirm import confirmed_plan
 from ._explain import all_considered
 from ._fold import Folded, fold
-from ._items import UNIT, CopyItem, Items
+from ._items import CopyItem, Items
 from ._offers import Offers
 from ._pins import Pin, Pins
 from ._plan import BaselineCost, Copy, Plan
+from ._preferences import preferred
 from ._prices import OptimizerCost, host_seconds
 from ._search import Clock, Search, Unsolved
 
@@ -271,7 +272,7 @@ class Planner:
                 offer = self.offers.of(node)  # type: ignore[arg-type]
                 rows = items.choices[item.name].rows_of(choice)
                 choices[item.name] = Choice(self.mesh, rows, offer.source)
-        bound = None if solution.bound is None else solution.bound * UNIT
+        bound = folded.bound(solution)
         if bound is not None:  # no plan starts faster than the host does
             bound = max(bound, host_seconds(self.graph, self.cluster.device))
         made = Plan(
@@ -298,10 +299,10 @@ class Planner:
 
 
 def cheapest_that_fits(best: Plan, others: Iterable[Plan | None], memory: int) -> Plan:
-    """The best plan, or one of the others that fits in memory and costs less: a search may be cut short. What bounds
+    """The best plan, or one of the others that fits in memory and is preferred: a search may be cut short. What bounds
     the cost of the best plan bounds that of every plan, except of one whose equal layers do not share their choices."""
     for other in others:
-        if other is not None and other.cost.peak <= memory and other.cost.seconds < best.cost.seconds:
+        if other is not None and other.cost.peak <= memory and preferred(best, other) is other:
             bound = None if best.bound is None else min(best.bound, other.cost.seconds)
             best = replace(other, bound=bound, share_layers=best.share_layers)
     return best

@@ -18,8 +18,9 @@ from ..errors import UsageError, require
 from ..progress import Progress
 from ..solver import FORBIDDEN, Improvement, Problem, Shortfall, Solution, least_memory, solve
 from ._fold import Folded, fold
-from ._items import UNIT, Items
+from ._items import Items
 from ._plan import Plan
+from ._preferences import SAME, preferred
 from ._summary import bytes_text, exact_bytes_text
 
 _FEW = 200  # items up to which the problem may know memory by pairs of choices: it is several times as large
@@ -112,8 +113,8 @@ class Search:
             if solution.status == "infeasible":
                 assert solution.shortfall is not None
                 raise self._needs(folded, solution.shortfall, problems)
-            if solution.bound is not None:
-                bound = max(bound or 0.0, solution.bound * UNIT)
+            if (known := folded.bound(solution)) is not None:
+                bound = max(bound or 0.0, known)
             if solution.choices is not None:
                 last = folded, solution
                 best = self._tighten(folded, solution, best, bound or 0.0)
@@ -143,7 +144,7 @@ class Search:
             yield self._fold(self.memory, pairs=True)
 
     def _is_close(self, made: Plan, bound: float) -> bool:
-        return made.cost.seconds * (1 - self.gap) <= bound
+        return made.cost.seconds * (1 - max(self.gap, SAME)) <= bound
 
     def _tighten(self, folded: Folded, solution: Solution, best: Plan | None, bound: float) -> Plan | None:
         """The cheapest plan that fits: the best so far, or that of a solution under the limit or a smaller one."""
@@ -155,8 +156,7 @@ class Search:
                 misses = limit
             else:
                 fits = limit
-                if best is None or made.cost.seconds < best.cost.seconds:
-                    best = made
+                best = made if best is None else preferred(best, made)
             limit = (fits + misses) // 2 if fits >= 0 else limit - over
             close = best is not None and self._is_close(best, bound)
             if close or limit <= max(fits, 0) or self.clock.over:

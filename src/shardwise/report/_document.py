@@ -243,7 +243,7 @@ def _choices(name: str, found: Sequence[Considered]) -> dict[str, Any]:
         "all": len(found),
         "fit": len(fits),
         "shown": [
-            [entry.rows, _finite(entry.compute), _finite(entry.redistribution), entry.chosen]
+            [entry.rows, _finite(entry.compute), _finite(entry.redistribution), entry.chosen, entry.bytes]
             for entry in shown
         ],
     }

@@ -214,7 +214,7 @@ def _print_debug(plan: Plan, alternatives: int = 3) -> None:
         for considered in plan.considered(node.name)[: alternatives + 1]:
             mark = "*" if considered.chosen else " "
             own, moved = considered.compute * 1e6, considered.redistribution * 1e6
-            costs = f"compute {own:.2f} us, redistribution {moved:.2f} us"
+            costs = f"compute {own:.2f} us, redistribution {moved:.2f} us, {considered.bytes:,} bytes"
             print(f"  {mark} {considered.rows}  # {costs}", file=sys.stderr)
     for move in plan.schedule.moves:
         print(f"{move}", file=sys.stderr)

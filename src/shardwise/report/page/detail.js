@@ -41,12 +41,12 @@ function considered(entry) {
     const against = choice === own ? "chosen" : more === null ? "" : (more < 0 ? "−" : "+") + timeText(Math.abs(more));
     const text = (seconds) => (seconds === null ? "cannot" : timeText(seconds));
     return { class: choice === own ? "chosen" : "",
-      cells: [el("span", {}, ...lines(choice[0])), text(choice[1]), text(choice[2]), against] };
+      cells: [el("span", {}, ...lines(choice[0])), text(choice[1]), text(choice[2]), bytesText(choice[4]), against] };
   });
   const like = of === entry.name ? "" : ` Computed for %${of}, an equal call.`;
   return [
     el("h3", {}, "Chosen and runners-up"),
-    table(["rows", ">compute", ">redistribution", ">difference"], rows),
+    table(["rows", ">compute", ">redistribution", ">memory", ">difference"], rows),
     el("p", { class: "soft" },
       `${countText(all, "choice")}, ${fit} compatible with the neighbouring choices; each is priced with all other choices as planned.${like}`)];
 }
