@@ -1,4 +1,5 @@
-"""`FILE.py:build` on the command line: the function that returns the model and the arguments to capture it with."""
+"""`FILE.py:build` on the command line: the function that returns the model and the arguments to capture it with; and
+what is said about its tensors by name."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -51,3 +52,11 @@ def built(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 def builder(text: str) -> Callable[[], Any]:
     """The function itself."""
     return function_of(text, "model.py:build")
+
+
+def named_sharding(text: str) -> tuple[str, str]:
+    """A sharding given by name: `x=[{dp}, {}]`."""
+    name, equals, sharding = text.partition("=")
+    if not equals or not name.strip():
+        raise UsageError(f"sharding {text!r} is not of the form 'x=[{{dp}}, {{}}]'")
+    return name.strip(), sharding.strip()

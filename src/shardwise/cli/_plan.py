@@ -8,7 +8,7 @@ import typer
 from ..errors import UsageError
 from ..files import require_writable
 from ._app import Json, app, print_json
-from ._build import ClusterName, Execution, built
+from ._build import ClusterName, Execution, built, named_sharding
 from ._progress import Bars
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ def plan(
     pin: Annotated[
         list[str] | None, typer.Option(help="A required layout: 'x=S(0), R'. May be repeated.")
     ] = None,
+    sharding: Annotated[
+        list[str] | None,
+        typer.Option(help="A sharding to propagate from: 'x=[{dp}, {}]'. May be repeated."),
+    ] = None,
     explain: Annotated[str | None, typer.Option(help="A module, node or parameter to explain.")] = None,
     time_limit: Annotated[float, typer.Option(help="Seconds of search.")] = 60.0,
     confirm: Annotated[
@@ -64,6 +68,7 @@ def plan(
         "memory": memory,
         "optimizer": optimizer,
         "pin": dict(_pins(pin or [])),
+        "shardings": dict(map(named_sharding, sharding or [])),
         "time_limit": time_limit,
         "confirm": confirm,
     }

@@ -7,6 +7,7 @@ import typer
 
 from ..errors import UsageError
 from ._app import Json, app, print_json
+from ._build import built, named_sharding
 from ._progress import Bars
 
 if TYPE_CHECKING:
@@ -64,7 +65,6 @@ def _graph(file: str, inference: bool, quiet: bool) -> "Graph | None":
     """The graph of a model or in a file; None for a file of programs."""
     from ..files import named, parse_json, read_text
     from ..graph import Graph, capture, is_graph
-    from ._build import built
 
     if ":" in file:
         with Bars(quiet=quiet) as progress:
@@ -95,7 +95,7 @@ def _through(
     from ..propagation import GraphPropagation
     from ..propagation import propagate as run
 
-    shardings = dict(map(_named, given))
+    shardings = dict(map(named_sharding, given))
     outcome = run(
         graph,
         mesh=mesh,
@@ -111,13 +111,6 @@ def _through(
         typer.echo(outcome.table(module))
     else:
         typer.echo(_text({"id": graph.name}, outcome, []))
-
-
-def _named(text: str) -> tuple[str, str]:
-    name, equals, sharding = text.partition("=")
-    if not equals or not name.strip():
-        raise UsageError(f"sharding {text!r} is not of the form 'x=[{{dp}}, {{}}]'")
-    return name.strip(), sharding.strip()
 
 
 def _cases(

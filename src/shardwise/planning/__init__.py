@@ -22,10 +22,11 @@ from ._price import (
     reserved_bytes,
     tensor_parallel_plan,
 )
+from ._proposal import Proposal
 from ._random import random_plan
 from ._schedule import Compute, Move, Schedule, Value
 from ._search import DoesNotFit
-from ._summary import bytes_text, time_text
+from ._summary import bytes_text, departures_text, time_text
 
 __all__ = [
     "GAP",
@@ -46,12 +47,14 @@ __all__ = [
     "Plan",
     "Planner",
     "Price",
+    "Proposal",
     "RefutedChoice",
     "Schedule",
     "StepMemory",
     "StepTime",
     "Value",
     "bytes_text",
+    "departures_text",
     "most_sharded_plan",
     "pattern",
     "peak_of_values",

@@ -52,7 +52,7 @@ def baselines(mesh: Mesh) -> list[Baseline]:
     return found
 
 
-class Restriction:
+class BaselineRestriction:
     """Which choices a baseline leaves."""
 
     def __init__(self, baseline: Baseline, graph: Graph, layouts: Layouts) -> None:
@@ -84,6 +84,9 @@ class Restriction:
         else:
             wanted = np.ones(len(options), bool)
         return wanted if wanted.any() else replicated
+
+    def of_output(self, position: int, options: np.ndarray) -> np.ndarray | None:
+        return None
 
     def of_call(self, node: Node, choices: Choices) -> np.ndarray | None:
         """On axes where parameters are gathered before use, calls see them whole."""

@@ -1,7 +1,7 @@
 """Why a plan does what it does at one place: the choice, its runner-up, and what that would cost."""
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from ._items import UNIT, CopyItem, Item, Items
 from ._offers import Offers
 from ._pins import Pins
 from ._prices import OptimizerCost
+from ._proposal import agrees, tensors_of
 from ._summary import bytes_text, describe_move, time_text
 
 if TYPE_CHECKING:
@@ -175,6 +176,7 @@ class Explainer:
         entry = plan.graph[name]
         yield f"{entry.target} {entry.tensor}: [{plan.inputs[name]}]"  # type: ignore[union-attr]
         ref = Ref(name)
+        yield from self._departure_lines([(ref, plan.inputs[name])])
         for move in plan.schedule.moves:
             if move.source.ref == ref:
                 yield f"  {describe_move(plan, move)}, {time_text(move.change.price)}"
@@ -192,9 +194,20 @@ class Explainer:
             more = best.seconds - chosen.seconds
             sign = "+" if more >= 0 else "-"
             yield f"  runner-up  {best.rows}: {sign}{time_text(abs(more))}"
+        yield from self._departure_lines(tensors_of(self.plan, node))
         source = self.plan.choices[node.name].source
         compatible = f"{len(others) + 1} compatible with the neighbouring choices"
         yield f"  rows       {source}; {len(found)} choices, {compatible}"
+
+    def _departure_lines(self, tensors: Iterable[tuple[Ref, Layout]]) -> Iterator[str]:
+        """Where tensors are not as propagation from the shardings and pins proposes."""
+        proposal = self.plan.proposal
+        if proposal is None:
+            return
+        for ref, layout in dict(tensors).items():
+            if not agrees(layout, proposal.proposed(ref)):
+                name, sharding = proposal.outcome.captured.names[ref], proposal.outcome.sharding(ref)
+                yield f"  departs    {name} is [{layout}], and {sharding} is propagated"
 
 
 def _costs(entry: Considered) -> str:

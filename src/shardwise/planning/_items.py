@@ -8,7 +8,7 @@ single user pays for its own change on the tie to the maker. What memory it all 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ..graph import Border, Graph, Input, Named, Node, Output, Ref, TensorInfo
 from ..mesh import Cluster
 from ..redistribution import price_table
 from ..solver import FORBIDDEN
-from ._baselines import Moves, Restriction
+from ._baselines import Moves
 from ._choices import Choices, Layouts, choices_of
 from ._offers import Offers
 from ._pins import Pins
@@ -66,6 +66,18 @@ class Tie:
     a: int
     b: int
     table: np.ndarray
+
+
+class Restriction(Protocol):
+    """Which choices are left, as masks; None where all are."""
+
+    def of_input(self, entry: Input, options: np.ndarray) -> np.ndarray | None: ...
+
+    def of_output(self, position: int, options: np.ndarray) -> np.ndarray | None: ...
+
+    def of_call(self, node: Node, choices: Choices) -> np.ndarray | None: ...
+
+    def of_move(self, ref: Ref) -> Moves | None: ...
 
 
 class Items:
@@ -249,6 +261,8 @@ class Items:
         allowed = None
         if output.role == "user_output":
             allowed = self.pins.allowed(Named("output", output.target), options, self.layouts)
+        if self.restriction is not None:
+            allowed = _both(allowed, self.restriction.of_output(position, options))
         label = ("output", output.role, tensor, pattern(output.target), _key(allowed))
         place = self._add(Item("output", str(position), _units([0.0] * len(options), allowed), label))
         first = self.first_given[value]

@@ -15,6 +15,7 @@ from ..graph import Graph, Node, Ref, TensorInfo, read_graph
 from ..layout import Layout
 from ..mesh import COLLECTIVES, Cluster, Mesh
 from ..placements import Row
+from ..propagation import Annotations
 from ..rules import book_rows
 from ._confirm import Confirmation, RefutedChoice
 from ._offers import Source
@@ -39,6 +40,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "optimizer": plan.optimizer,
             "memory": plan.memory,
             "pins": {name: pin if isinstance(pin, str) else dict(pin) for name, pin in plan.pins.items()},
+            "shardings": dict(plan.shardings),
             "bound": plan.bound,
             "share_layers": plan.share_layers,
             "baselines": {name: _of_baseline(cost) for name, cost in plan.baselines.items()},
@@ -177,7 +179,8 @@ class _Reading:
     def options(self, field: Field) -> dict[str, Any]:
         """What the plan was made for, and what came of it."""
         fields = field.object(
-            ("optimizer", "memory", "pins", "bound", "share_layers", "baselines", "confirmation")
+            ("optimizer", "memory", "pins", "bound", "share_layers", "baselines", "confirmation"),
+            ("shardings",),
         )
         optimizer = fields["optimizer"].parsed(OptimizerCost.of).name
         pins = fields["pins"].members()
@@ -187,6 +190,7 @@ class _Reading:
             "optimizer": optimizer,
             "memory": fields["memory"].optional(lambda memory: memory.integer(least=0)),
             "pins": {name: pin.value for name, pin in pins.items()},
+            "shardings": self._shardings(fields["shardings"]) if "shardings" in fields else {},
             "bound": fields["bound"].optional(Field.number),
             "share_layers": fields["share_layers"].flag(),
             "confirmation": fields["confirmation"].optional(_confirmation),
@@ -194,6 +198,12 @@ class _Reading:
                 name: cost.optional(_baseline) for name, cost in fields["baselines"].members().items()
             },
         }
+
+    def _shardings(self, field: Field) -> dict[str, str]:
+        texts = {name: sharding.text() for name, sharding in field.members().items()}
+        with field.checked():
+            Annotations(self.mesh, texts).require_fit(self.graph)
+        return texts
 
 
 def _confirmation(document: Field) -> Confirmation:

@@ -14,20 +14,22 @@ from ..errors import UsageError, require_given
 from ..expansion import Choice
 from ..experiments import Confirmations
 from ..graph import Execution, Graph, capture
+from ..layout import Sharding
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
 from ..solver import Solution, prepare, solve
-from ._baselines import Baseline, Restriction, baselines
+from ._baselines import BaselineRestriction, baselines
 from ._choices import Layouts
 from ._confirm import confirmed_plan
 from ._explain import all_considered
 from ._fold import Folded, fold
-from ._items import CopyItem, Items
+from ._items import CopyItem, Items, Restriction
 from ._offers import Offers
 from ._pins import Pin, Pins
 from ._plan import BaselineCost, Copy, Plan
 from ._preferences import preferred
 from ._prices import OptimizerCost, host_seconds
+from ._proposal import PinsAndShardings, Proposal
 from ._search import Clock, Search, Unsolved
 
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
@@ -46,6 +48,7 @@ def plan(
     execution: Execution = "eager",
     optimizer: str = "adam",
     pin: Mapping[str, Pin] | None = None,
+    shardings: Mapping[str, Sharding | str] | None = None,
     share_layers: bool | None = None,
     gap: float = GAP,
     time_limit: float = 60.0,
@@ -61,7 +64,9 @@ def plan(
     and adam, with `+master` for a copy of the weights in float32. `execution` is how every device runs its program:
     `eager`, or `compiled` by torch.compile, which fuses calls into kernels. `memory` is what each device may hold
     (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of parameters, inputs, outputs and
-    nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. With `share_layers`, equal layers share their
+    nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. `shardings` are given in the same way, as
+    `{"x": "[{dp}, {}]", "*.up.weight": "[{tp}, {?}]"}`, and propagated to all other tensors: the plan follows them, and
+    where they conflict prices decide. With `share_layers`, equal layers share their
     choices, as they do by default in large graphs. The search stops once the plan is known to lie within `gap` of the
     best; all searches together (within memory, of baselines) have `time_limit` seconds. With `compare` the baselines
     are worked out too, and the plan costs no more than any of them that fits. With `confirm`, each distinct call is run
@@ -82,6 +87,7 @@ def plan(
         memory=memory,
         optimizer=optimizer,
         pin=pin,
+        shardings=shardings,
         share_layers=share_layers,
         gap=gap,
         time_limit=time_limit,
@@ -100,6 +106,7 @@ def plan_graph(
     memory: int | float | str | None = None,
     optimizer: str = "adam",
     pin: Mapping[str, Pin] | None = None,
+    shardings: Mapping[str, Sharding | str] | None = None,
     share_layers: bool | None = None,
     gap: float = GAP,
     time_limit: float = 60.0,
@@ -113,7 +120,13 @@ def plan_graph(
         graph, Mesh.of(mesh), Cluster.of(cluster), memory=memory, optimizer=optimizer, progress=progress
     )
     made = planner.plan(
-        pin or {}, share_layers=share_layers, gap=gap, time_limit=time_limit, compare=compare, confirm=confirm
+        pin or {},
+        shardings=shardings,
+        share_layers=share_layers,
+        gap=gap,
+        time_limit=time_limit,
+        compare=compare,
+        confirm=confirm,
     )
     if debug:
         print(all_considered(made))
@@ -146,6 +159,7 @@ class Planner:
         self,
         pins: Mapping[str, Pin],
         *,
+        shardings: Mapping[str, Sharding | str] | None = None,
         share_layers: bool | None = None,
         gap: float = GAP,
         time_limit: float = 60.0,
@@ -157,27 +171,74 @@ class Planner:
         held.require_all_used(self.graph)
         prepare()  # compiled once per installation, which the limit on a search shall not count
 
+        needed = bool(shardings) or (compare and bool(pins))
+        proposal = self._timed("propagation", lambda: self._proposal(held, shardings)) if needed else None
+
         def solved() -> Plan:
-            return self._solved(held, share_layers, gap, time_limit, compare)
+            if shardings:
+                assert proposal is not None
+                return self._following(proposal, held, share_layers, gap, time_limit, compare)
+            return self._solved(held, proposal, share_layers, gap, time_limit, compare)
 
         if not confirm:
             return solved()
         return confirmed_plan(self.offers, solved, self.progress, confirmations or Confirmations())
 
+    def _proposal(self, pins: Pins, shardings: Mapping[str, Sharding | str] | None) -> Proposal:
+        given = PinsAndShardings(self.mesh, shardings, pins)
+        return Proposal.of(self.graph, self.layouts, given, self.offers)
+
     def _solved(
-        self, held: Pins, share_layers: bool | None, gap: float, time_limit: float, compare: bool
+        self,
+        held: Pins,
+        proposal: Proposal | None,
+        share_layers: bool | None,
+        gap: float,
+        time_limit: float,
+        compare: bool,
     ) -> Plan:
-        items = self._timed("choices", lambda: self._items(held))
-        self.most_choices = max(map(len, items.all), default=0)
-        if share_layers is None:
-            share_layers = len(items.all) > _MANY
+        """The cheapest of all plans; what propagation proposes is one of those that it is compared with."""
         clock = Clock(time_limit)
-        best = replace(self._cheapest(items, held, share_layers, gap, clock), share_layers=share_layers)
+        best = self._best(held, None, share_layers, gap, clock)
         if not compare:
             return best
         tried = self._timed("baselines", lambda: self.baselines(held, gap, clock))
+        if proposal is not None:
+            tried["propagated"] = self.restricted(proposal, held, gap, clock)
         table = {name: _cost_of(made) for name, made in tried.items()}
         return replace(cheapest_that_fits(best, tried.values(), self.memory), baselines=table)
+
+    def _following(
+        self,
+        proposal: Proposal,
+        held: Pins,
+        share_layers: bool | None,
+        gap: float,
+        time_limit: float,
+        compare: bool,
+    ) -> Plan:
+        """The cheapest plan that follows propagated shardings, and what the cheapest of all plans costs."""
+        clock = Clock(time_limit)
+        best = self._best(held, proposal, share_layers, gap, clock)
+        best = replace(best, shardings=proposal.given.texts)
+        if not compare:
+            return best
+        free = self._timed("baselines", lambda: self.restricted(None, held, gap, clock))
+        return replace(best, baselines={"without shardings": _cost_of(free)})
+
+    def _best(
+        self,
+        held: Pins,
+        restriction: Restriction | None,
+        share_layers: bool | None,
+        gap: float,
+        clock: Clock,
+    ) -> Plan:
+        items = self._timed("choices", lambda: self._items(held, restriction))
+        self.most_choices = max(map(len, items.all), default=0)
+        if share_layers is None:
+            share_layers = len(items.all) > _MANY
+        return replace(self._cheapest(items, held, share_layers, gap, clock), share_layers=share_layers)
 
     def _cheapest(self, items: Items, pins: Pins, share_layers: bool, gap: float, clock: Clock) -> Plan:
         search = Search(
@@ -203,34 +264,35 @@ class Planner:
         named = list(baselines(self.mesh))
         for number, baseline in enumerate(named):
             self.progress("baselines", number, len(named), note=baseline.name)
-            found[baseline.name] = self.restricted(baseline, pins, gap, clock, len(named) - number)
+            kind = BaselineRestriction(baseline, self.graph, self.layouts)
+            found[baseline.name] = self.restricted(kind, pins, gap, clock, len(named) - number)
         return found
 
     def restricted(
         self,
-        baseline: Baseline,
+        restriction: Restriction | None,
         pins: Pins,
         gap: float = GAP,
         clock: Clock | None = None,
         searches: int = 1,
     ) -> Plan | None:
-        """The cheapest plan of a baseline's kind, whatever memory it takes; None where pins or time leave none.
+        """The cheapest plan within a restriction, whatever memory it takes; None where pins or time leave none.
 
         It is the first of so many searches that share the time that is left.
         """
         clock = clock or Clock(60.0)
-        items = self._items(pins, baseline)
+        items = self._items(pins, restriction, quiet=True)
         folded = fold(items, None, share_layers=len(items.all) > _MANY, name=self.graph.name)
         solution = solve(folded.problem, time_limit=clock.left / searches, gap=gap)
         return None if solution.choices is None else self._read(items, folded, solution, pins)
 
-    def _items(self, pins: Pins, baseline: Baseline | None = None) -> Items:
+    def _items(self, pins: Pins, restriction: Restriction | None = None, *, quiet: bool = False) -> Items:
         def note(done: int, total: int) -> None:
-            if baseline is None:
+            if not quiet:
                 self.progress("choices", done, total)
 
-        limits = None if baseline is None else Restriction(baseline, self.graph, self.layouts)
-        return Items(self.graph, self.layouts, self.cluster, self.offers, self.optimizer, pins, limits, note)
+        made = self.graph, self.layouts, self.cluster, self.offers, self.optimizer
+        return Items(*made, pins, restriction, note)
 
     def _why_not(self, solution: Solution, pins: Pins, clock: Clock) -> str:
         if solution.status == "unknown":

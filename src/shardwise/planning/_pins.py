@@ -86,6 +86,14 @@ class Pins:
                             f"which has shape {shapes[named]}"
                         )
 
+    def placements(self, named: Named) -> dict[int, Placement]:
+        """The placements by axis that the pins say of what is called so."""
+        found: dict[int, Placement] = {}
+        for pattern, wanted in self._wanted.items():
+            if named.matches(pattern):
+                found |= wanted
+        return found
+
     def allowed(self, named: Named, options: np.ndarray, layouts: Layouts) -> np.ndarray | None:
         """Which of these layouts the pins allow for what is called so; None if no pin speaks of it."""
         mask: np.ndarray | None = None

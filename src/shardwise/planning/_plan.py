@@ -21,6 +21,7 @@ PinText = str | Mapping[str, str]  # a layout, or placements by axis
 
 if TYPE_CHECKING:
     from ._explain import Considered
+    from ._proposal import Proposal
 
 
 def require_plan(plan: object, function: str) -> None:
@@ -61,10 +62,11 @@ class Plan(Shown):
     `inputs` are the layouts of the graph's inputs by name, `outputs` those of its outputs in order (None where
     there is no value). A gradient has the layout of its parameter.
 
-    What it was planned for: the `optimizer`, the `memory` that each device may use, in bytes, and the `pins`, as text.
-    What came of it: `bound`, the seconds below which no plan that fits in the memory can be (with `share_layers`, none
-    whose equal layers share their choices), and the `baselines` that it was compared with, by name (None for one that
-    the pins rule out). `confirmation` says what experiments found about its calls; None if there were none.
+    What it was planned for: the `optimizer`, the `memory` that each device may use, in bytes, the `pins`, and the
+    `shardings` from which the others were propagated, as text. What came of it: `bound`, the seconds below which no
+    plan that fits in the memory can be (with `share_layers`, none whose equal layers share their choices; with
+    `shardings`, none that follows them), and the `baselines` that it was compared with, by name (None for one that the
+    pins rule out). `confirmation` says what experiments found about its calls; None if there were none.
     """
 
     graph: Graph
@@ -77,6 +79,7 @@ class Plan(Shown):
     optimizer: str = "none"
     memory: int | None = None
     pins: Mapping[str, PinText] = field(default_factory=dict)
+    shardings: Mapping[str, str] = field(default_factory=dict)
     bound: float | None = None
     share_layers: bool = False
     baselines: Mapping[str, BaselineCost | None] = field(default_factory=dict)
@@ -90,6 +93,13 @@ class Plan(Shown):
     def cost(self) -> Cost:
         """Time and memory of a step, worked out from the schedule."""
         return evaluate(self)
+
+    @cached_property
+    def proposal(self) -> "Proposal | None":
+        """What propagation from the shardings and pins proposes; None if there are none."""
+        from ._proposal import proposal_of
+
+        return proposal_of(self)
 
     def layout(self, ref: Ref) -> Layout:
         """The layout in which a tensor is made."""

@@ -19,7 +19,7 @@ from ..errors import UsageError, require_given
 from ..graph import Execution, Graph, TensorInfo, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Link, Mesh
 from ..progress import Progress, silent
-from ._baselines import Baseline, Mode
+from ._baselines import Baseline, BaselineRestriction, Mode
 from ._data_parallel import Timeline, Traffic, kept_gradients, timeline, transient
 from ._make import Planner
 from ._named import NamedLayout, mesh_of
@@ -342,7 +342,8 @@ def _megatron(planner: Planner, mode: Mode, pins: Pins) -> Plan:
     """As Megatron-LM does, or as nearly as a model allows: at the least, everything can be replicated."""
     attempts: tuple[tuple[Mode, bool], ...] = ((mode, True), ("stationary", True), ("stationary", False))
     for moves, cut in attempts:
-        made = planner.restricted(Baseline("tensor parallel", (moves,), cut), pins)
+        kind = Baseline("tensor parallel", (moves,), cut)
+        made = planner.restricted(BaselineRestriction(kind, planner.graph, planner.layouts), pins)
         if made is not None:
             return made
     raise UsageError(f"no plan of {planner.graph.name} on {planner.mesh} was found in time")

@@ -49,6 +49,10 @@ def blocks(plan: "Plan", most: int = 10) -> Iterator[Block]:
             ("over the step", f"`{sparkline(cost.held)}`"),
         ],
     )
+    if plan.shardings:
+        yield Heading(2, "propagated from")
+        yield Table(("", ""), list(plan.shardings.items()))
+        yield departures_text(plan)
     yield _against(plan)
     yield from _dearest(plan, most)
     yield from _fallen_back(plan)
@@ -67,8 +71,22 @@ def _against(plan: "Plan") -> Table:
     if plan.bound is not None and own.seconds:
         short = max(0.0, 1 - plan.bound / own.seconds)
         shared = ", layers shared" if plan.share_layers else ""
+        shared += ", following the shardings" if plan.shardings else ""
         rows.append(("lower bound", time_text(plan.bound), "", f"at most {short:.2%} can be gained{shared}"))
     return Table(("", ">step", ">memory", ""), rows)
+
+
+def departures_text(plan: "Plan") -> str:
+    """At how many calls the plan departs from what was propagated, and which kinds of calls these are."""
+    proposal = plan.proposal
+    assert proposal is not None  # a plan of shardings has one
+    found = Counter(f"{short_name(node.op)} {_where(node)}" for node in proposal.departures(plan))
+    if not found:
+        return "every call follows the propagated shardings"
+    kinds = [f"{text} x{times}" if times > 1 else text for text, times in found.most_common(3)]
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    total = f"{sum(found.values())} of {len(plan.graph.nodes)} calls"
+    return f"{total} depart from the propagated shardings, by price: {', '.join(kinds)}{more}"
 
 
 def _dearest(plan: "Plan", most: int) -> Iterator[Block]:

@@ -37,11 +37,12 @@ class Annotations:
     def texts(self) -> dict[str, str]:
         return {name: str(sharding) for name, sharding in self.shardings.items()}
 
-    def of(self, named: Named) -> Sharding | None:
-        """What the patterns that match a tensor say together; None if none does."""
+    def of(self, named: Named, rank: int) -> Sharding | None:
+        """What the patterns that match a tensor of this rank say together; None if none does."""
         found = [sharding for pattern, sharding in self.shardings.items() if named.matches(pattern)]
         if not found:
             return None
+        assert all(sharding.rank == rank for sharding in found), "require_fit refuses others"
         agreed: State | None = State.of(found[0])
         for other in found[1:]:
             agreed = None if agreed is None else joined_states(agreed, State.of(other))

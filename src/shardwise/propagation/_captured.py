@@ -79,7 +79,7 @@ class _Builder:
         for entry in self.graph.inputs:
             tangent = entry.role == "tangent"
             name = self._free(f"grad({entry.target})" if tangent else entry.target, "input")
-            given = None if tangent else self.annotations.of(Named.input(entry))
+            given = None if tangent else self.annotations.of(Named.input(entry), len(entry.tensor.shape))
             self.names[Ref(entry.name)] = self.program.input(name, entry.tensor.shape, given)
             self.partners[tangent, entry.target] = name
         for node in self.graph.nodes:
@@ -93,9 +93,9 @@ class _Builder:
     def _add(self, node: Node) -> None:
         made = []
         for ref in node.results:
-            name = self._free(str(ref).removeprefix("%"), "node")
-            given = None if ref.output else self.annotations.of(Named("node", node.name))
-            self.names[ref] = self.program.value(name, self.graph.tensor(ref).shape, given)
+            name, shape = self._free(str(ref).removeprefix("%"), "node"), self.graph.tensor(ref).shape
+            given = None if ref.output else self.annotations.of(Named("node", node.name), len(shape))
+            self.names[ref] = self.program.value(name, shape, given)
             made.append(name)
         rule = self.rules(node)
         kind = None if rule is None else self._kind(node, rule)
@@ -117,7 +117,7 @@ class _Builder:
         wanted = {"user_output": "{}", "gradient": "grad({})", "mutation": "new({})"}[output.role]
         name, given = self._free(wanted.format(output.target), "output"), None
         if output.role == "user_output":
-            given = self.annotations.of(Named("output", output.target))
+            given = self.annotations.of(Named("output", output.target), len(shape))
         self.program.value(name, shape, given)
         rule = identity(shape)
         self.program.node(rule, [self.names[output.value]], [name], op=output.role, kind="elementwise")

@@ -13,7 +13,18 @@ from ..errors import UsageError
 from ..graph import Input, Node, TensorInfo
 from ..layout import Layout
 from ..placements import is_partial
-from ..planning import BaselineCost, Compute, Considered, Cost, Explainer, Move, Plan, Value, pattern
+from ..planning import (
+    BaselineCost,
+    Compute,
+    Considered,
+    Cost,
+    Explainer,
+    Move,
+    Plan,
+    Value,
+    departures_text,
+    pattern,
+)
 from ..progress import Progress, silent
 from ..rules import book, is_by_hand
 from ._tree import tree
@@ -54,6 +65,9 @@ class _Document:
                 self.explainer = Explainer(plan)
             except UsageError as error:
                 self.notes.append(f"Without runners-up: {error}.")
+        if plan.shardings:
+            given = ", ".join(f"{name} {sharding}" for name, sharding in plan.shardings.items())
+            self.notes.append(f"Propagated from {given}; {departures_text(plan)}.")
         self._alike: dict[Hashable, int] = {}
 
     def made(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import UsageError, require_given
 from ..graph import Execution, as_module, call_arguments
+from ..layout import Sharding
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..planning import GAP, Pin, Plan, require_plan
 from ..planning import plan as make_plan
@@ -37,6 +38,7 @@ def parallelize(
     execution: Execution | None = None,
     optimizer: str = "adam",
     pin: Mapping[str, Pin] | None = None,
+    shardings: Mapping[str, Sharding | str] | None = None,
     share_layers: bool | None = None,
     gap: float = GAP,
     time_limit: float = 60.0,
@@ -69,6 +71,7 @@ def parallelize(
         "execution": execution or ("compiled" if compile and plan is None else "eager"),
         "optimizer": optimizer,
         "pin": pin,
+        "shardings": shardings,
         "share_layers": share_layers,
         "gap": gap,
         "time_limit": time_limit,
