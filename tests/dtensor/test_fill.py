@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import TensorMeta
+from torch.distributed.tensor._ops import _pointwise_ops
 from torch.distributed.tensor._ops._matrix_ops import gen_single_dim_einsum_strategies
-from torch.distributed.tensor._ops._pointwise_ops import _common_pointwise_single_dim_strategy
 from torch.distributed.tensor._ops._tensor_ops import cat_single_dim_strategy
 from torch.distributed.tensor._ops.single_dim_strategy import (
     _fill_single_dim_strategy_placeholders,
@@ -19,6 +19,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from shardwise import Row
 from shardwise.expansion import fill
 from shardwise.placements import AnyShard
+from tests.versions import TORCH
 
 META = TensorMeta(torch.Size((8, 8)), (8, 1), torch.float32)
 STRATEGIES = {
@@ -26,8 +27,10 @@ STRATEGIES = {
     "bmm": gen_single_dim_einsum_strategies("bmk,bkn->bmn"),
     "addmm": gen_single_dim_einsum_strategies("mk,kn->mn", bias_shape=torch.Size((8,))),
     "cat": cat_single_dim_strategy(torch.ops.aten.cat.default, ((META, META, META), 0), {}),
-    "add": _common_pointwise_single_dim_strategy()(torch.ops.aten.add.Tensor, (META, META), {}),
 }
+if TORCH >= (2, 12):  # before, the rules of pointwise operators have no placeholders
+    pointwise = _pointwise_ops._common_pointwise_single_dim_strategy()
+    STRATEGIES["add"] = pointwise(torch.ops.aten.add.Tensor, (META, META), {})
 KINDS = [
     Replicate(),
     Partial(),

@@ -1,5 +1,6 @@
 """One call of an overload, as plain data: its arguments by name, in the order of the schema, defaults filled in."""
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,8 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import torch.nn.modules.linear_cross_entropy  # it registers an operator of its own
 from torch import Tensor
+
+with contextlib.suppress(ModuleNotFoundError):  # from torch 2.13: it registers an operator of its own
+    import torch.nn.modules.linear_cross_entropy
 
 Shape = tuple[int, ...]
 
