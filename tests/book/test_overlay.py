@@ -49,6 +49,7 @@ def test_other_evidence_is_no_difference(tmp_path):
     known = ruled("aten.abs.default", "S(d) -> S(d)")
     write(tmp_path, [known], "2.13.0", {})
     assert differences(Book(tmp_path), [replace(known, evidence={"calls": 2})], [])[0] == []
+    assert differences(Book(tmp_path), [replace(known, reason="SIGABRT")], [])[0] == []
 
 
 def test_an_overlay_has_what_differs(tmp_path):

@@ -56,5 +56,5 @@ def differences(
 
 
 def _says(entry: Entry) -> dict[str, Any]:
-    """What an entry says of its operator, whatever its evidence."""
-    return {name: value for name, value in entry.to_document().items() if name != "evidence"}
+    """What an entry says of its operator, whatever its evidence: the signal that ended an experiment is none of it."""
+    return {n: value for n, value in entry.to_document().items() if n not in ("evidence", "reason")}
