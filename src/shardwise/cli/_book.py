@@ -100,7 +100,7 @@ def _tested_on(op: str) -> str:
     running = version("torch").split("+")[0]
     root = book().base or book()
     tested = stands_on(root.folder, op, running)
-    return "" if tested == [running] else f"# tested on torch {' and '.join(tested)}\n"
+    return "" if tested == [running] else f"# tested on torch {', '.join(tested)}\n"
 
 
 @book_app.command("diff")
