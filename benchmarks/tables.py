@@ -31,6 +31,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Installing the book", ("install",), "book.md"),
     ("Search on a mesh", ("search",), "redistribution.md"),
     ("Propagation", ("propagation",), "propagation.md"),
+    ("Plans from three annotations", ("annotations",), "planning.md"),
     ("Solver", ("solver", "solver_interrupt", "solver_lateness"), "solver.md"),
     ("Capture", ("capture",), "capture.md"),
     ("Planning", ("planning_8b", "planning_8b_cube", "planning_70b"), "planning.md"),

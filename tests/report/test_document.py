@@ -4,7 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
+import shardwise as sw
 from shardwise.planning import Move
 from shardwise.report import document, plan_page
 
@@ -84,3 +86,17 @@ def test_a_name_cannot_end_the_script(stack):
     page = plan_page(replace(stack, graph=graph), runners_up=False)
     assert page.count("</script>") == 2
     assert "<b>bold" not in page
+
+
+def test_what_was_propagated_is_noted_with_where_the_plan_departs_from_it():
+    program, args = (lambda a, b: (a @ b).relu()), (torch.rand(4, 6), torch.rand(6, 4))
+    options = {"mesh": "dp=2", "training": False, "compare": False, "confirm": False}
+    for given, noted in (
+        ({"a": "[{dp}, {}]"}, "every call follows the propagated shardings"),
+        (
+            {"a": "[{dp}, {}]", "b": "[{}, {dp}]"},
+            "1 of 2 calls depart from the propagated shardings, by price: mm",
+        ),
+    ):
+        [note] = document(sw.plan(program, args, shardings=given, **options), runners_up=False)["notes"]
+        assert note.startswith("Propagated from a [{dp}, {}]") and noted in note

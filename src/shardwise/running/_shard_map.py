@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import UsageError, require_given
 from ..graph import Graph, arguments, capture
-from ..layout import Layout
+from ..layout import Layout, Sharding
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..planning import Plan, plan_graph
 from ._agree import agreed
@@ -41,9 +41,10 @@ class ShardMapped:
         auto: bool,
         debug: bool,
         cluster: Cluster | str,
+        shardings: Mapping[str, Sharding | str] | None = None,
     ) -> None:
         self.function, self.mesh, self.auto, self.debug, self.cluster = function, mesh, auto, debug, cluster
-        self.in_specs, self.out_specs = in_specs, out_specs
+        self.in_specs, self.out_specs, self.shardings = in_specs, out_specs, shardings
         self._plans: dict[Any, Plan] = {}
         self._programs: dict[Any, Any] = {}
 
@@ -76,14 +77,20 @@ class ShardMapped:
             **self._pinned("out_specs", self.out_specs, graph),
         }
         plan = plan_graph(
-            graph, mesh=Mesh.of(self.mesh), cluster=self.cluster, pin=pins, optimizer="none", compare=False
+            graph,
+            mesh=Mesh.of(self.mesh),
+            cluster=self.cluster,
+            pin=pins,
+            shardings=self.shardings,
+            optimizer="none",
+            compare=False,
         )
         if self.debug:
             _print_debug(plan)
         return plan
 
     def _pinned(self, which: str, specs: Any, graph: Graph) -> dict[str, Any]:
-        """Specs by name; without `auto` those left open mean replicated."""
+        """Specs by name; without `auto` or shardings to follow, those left open mean replicated."""
         if which == "in_specs":
             names = [entry.target for entry in graph.with_role("user_input")]
         else:
@@ -99,7 +106,7 @@ class ShardMapped:
                 f"{which} has {len(given)} entries, but {graph.name} has {len(names)} tensors there: {', '.join(names)}"
             )
         everywhere = Layout.replicated(Mesh.of(self.mesh))
-        open_ = None if self.auto else everywhere
+        open_ = None if self.auto or self.shardings else everywhere
         kind = "input" if which == "in_specs" else "output"
         chosen = {
             f"{kind}:{n}": open_ if spec is None else spec for n, spec in zip(names, given, strict=True)
@@ -116,12 +123,14 @@ def shard_map(
     auto: bool = False,
     debug: bool = False,
     cluster: Cluster | str = DEFAULT_CLUSTER,
+    shardings: Mapping[str, Sharding | str] | None = None,
 ) -> ShardMapped:
     """A function on whole tensors, run sharded over a mesh such as `"dp=2,tp=2"`, which is required.
 
     `in_specs` has a layout for each tensor among the arguments, `out_specs` one for each result: `"S(0), R"`,
     placements, a `Layout`, or `{"dp": "S(0)"}` for some axes. Missing specs and None mean replicated, or with `auto`
-    planned. `debug` prints every node with its choice and the costs of the alternatives.
+    planned. `shardings` are those of `shardwise.plan`, by the names of arguments and results; specs that are missing
+    are then propagated from them. `debug` prints every node with its choice and the costs of the alternatives.
 
     >>> import torch
     >>> mapped = shard_map(torch.matmul, mesh="d=4", in_specs=["S(1)", "S(0)"], out_specs="R")
@@ -138,7 +147,7 @@ def shard_map(
     require_given(mesh, "shard_map", "a mesh", "shardwise.shard_map(function, mesh='dp=2,tp=2')")
     assert mesh is not None
     Mesh.of(mesh)  # raises for an invalid mesh here, not at the first call
-    return ShardMapped(function, mesh, in_specs, out_specs, auto, debug, cluster)
+    return ShardMapped(function, mesh, in_specs, out_specs, auto, debug, cluster, shardings)
 
 
 def _simulated(
