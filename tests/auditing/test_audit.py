@@ -334,3 +334,13 @@ def test_operators_whose_rules_are_right_are_acquitted(pattern):
     # The backward of what broadcasts is a sum, whose rule is wrong for an empty list of dims.
     assert [(w.op, w.row) for w in found.wrong if w.op != "aten.sum.dim_IntList"] == []
     assert found.claimed > 0
+
+
+def test_claims_about_strided_shards_are_audited():
+    """DTensor takes the strided shards of a dim as those of a dim twice as long, whichever way they are cut."""
+    findings = audit_call(Call.of(aten.pixel_shuffle.default, torch.rand(8, 6, 10), 2))
+    wrong = {w.row: w for w in findings.wrong}
+    assert {"S(1, sf=2) -> S(1, sf=2)", "S(2, sf=2) -> S(2, sf=2)"} <= set(wrong)
+    assert wrong["S(2, sf=2) -> S(2, sf=2)"].when == "uneven shards"
+    script = wrong["S(2, sf=2) -> S(2, sf=2)"].script
+    assert "_StridedShard(2, split_factor=2)" in script and execute(script).startswith("DTensor:")

@@ -22,6 +22,7 @@ def test_discover_prints_one_json_document(shardwise):
     [
         (["torch.Tensor.to", "--shape=4,6", "--arg=torch.float16"], "--narrowing", ["P(sum)", "P(sum)"]),
         (["torch.prod", "--shape=8,6", "--arg=0"], "--product", ["S(0)", "P(product)"]),
+        (["torch.relu", "--shape=8,6"], "--strided", ["S(1, sf=*)", "S(1, sf=*)"]),
     ],
 )
 def test_options_widen_what_is_claimed(shardwise, call, option, row):

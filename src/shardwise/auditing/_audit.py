@@ -47,6 +47,7 @@ _SECONDS = 120
 # CPU seconds for the designed calls of one overload: those that are left then are not tried.
 _DESIGNED_SECONDS = 30.0
 _RANKS = 2
+_BLOCKS = 2  # of strided shards
 
 # Number of input placements beyond which discovery tests one kind of partial only.
 _MANY = 1200
@@ -211,12 +212,29 @@ def audit_claims(call: Call, *, known: frozenset[str] = frozenset()) -> CallFind
         claimed = [d.row for d in decisions(call, _RANKS) if d.inputs == d.requested]
     except NoDecision:
         return findings  # what it has no strategy for, its known calls show
-    claimed = [row for row in claimed if not row.is_replicated and str(row) not in known]
+    claimed = [row for row in claimed if not row.is_replicated]
+    claimed = [row for row in (*claimed, *_strided_claims(call, claimed)) if str(row) not in known]
     findings.claimed = len(claimed)
     for row in _suspected(call, claimed):
         suite = ExperimentSuite(call, (call.name,))
         _judge_claim(findings, suite, None, call, row, _sizings(suite))
     return findings
+
+
+def _strided_claims(call: Call, claimed: Sequence[Row]) -> list[Row]:
+    """What DTensor claims of strided shards, where it claims plain ones."""
+    found = []
+    for row in claimed:
+        strided = row.opened().with_kind(_BLOCKS)
+        if strided == row:
+            continue
+        try:
+            decision = decide(call, strided.inputs, _RANKS)
+        except NoDecision:
+            continue
+        if decision.inputs == strided.inputs:
+            found.append(decision.row)
+    return found
 
 
 def _suspected(call: Call, claimed: Sequence[Row]) -> list[Row]:
@@ -256,7 +274,7 @@ def audit_call(call: Call, *, claims_only: bool = False) -> CallFindings:
     claimed = [row for row in claimed if not row.is_replicated]
     findings.claimed, findings.valid = len(claimed), len(valid)
     if suite is not None:
-        for row in claimed:
+        for row in (*claimed, *_strided_claims(sizings[0], claimed)):
             _judge_claim(findings, suite, found, call, row, sizings)
     refuted = {w.row for w in findings.wrong}
     by_inputs = {decision.requested: decision for decision in taken}
@@ -382,8 +400,12 @@ def _sizings(suite: ExperimentSuite) -> list[Call]:
 
 
 def _cut(sized: Call, row: Row) -> str:
-    sizes = [shape[p.dim] for shape, p in zip(sized.shapes, row.inputs, strict=True) if is_shard(p)]
-    return "even" if all(size % _RANKS == 0 for size in sizes) else "uneven"
+    sizes = [
+        (shape[p.dim], _RANKS * getattr(p, "split_factor", 1))
+        for shape, p in zip(sized.shapes, row.inputs, strict=True)
+        if is_shard(p)
+    ]
+    return "even" if all(size % pieces == 0 for size, pieces in sizes) else "uneven"
 
 
 # -- missing

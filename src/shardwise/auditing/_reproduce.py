@@ -158,7 +158,9 @@ class _Script:
         ]
         for name, placement, pieces in zip(names, self.row.inputs, self.pieces, strict=True):
             if pieces is None:
-                lines.append(f"    d{name} = distribute_tensor({name}, mesh, [{_code(placement)}])")
+                # Scattering strided shards asserts that they are even.
+                option = ", src_data_rank=None" if hasattr(placement, "split_factor") else ""
+                lines.append(f"    d{name} = distribute_tensor({name}, mesh, [{_code(placement)}]{option})")
             else:
                 extra = f", shape={name}.shape, stride={name}.stride()" if is_shard(placement) else ""
                 lines += [
@@ -172,9 +174,13 @@ class _Script:
     def text(self, pick: str, ending: Sequence[str] = ()) -> str:
         body = self.body(pick)
         joined = "\n".join(body)
-        used = [n for n in ("DTensor", "Partial", "Replicate", "Shard") if n in joined]
+        placements = [_code(placement) for placement in self.row.inputs]
+        used = [n for n in ("DTensor", "Partial", "Replicate") if n in joined]
+        used += ["Shard"] if any(code.startswith("Shard") for code in placements) else []
         used += ["distribute_tensor"] if "distribute_tensor" in joined else []
         header = _HEADER.format(names=", ".join([*used, "init_device_mesh"])).splitlines()
+        if any(code.startswith("_StridedShard") for code in placements):
+            header.insert(3, "from torch.distributed.tensor.placement_types import _StridedShard")
         return "\n".join(part for line in (*header, *body, *ending) for part in folded(line)) + "\n"
 
     def outcome(self) -> Reproduction | Raised | None:
@@ -374,6 +380,8 @@ def _argument(leaf: Any) -> str:
 def _code(placement: Placement) -> str:
     if is_replicate(placement):
         return "Replicate()"
+    if hasattr(placement, "split_factor"):
+        return f"_StridedShard({placement.dim}, split_factor={placement.split_factor})"
     return f"Shard({placement.dim})" if is_shard(placement) else f'Partial("{placement.reduce_op}")'
 
 

@@ -68,10 +68,12 @@ class Resizer:
         self.classes = sorted({size for shape in call.shapes for size in shape if size > 1})
         self._accepted: dict[tuple[tuple[int, int], ...], Call | None] = {}
 
-    def sizings(self, ranks: int, case: str) -> Iterator[Call]:
+    def sizings(self, ranks: int, case: str, blocks: int = 1) -> Iterator[Call]:
         """The call at sizes that make shards of this case: at one sizing where all classes can change
-        together, else at one sizing per class."""
+        together, else at one sizing per class. Even ones are so in each of several `blocks`."""
         wanted = SIZES[ranks, case]
+        if case == "even":
+            wanted = tuple(size * blocks for size in wanted)
         together = {c: wanted[min(i, len(wanted) - 1)] for i, c in enumerate(self.classes)}
         if (sized := self.resized(together)) is not None:
             yield sized

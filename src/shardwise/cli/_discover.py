@@ -28,6 +28,9 @@ def discover_command(
     kw: Keywords = None,
     product: Partials = False,
     narrowing: Narrow = False,
+    strided: Annotated[
+        bool, typer.Option("--strided", help="Say which rows hold for strided shards too: S(0, sf=*).")
+    ] = False,
     sweep: Sweeps = None,
     yaml: Annotated[Path | None, typer.Option(help="With --sweep: write the report here.")] = None,
     emit_strategy: Annotated[
@@ -65,7 +68,8 @@ def discover_command(
     partials = ("sum", "avg", "max", "min", "product") if product else ("sum", "avg", "max", "min")
     with Bars(quiet=json) as progress:
         progress("running experiments")
-        found = discover_isolated(ExperimentPolicy(partials, narrowing), function, *args, **kwargs)
+        policy = ExperimentPolicy(partials, narrowing, strided=strided)
+        found = discover_isolated(policy, function, *args, **kwargs)
     if html is not None:
         write_text(html, prose_page(found.blocks()))
     if json:

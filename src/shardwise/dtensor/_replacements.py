@@ -28,6 +28,7 @@ from ..redistribution import Prices
 from ._propagate import input_specs, metas, rows_of_torch, strategy_from_rows
 from ._redistribute import is_plain, layout_of_spec, run_chain
 from ._state import RuleInfo, bridge
+from ._strided import with_open_rows
 
 # How propagation reports that it cannot run a call: torch by these (NotImplementedError is one), our rows where the
 # call is invalid. Any other exception is a bug of ours, and propagates.
@@ -62,7 +63,7 @@ def _by_rule(schema: OpSchema, specs: list[DTensorSpec], info: RuleInfo, output_
     return strategy_from_rows(
         schema,
         specs,
-        rows,
+        with_open_rows(rows, call, specs),
         output_meta,
         cluster,
         runs_chains=search is not None,

@@ -13,7 +13,7 @@ def test_module(
     tensors."""
     parts = [
         f'"""Tests of {strategy_module}: every row of its strategies, on four ranks."""\n\n',
-        _imports(strategy_module, "Replicate(" in cases, two_meshes),
+        _imports(strategy_module, "Replicate(" in cases),
         "\n\naten = torch.ops.aten\n" if " aten." in cases else "\n",
         _CLASSES.replace("    # RANKS\n", "    ranks: int = 4\n" if two_meshes else ""),
         f"\n\nCASES = [\n{cases}]\n",
@@ -22,9 +22,9 @@ def test_module(
         _STRATEGY_ROWS,
         _PIECE,
         _ROWS_TEST,
-        _RANKS_TEST.replace("        # MESHES\n", _TWO_MESHES if two_meshes else _ONE_MESH).replace(
-            "        # OUTS\n", _OUTS if outs else ""
-        ),
+        _RANKS_TEST.replace("        # MESHES\n", _TWO_MESHES if two_meshes else _ONE_MESH)
+        .replace("        # OUTS\n", _OUTS if outs else "")
+        .replace("# ON_FOUR", " and row.ranks == 4" if two_meshes else ""),
         '\n\nif __name__ == "__main__":\n    run_tests()\n',
     ]
     text = "".join(parts)
@@ -39,9 +39,9 @@ def test_module(
     return text
 
 
-def _imports(strategy_module: str, replicates: bool, two_meshes: bool) -> str:
+def _imports(strategy_module: str, replicates: bool) -> str:
     names = ["DeviceMesh", "DTensor", "Partial", *(["Replicate"] if replicates else [])]
-    names += ["Shard", "distribute_tensor", *(["init_device_mesh"] if two_meshes else [])]
+    names += ["Shard", "distribute_tensor", "init_device_mesh"]
     lines = [
         "from collections.abc import Callable",
         "from typing import Any, NamedTuple",
@@ -54,7 +54,7 @@ def _imports(strategy_module: str, replicates: bool, two_meshes: bool) -> str:
         "from torch.distributed.tensor._dtensor_spec import TensorMeta",
         "from torch.distributed.tensor._ops.single_dim_strategy import _ShardingPlaceholder",
         "from torch.distributed.tensor.debug import CommDebugMode",
-        "from torch.distributed.tensor.placement_types import Placement",
+        "from torch.distributed.tensor.placement_types import Placement, _StridedShard",
         "from torch.testing._internal.common_utils import TestCase, run_tests",
         "from torch.testing._internal.distributed._tensor.common_dtensor import (",
         "    DTensorTestBase,",
@@ -148,6 +148,14 @@ def filled(placement: Any) -> Any:
 
 _PIECE = '''
 
+def on(mesh: DeviceMesh, placement: Placement) -> tuple[Placement, ...]:
+    """The placements on a mesh of one dim, or of two, over which a shard is strided."""
+    if mesh.ndim == 2 and isinstance(placement, Shard):
+        strided = _StridedShard(placement.dim, split_factor=mesh.size(1))
+        return (strided, placement)
+    return (placement,) * mesh.ndim
+
+
 def piece(tensor: torch.Tensor, reduce_op: str, rank: int, ranks: int) -> torch.Tensor:
     """What a rank holds of a partial tensor: the pieces differ, and reduce to it."""
     random = torch.Generator().manual_seed(1)
@@ -212,6 +220,17 @@ class NAMETest(DTensorTestBase):
             for row in strategy_rows(case):
                 self.check_row(case, row, expected, MESH)
 
+    @with_comms
+    def test_rows_run_on_strided_shards(self) -> None:
+        mesh = init_device_mesh(self.device_type, (2, 2))
+        for case in CASES:
+            args, kwargs = made(case)
+            expected = tree_leaves(case.op(*args, **kwargs))
+            for row in strategy_rows(case):
+                kinds = {type(placement) for placement in row.inputs}
+                if Shard in kinds and Partial not in kinds# ON_FOUR:
+                    self.check_row(case, row, expected, mesh)
+
     def check_row(
         self,
         case: Case,
@@ -237,7 +256,7 @@ class NAMETest(DTensorTestBase):
             if placement is None:
                 self.assertIsNone(output)
                 continue
-            self.assertEqual(output.placements, (placement,), msg=message)
+            self.assertEqual(output.placements, on(mesh, placement), msg=message)
             self.assertEqual(
                 output.full_tensor().cpu(),
                 full,
@@ -258,5 +277,5 @@ class NAMETest(DTensorTestBase):
             local = local.to(self.device_type)
             return DTensor.from_local(local, mesh, [placement], run_check=False)
         tensor = tensor.to(self.device_type)
-        return distribute_tensor(tensor, mesh, [placement], src_data_rank=None)
+        return distribute_tensor(tensor, mesh, on(mesh, placement), src_data_rank=None)
 """

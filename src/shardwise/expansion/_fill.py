@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from torch.distributed.tensor.placement_types import Placement
 
 from ..errors import UsageError
-from ..placements import AnyShard, Row, is_shard, parse_placement, shard
+from ..placements import Row, is_shard, parse_placement
 
 
 def fill(rows: Sequence[Row], placements: Iterable[Placement], *, inputs: int, outputs: int = 1) -> list[Row]:
@@ -32,9 +32,9 @@ def fill(rows: Sequence[Row], placements: Iterable[Placement], *, inputs: int, o
     if not any(row.is_replicated for row in rows):
         filled[_replicated(rows, inputs, outputs)] = None
     for row in rows:
-        if any(isinstance(p, AnyShard) for p in (*row.inputs, *row.outputs)):
+        if row.is_open:
             for factor in kinds:
-                filled[_with_kind(row, factor)] = None
+                filled[row.with_kind(factor)] = None
         else:
             filled[row] = None
     return list(filled)
@@ -46,14 +46,6 @@ def _replicated(rows: Sequence[Row], inputs: int, outputs: int) -> Row:
         return Row((replicate,) * inputs, (replicate,) * outputs)
     # An output that a row does not return is one that the call does not return.
     return Row((replicate,) * inputs, tuple(None if p is None else replicate for p in rows[0].outputs))
-
-
-def _with_kind(row: Row, factor: int | None) -> Row:
-    def concrete(placement: Placement | None) -> Placement | None:
-        return shard(placement.dim, factor) if isinstance(placement, AnyShard) else placement
-
-    inputs = tuple(concrete(p) for p in row.inputs)
-    return Row(tuple(p for p in inputs if p), tuple(concrete(p) for p in row.outputs), row.shards, row.local)
 
 
 def _require_length(rows: Sequence[Row], inputs: int) -> None:

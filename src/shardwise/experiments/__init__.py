@@ -3,7 +3,7 @@
 from ._as_is import check_as_is
 from ._candidate import implies
 from ._confirm import Confirmations, confirm
-from ._discover import ExperimentPolicy, check, check_rows, discover, refuted, require_operator
+from ._discover import ExperimentPolicy, check, check_rows, discover, open_rows, refuted, require_operator
 from ._experiment import Division, Experiment
 from ._isolated import Crash, discover_isolated, limited, run_isolated
 from ._judge import Expected
@@ -43,6 +43,7 @@ __all__ = [
     "limited",
     "negative",
     "normal",
+    "open_rows",
     "own_generators",
     "refuted",
     "require_operator",

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -21,12 +21,23 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 from ..calls import Call, Dispatched, dispatched, with_leaves
 from ..errors import UsageError, require
 from ..forms import require_form
-from ..placements import PARTIALS, Row, is_partial, is_replicate, is_shard, partials_of, placement_text
+from ..placements import (
+    PARTIALS,
+    AnyShard,
+    Row,
+    Shards,
+    fewest_shards,
+    is_partial,
+    is_replicate,
+    is_shard,
+    partials_of,
+    placement_text,
+)
 from ._candidate import Candidate, maximal, replicated_partials, with_less_partials
 from ._enumeration import combinations, placements_of
 from ._experiment import CLAIMED
 from ._judge import Expected
-from ._results import Found, Verdict, refutation
+from ._results import Counterexample, Found, Verdict, refutation
 from ._suite import RANKS, ExperimentSuite, Unjudgeable, refuse_strange
 
 
@@ -36,13 +47,15 @@ class ExperimentPolicy:
 
     `partials` are the reductions that are tested, `ranks` the numbers of ranks. `narrowing` accepts partial sums
     through a cast to a narrower float, which rounds every piece before they are added. `empty` lets ranks run on empty
-    pieces, which crashes the process in a few native kernels.
+    pieces, which crashes the process in a few native kernels. With `strided`, rows that hold for strided shards too are
+    found as such: `S(0, sf=*) -> S(0, sf=*)`.
     """
 
     partials: tuple[str, ...] = ("sum", "avg", "max", "min")
     narrowing: bool = False
     ranks: tuple[int, ...] = RANKS
     empty: bool = True
+    strided: bool = False
 
     def __post_init__(self) -> None:
         require(self.partials, (tuple, list), "partials", "a tuple such as ('sum', 'max')")
@@ -160,6 +173,8 @@ def _discover(
             refuted.add(inputs)
         rows |= {front.user_row(row): evidence for row, evidence in candidate.rows()}
     kept = maximal(rows)
+    if policy.strided:
+        kept = _with_open_rows(policy, kept, call, front)
     return Found(
         op=call.name,
         overloads=front.overloads,
@@ -191,10 +206,83 @@ def _check(
     try:
         refuse_strange(call)
         front = dispatched(call)
-        suite = _suite_of(call, front, policy)
+        suites = _Suites(call, front, policy)
+        return [_check_kinds(policy, row, front, suites) for row in claimed]
     except Unjudgeable as why:
         return [Verdict(row, False, f"{why.verdict}: {why.reason}") for row in claimed]
-    return [_check_row(policy, row, front, suite) for row in claimed]
+
+
+# The split factors with which rows for shards of any kind are tested, besides plain shards.
+_FACTORS = (2, 3)
+
+
+class _Suites:
+    """The experiments on a call by the split factor of strided shards, with sizes that these divide and do not."""
+
+    def __init__(self, call: Call, front: Dispatched, policy: ExperimentPolicy) -> None:
+        self.call, self.front, self.policy = call, front, policy
+        self._known: dict[int, ExperimentSuite] = {}
+
+    def of(self, row: Row) -> ExperimentSuite:
+        factors = [getattr(p, "split_factor", 1) for p in (*row.inputs, *row.outputs)]
+        blocks = max(factors, default=1)
+        if blocks not in self._known:
+            self._known[blocks] = _suite_of(self.call, self.front, self.policy, blocks)
+        return self._known[blocks]
+
+
+def _check_kinds(policy: ExperimentPolicy, row: Row, front: Dispatched, suites: _Suites) -> Verdict:
+    """The verdict on a row; one for shards of any kind has to hold for each that is tested."""
+    if not row.is_open:
+        return _check_row(policy, row, front, suites.of(row))
+    shards: list[Shards] = []
+    evidence: Counter[str] = Counter()
+    example: Counterexample | None = None
+    for factor in (None, *_FACTORS):
+        kind = row.with_kind(factor)
+        verdict = _check_row(policy, kind, front, suites.of(kind))
+        if not verdict:
+            return replace(verdict, row=row, reason=f"{kind}: {verdict.reason}")
+        assert verdict.shards is not None
+        shards.append(verdict.shards)
+        evidence += verdict.evidence
+        example = example or verdict.counterexample
+    held = fewest_shards(shards)
+    reason = f"survived {evidence.total()} experiments with plain and strided shards"
+    return Verdict(row, True, reason + _only(held), held, evidence, example)
+
+
+def _with_open_rows(
+    policy: ExperimentPolicy, rows: dict[Row, Counter[str]], call: Call, front: Dispatched
+) -> dict[Row, Counter[str]]:
+    """The rows, those for shards of any kind that hold as well for strided ones as for plain ones."""
+    suites, found = _Suites(call, front, policy), {}
+    for row, evidence in rows.items():
+        opened = row.opened()
+        if opened != row and row.local is None:
+            verdict = _check_kinds(policy, opened, front, suites)
+            if verdict and verdict.shards == row.shards:
+                row, evidence = opened, verdict.evidence
+        found[row] = evidence
+    return found
+
+
+def open_rows(call: Call, rows: Sequence[Row]) -> list[Row]:
+    """The rows of a call, those for shards of any kind (`sf=*`) that experiments with strided shards confirm."""
+    policy = ExperimentPolicy()
+    claims = [row.opened() for row in rows]
+    asked = [
+        (row, claim) for row, claim in zip(rows, claims, strict=True) if claim != row and row.local is None
+    ]
+    verdicts = _check(policy, call.op, [claim for _, claim in asked], call.args, dict(call.kwargs))
+    confirmed = {
+        row: claim
+        for (row, claim), verdict in zip(asked, verdicts, strict=True)
+        if verdict
+        and verdict.shards is not None
+        and fewest_shards((verdict.shards, row.shards)) == row.shards
+    }
+    return [confirmed.get(row, row) for row in rows]
 
 
 def _check_row(policy: ExperimentPolicy, row: Row, front: Dispatched, suite: ExperimentSuite) -> Verdict:
@@ -242,8 +330,9 @@ def refuted(call: Call, rows: Sequence[Row], policy: ExperimentPolicy | None = N
     return wrong
 
 
-def _suite_of(call: Call, front: Dispatched, policy: ExperimentPolicy) -> ExperimentSuite:
-    return ExperimentSuite(front.judged, (call.name, front.judged.name), policy.ranks, policy.empty)
+def _suite_of(call: Call, front: Dispatched, policy: ExperimentPolicy, blocks: int = 1) -> ExperimentSuite:
+    names = call.name, front.judged.name
+    return ExperimentSuite(front.judged, names, policy.ranks, policy.empty, blocks=blocks)
 
 
 def _bind(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
@@ -341,10 +430,12 @@ def _verdict(
         reason = example.reason if example else "no experiment had values that could decide it"
         return Verdict(row, False, reason, counterexample=example)
     found, evidence = survived
-    reason = f"survived {evidence.total()} experiments"
-    if found.shards == "even":
-        reason += ", for even shards only"
+    reason = f"survived {evidence.total()} experiments" + _only(found.shards)
     return Verdict(row, True, reason, found.shards, evidence, example)
+
+
+def _only(shards: Shards) -> str:
+    return ", for even shards only" if shards == "even" else ""
 
 
 def _check_inputs(row: Row, call: Call) -> None:
@@ -354,7 +445,7 @@ def _check_inputs(row: Row, call: Call) -> None:
             f"row '{row}' has {len(row.inputs)} inputs, but {call.name} was given {len(tensors)} tensors"
         )
     for i, (placement, tensor) in enumerate(zip(row.inputs, tensors, strict=True)):
-        if is_shard(placement) and placement.dim >= tensor.ndim:
+        if (is_shard(placement) or isinstance(placement, AnyShard)) and placement.dim >= tensor.ndim:
             raise UsageError(
                 f"row '{row}' shards dim {placement.dim} of input {i}, "
                 f"but that has shape {tuple(tensor.shape)}, dims 0 to {tensor.ndim - 1}"

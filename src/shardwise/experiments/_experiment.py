@@ -18,7 +18,7 @@ from torch.distributed.tensor.placement_types import Placement
 from ..calls import Call, flat_outputs
 from ..errors import first_line
 from ..forms import Piece, local_call
-from ..placements import Shards, is_partial, is_replicate, is_shard, shard_sizes, split
+from ..placements import Shards, is_partial, is_replicate, is_shard, piece_sizes, shard_sizes, split
 from ._judge import Excuse, Expected, array
 from ._partials import PartialPieces
 
@@ -61,7 +61,7 @@ class Experiment:
         self.allows_empty = True
         self._pieces: dict[tuple[int, Placement], list[Tensor]] = {}
         self._partials: dict[int, PartialPieces] = {}
-        self._cases: dict[int, Division] = {}
+        self._cases: dict[tuple[int, int], Division] = {}
         copies = [t.clone() for t in inputs]
         results = [*self.call.run(copies), *(copies[i] for i in mutated)]
         finite = special_input is None
@@ -96,25 +96,28 @@ class Experiment:
             return "cancelled"
         return "infinite" if _adds(inputs[special]) else "nothing"
 
-    def size_case(self, size: int) -> Division:
-        case = self._cases.get(size)
+    def size_case(self, size: int, placement: Placement) -> Division:
+        blocks = getattr(placement, "split_factor", 1)
+        case = self._cases.get((size, blocks))
         if case is None:
-            sizes = shard_sizes(size, self.ranks)
-            case = "even" if min(sizes) == max(sizes) else "uneven" if min(sizes) else "empty"
-            self._cases[size] = case
+            sizes = piece_sizes(size, placement, self.ranks)
+            # A strided shard is even only if each of its blocks is: other blocks put other positions together.
+            even = min(sizes) == max(sizes) and (blocks == 1 or size % (blocks * self.ranks) == 0)
+            case = "even" if even else "uneven" if min(sizes) else "empty"
+            self._cases[size, blocks] = case
         return case
 
     def input_case(self, inputs: Sequence[Placement]) -> Division:
         case: Division = "whole"
         for shape, placement in zip(self.call.shapes, inputs, strict=True):
             if is_shard(placement):
-                case = worst(case, self.size_case(shape[placement.dim]))
+                case = worst(case, self.size_case(shape[placement.dim], placement))
         return case
 
     def row_case(self, input_case: Division, output: int, placement: Placement) -> Division:
         """The case of a row: an output may be cut worse than the inputs (a view that splits a dim)."""
         if is_shard(placement):
-            return worst(input_case, self.size_case(self.outputs[output].shape[placement.dim]))
+            return worst(input_case, self.size_case(self.outputs[output].shape[placement.dim], placement))
         return input_case
 
     def pieces(self, index: int, placement: Placement) -> list[Tensor]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 
-from ..placements import is_partial, is_replicate, join, shard_sizes
+from ..placements import is_partial, is_replicate, join, piece_sizes
 
 # Relative tolerance, and absolute tolerance as a fraction of the largest value, by width of the float.
 _TOLERANCES = {
@@ -100,11 +100,11 @@ class Expected:
                 return True
             # Large pieces that cancel leave rounding errors of their own size.
             return not self.exact and self.equals(whole, _magnitude(pieces))
-        if hasattr(placement, "split_factor"):
-            whole = array(join([torch.from_numpy(np.ascontiguousarray(p)) for p in pieces], placement))
-            return whole.shape == self.shape and self.equals(whole)
-        if not self._cut_into([piece.shape for piece in pieces], placement.dim):
+        if not self._cut_into([piece.shape for piece in pieces], placement):
             return False
+        if hasattr(placement, "split_factor"):
+            joined = join([torch.from_numpy(np.ascontiguousarray(p)) for p in pieces], placement)
+            return self.equals(array(joined))
         return self.equals(np.concatenate(pieces, placement.dim))
 
     def first_difference(self, pieces: Sequence[np.ndarray], placement: Placement) -> tuple[Any, ...]:
@@ -115,12 +115,12 @@ class Expected:
         apart = np.where(np.isfinite(apart), apart, np.inf)
         return np.unravel_index(int(apart.argmax()), apart.shape)
 
-    def _cut_into(self, shapes: Sequence[tuple[int, ...]], dim: int) -> bool:
-        """True if shapes are those of this output's shards along `dim`."""
-        shape = self.shape
+    def _cut_into(self, shapes: Sequence[tuple[int, ...]], placement: Placement) -> bool:
+        """True if shapes are those of this output's shards."""
+        shape, dim = self.shape, placement.dim
         if dim >= len(shape):
             return False
-        sizes = shard_sizes(shape[dim], len(shapes))
+        sizes = piece_sizes(shape[dim], placement, len(shapes))
         before, after = shape[:dim], shape[dim + 1 :]
         for local, size in zip(shapes, sizes, strict=True):
             if (

@@ -44,7 +44,8 @@ class Unjudgeable(Exception):
 
 class ExperimentSuite:
     """Everything needed to run experiments on a call; `experiments` is the list that a row must survive, or, with
-    `turns`, no more than so many turns of it, which differ from call to call."""
+    `turns`, no more than so many turns of it, which differ from call to call. Sizes are even in each of `blocks`: of
+    several, for strided shards."""
 
     def __init__(
         self,
@@ -53,8 +54,10 @@ class ExperimentSuite:
         ranks: Sequence[int] = RANKS,
         empty: bool = True,
         turns: int | None = None,
+        blocks: int = 1,
     ) -> None:
         self.names = names
+        self.blocks = blocks
         self.empty = empty
         self.turns = turns
         self.example = call
@@ -251,7 +254,7 @@ class ExperimentSuite:
     def _sizings(self, ranks: int) -> list[list[Call]]:
         """For even, uneven and empty shards, the call at sizes that give such; as it is where none are."""
         cases = ("even", "uneven", "empty") if ranks > 2 and self.empty else ("even", "uneven", "uneven")
-        found = [list(self.resizer.sizings(ranks, case)) for case in cases]
+        found = [list(self.resizer.sizings(ranks, case, self.blocks)) for case in cases]
         found[0] += self.resizer.sizings(ranks, "odd")
         if (
             not self.call.size_arguments

@@ -5,7 +5,7 @@ exactly as DTensor does it.
 """
 
 from ._dtypes import is_float8, partials_of
-from ._pieces import join, shard_sizes, split
+from ._pieces import join, piece_sizes, shard_sizes, split
 from ._row import SHARDS, Row, Shards, fewest_shards, split_terms
 from ._text import (
     PARTIALS,
@@ -36,6 +36,7 @@ __all__ = [
     "parse_placement",
     "partial",
     "partials_of",
+    "piece_sizes",
     "placement_text",
     "shard",
     "shard_sizes",

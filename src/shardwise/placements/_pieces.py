@@ -21,6 +21,12 @@ def shard_sizes(size: int, ranks: int) -> list[int]:
     return [min(chunk, max(0, size - chunk * rank)) for rank in range(ranks)]
 
 
+def piece_sizes(size: int, placement: Placement, ranks: int) -> list[int]:
+    """The sizes of the shards of a dim, plain or strided."""
+    indices = _strided_indices(size, placement, ranks)
+    return shard_sizes(size, ranks) if indices is None else [len(index) for index in indices]
+
+
 def split(tensor: Tensor, placement: Placement, ranks: int) -> list[Tensor]:
     """The local tensor of each rank. Shards are views; replicas are the tensor itself.
 

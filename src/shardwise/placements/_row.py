@@ -4,7 +4,7 @@ If the inputs are placed as on the left, running the operator on each rank's loc
 communication, gives outputs placed as on the right.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -13,7 +13,16 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from ..documents import Field
 from ..errors import UsageError, require
-from ._text import AnyShard, is_partial, is_replicate, is_shard, not_known, parse_placement, placement_text
+from ._text import (
+    AnyShard,
+    is_partial,
+    is_replicate,
+    is_shard,
+    not_known,
+    parse_placement,
+    placement_text,
+    shard,
+)
 
 _KNOWN = (Replicate, Shard, _StridedShard, AnyShard)
 
@@ -104,6 +113,23 @@ class Row:
         """True if an output is sharded, though every rank runs the same call on tensors as large as the whole."""
         sharded = any(p is not None and is_shard(p) for p in self.outputs)
         return sharded and self.local is None and not any(map(is_shard, self.inputs))
+
+    @property
+    def is_open(self) -> bool:
+        """True if it claims shards of any kind: `S(0, sf=*)`."""
+        return any(isinstance(p, AnyShard) for p in (*self.inputs, *self.outputs))
+
+    def opened(self) -> "Row":
+        """The same claim for shards of any kind."""
+        return self._placed(lambda p: AnyShard(p.dim) if type(p) is Shard else p)
+
+    def with_kind(self, split_factor: int | None) -> "Row":
+        """The claim for one kind of shards where it claims all: plain ones, or strided ones with a split factor."""
+        return self._placed(lambda p: shard(p.dim, split_factor) if isinstance(p, AnyShard) else p)
+
+    def _placed(self, change: Callable[[Placement], Placement]) -> "Row":
+        outputs = tuple(None if p is None else change(p) for p in self.outputs)
+        return Row(tuple(map(change, self.inputs)), outputs, self.shards, self.local)
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = {

@@ -5,6 +5,7 @@ list. The variable d runs over the dims of the first tensor written `S(d)`. For 
 dim of a sharded output is meant instead: an operand is sharded along the dim aligned with it from the right, and
 replicated where it has no such dim or only size 1. `S(-2)` is then likewise a shard or, where there is nothing to cut,
 R; `S(0)` stays the operand's own first dim. `P(sum|avg) -> P(sum|avg)` is one row for each of the reductions.
+`S(d, sf=*)` is a shard of any kind, plain or strided, the same for all tensors of the row.
 """
 
 import re
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from ..errors import UsageError
-from ..placements import PARTIALS, SHARDS, Row, Shards, partial, shard, split_terms
+from ..placements import PARTIALS, SHARDS, AnyShard, Row, Shards, is_shard, partial, shard, split_terms
 from ._expression import Scope, compiled, names_in
 
 # For each term, the tensors it speaks of.
@@ -22,30 +23,37 @@ Groups = Sequence[Sequence[int]]
 
 _TERM = re.compile(r"(?P<open>\[)?\s*(?:(?P<kind>[SP])\((?P<inside>.*)\)|(?P<plain>R|-))\s*(?P<close>\])?")
 
+_OPEN = re.compile(r"(.*?)\s*,\s*sf\s*=\s*\*")
+
 
 @dataclass(frozen=True)
 class Term:
-    """One placement of a clause: `kind` is R, S, P or - (a missing output); `inside` the dim or the reduction."""
+    """One placement of a clause: `kind` is R, S, P or - (a missing output); `inside` the dim or the reduction; `open` a
+    shard of any kind."""
 
     kind: str
     inside: str = ""
     each: bool = False
+    open: bool = False
 
     @classmethod
     def parse(cls, text: str) -> "Term":
         match = _TERM.fullmatch(text.strip())
         if match is None or bool(match["open"]) != bool(match["close"]):
-            raise UsageError(f"{text.strip()!r} is not a term: use R, S(d), P(sum) or [S(d)]")
+            raise UsageError(f"{text.strip()!r} is not a term: use R, S(d), S(d, sf=*), P(sum) or [S(d)]")
         kind, inside = match["kind"] or match["plain"], (match["inside"] or "").strip()
+        any_kind = _OPEN.fullmatch(inside) if kind == "S" else None
+        inside = any_kind[1] if any_kind else inside
         for reduction in inside.split("|") if kind == "P" else ():
             if reduction not in PARTIALS:
                 raise UsageError(f"unknown reduction {reduction!r}: use one of {', '.join(PARTIALS)}")
         if kind == "S":
             compiled(inside)
-        return cls(kind, inside, bool(match["open"]))
+        return cls(kind, inside, bool(match["open"]), bool(any_kind))
 
     def __str__(self) -> str:
-        text = f"{self.kind}({self.inside})" if self.inside else self.kind
+        inside = f"{self.inside}, sf=*" if self.open else self.inside
+        text = f"{self.kind}({inside})" if inside else self.kind
         return f"[{text}]" if self.each else text
 
     def place(
@@ -61,9 +69,11 @@ class Term:
         if type(dim) is not int:
             return None
         if aligned and not self.inside.isdigit():
-            return _broadcast(dim, shape, scope.outputs[0])
-        dim = dim + len(shape) if dim < 0 else dim
-        return shard(dim) if 0 <= dim < len(shape) and shape[dim] >= least else None
+            placed = _broadcast(dim, shape, scope.outputs[0])
+        else:
+            dim = dim + len(shape) if dim < 0 else dim
+            placed = shard(dim) if 0 <= dim < len(shape) and shape[dim] >= least else None
+        return AnyShard(placed.dim) if self.open and placed is not None and is_shard(placed) else placed
 
 
 def _broadcast(dim: int, shape: Sequence[int], output: Sequence[int] | None) -> Placement | None:
