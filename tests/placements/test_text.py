@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +43,11 @@ def test_a_row_round_trips(inputs, outputs):
 )
 def test_rows_print_in_one_form(text, printed):
     assert str(Row.parse(text)) == printed
+
+
+def test_an_open_row_can_be_pickled():
+    row = Row.parse("S(1, sf=*), R -> S(0, sf=*)")
+    assert pickle.loads(pickle.dumps(row)) == row
 
 
 def test_a_row_of_another_kind_of_placement_says_what_it_would_need():

@@ -41,6 +41,9 @@ class AnyShard(Placement):
     def __repr__(self) -> str:
         return f"AnyShard(dim={self.dim})"
 
+    def __reduce__(self) -> tuple[type["AnyShard"], tuple[int]]:
+        return AnyShard, (self.dim,)
+
 
 # By type and not by isinstance, which is slow for torch's placement classes.
 def is_replicate(placement: Placement) -> bool:
