@@ -2,7 +2,9 @@
 
 import random
 from dataclasses import replace
+from itertools import product
 
+import numpy as np
 import pytest
 
 import shardwise as sw
@@ -67,6 +69,43 @@ def test_one_worker_and_several_find_solutions_that_fit(layers):
     for workers in (1, 3):
         solution = sw.solve(problem, max_iterations=8, workers=workers)
         assert evaluate(problem, solution.choices).feasible
+
+
+def test_a_search_starts_from_a_solution_that_is_known(layers):
+    problem = layers(2)
+    best = sw.solve(problem, time_limit=60, gap=0.05)
+    lines = []
+    again = sw.solve(problem, time_limit=60, gap=1.0, start=best.choices, progress=lines.append)
+    assert again.cost == lines[0].cost == best.cost and lines[0].bound is None
+    # Without time to find any other, the known one is the result.
+    late = sw.solve(problem, time_limit=1e-6, start=best.choices)
+    assert (late.status, late.choices, late.cost) == ("feasible", best.choices, best.cost)
+
+
+def test_a_start_is_improved_or_kept(make_problem, by_brute_force):
+    seen = 0
+    for seed in range(40):
+        problem = make_problem(seed, nodes=5)
+        first = next(
+            (c for c in product(*map(range, np.diff(problem.choice_start))) if evaluate(problem, c).feasible),
+            None,
+        )
+        if first is not None:
+            seen += 1
+            solution = sw.solve(problem, time_limit=60, start=first)
+            assert (solution.status, solution.cost) == ("optimal", by_brute_force(problem))
+    assert seen > 5
+
+
+def test_a_start_that_is_no_solution_is_refused(layers):
+    problem = layers(2)
+    with pytest.raises(UsageError, match="1 choices for"):
+        sw.solve(problem, start=[0])
+    known = sw.solve(problem, time_limit=60, gap=1.0).choices
+    with pytest.raises(
+        UsageError, match="start is not a solution of the problem: it does not fit in the memory"
+    ):
+        sw.solve(replace(problem, usage_limit=0), start=known)
 
 
 def test_problems_without_edges_memory_or_choices():

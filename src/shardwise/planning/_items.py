@@ -142,6 +142,21 @@ class Items:
         assert value is not None
         return self._options(self.graph.tensor(value))
 
+    def left(self, place: int, restriction: Restriction) -> np.ndarray | None:
+        """Which choices of an item a restriction leaves; None if all."""
+        item = self.all[place]
+        if item.kind == "call":
+            node = self.graph[item.name]
+            assert isinstance(node, Node)
+            return restriction.of_call(node, self.choices[item.name])
+        if item.kind == "input":
+            entry = self.graph[item.name]
+            assert isinstance(entry, Input)
+            return restriction.of_input(entry, self.options_of(item))
+        if item.kind == "output":
+            return restriction.of_output(int(item.name), self.options_of(item))
+        return None
+
     def _add(self, item: Item) -> int:
         self.places[item.kind, item.name] = len(self.all)
         self.all.append(item)

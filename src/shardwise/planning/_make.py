@@ -197,14 +197,14 @@ class Planner:
         time_limit: float,
         compare: bool,
     ) -> Plan:
-        """The cheapest of all plans; what propagation proposes is one of those that it is compared with."""
+        """The cheapest of all plans. The search starts from what propagation proposes, with which it is compared."""
         clock = Clock(time_limit)
-        best = self._best(held, None, share_layers, gap, clock)
+        best, started = self._best(held, None, share_layers, gap, clock, proposal)
         if not compare:
             return best
         tried = self._timed("baselines", lambda: self.baselines(held, gap, clock))
         if proposal is not None:
-            tried["propagated"] = self.restricted(proposal, held, gap, clock)
+            tried["propagated"] = started
         table = {name: _cost_of(made) for name, made in tried.items()}
         return replace(cheapest_that_fits(best, tried.values(), self.memory), baselines=table)
 
@@ -219,7 +219,7 @@ class Planner:
     ) -> Plan:
         """The cheapest plan that follows propagated shardings, and what the cheapest of all plans costs."""
         clock = Clock(time_limit)
-        best = self._best(held, proposal, share_layers, gap, clock)
+        best, _ = self._best(held, proposal, share_layers, gap, clock)
         best = replace(best, shardings=proposal.given.texts)
         if not compare:
             return best
@@ -233,15 +233,30 @@ class Planner:
         share_layers: bool | None,
         gap: float,
         clock: Clock,
-    ) -> Plan:
+        start: Restriction | None = None,
+    ) -> tuple[Plan, Plan | None]:
+        """The cheapest plan within a restriction, and the one within `start` from which the search for it started."""
         items = self._timed("choices", lambda: self._items(held, restriction))
         self.most_choices = max(map(len, items.all), default=0)
         if share_layers is None:
             share_layers = len(items.all) > _MANY
-        return replace(self._cheapest(items, held, share_layers, gap, clock), share_layers=share_layers)
+        search = self._search(items, held, share_layers, gap, clock, start)
+        try:
+            best = search.cheapest()
+        except Unsolved as unsolved:
+            raise UsageError(self._why_not(unsolved.solution, held, clock)) from None
+        return replace(best, share_layers=share_layers), search.started
 
-    def _cheapest(self, items: Items, pins: Pins, share_layers: bool, gap: float, clock: Clock) -> Plan:
-        search = Search(
+    def _search(
+        self,
+        items: Items,
+        pins: Pins,
+        share_layers: bool,
+        gap: float,
+        clock: Clock,
+        start: Restriction | None,
+    ) -> Search:
+        return Search(
             items,
             lambda folded, solution: self._read(items, folded, solution, pins),
             memory=self.memory,
@@ -251,11 +266,8 @@ class Planner:
             progress=self.progress,
             timed=self._timed,
             what=f"{self.graph.name} on {self.mesh}",
+            start=start,
         )
-        try:
-            return search.cheapest()
-        except Unsolved as unsolved:
-            raise UsageError(self._why_not(unsolved.solution, pins, clock)) from None
 
     def baselines(self, pins: Pins, gap: float = GAP, clock: Clock | None = None) -> dict[str, Plan | None]:
         """The plan of each baseline, whatever memory it takes; None where pins or time leave none."""

@@ -18,7 +18,7 @@ from ..errors import UsageError, require
 from ..progress import Progress
 from ..solver import FORBIDDEN, Improvement, Problem, Shortfall, Solution, least_memory, solve
 from ._fold import Folded, fold
-from ._items import Items
+from ._items import Items, Restriction
 from ._plan import Plan
 from ._preferences import SAME, preferred
 from ._summary import bytes_text, exact_bytes_text
@@ -90,18 +90,36 @@ class Search:
         progress: Progress,
         timed: Callable[[str, Callable[[], Any]], Any],
         what: str,
+        start: Restriction | None = None,
     ) -> None:
         self.items, self.read, self.memory, self.share_layers = items, read, memory, share_layers
         self.gap, self.clock, self.progress, self.timed, self.what = gap, clock, progress, timed, what
+        self.start = start
+        self.started: Plan | None = None  # the plan from which the search started
 
     def cheapest(self) -> Plan:
         # Without the limit the problem is easier by far, and often its best plan fits.
         folded = self._fold(None)
-        solution = self._solve(folded.problem, "searching")
+        start = None if self.start is None else self._within(folded, self.start)
+        solution = self._solve(folded.problem, "searching", start)
         if solution.choices is None:
             raise Unsolved(solution)
         made = self.read(folded, solution)
         return made if made.cost.peak <= self.memory else self._cheapest_that_fits(made.bound)
+
+    def _within(self, folded: Folded, restriction: Restriction) -> list[int] | None:
+        """The best choices within a restriction, which are kept as a plan; None if there are none."""
+        problem, costs = folded.problem, folded.problem.costs.copy()
+        for place, node in enumerate(folded.node.tolist()):
+            mask = self.items.left(place, restriction)
+            if mask is not None:
+                own = slice(problem.choice_start[node], problem.choice_start[node + 1])
+                costs[own] = np.where(mask, costs[own], FORBIDDEN)
+        solution = self._solve(replace(problem, costs=costs), "proposing")
+        if solution.choices is None:
+            return None
+        self.started = replace(self.read(folded, solution), bound=None)
+        return solution.choices
 
     def _cheapest_that_fits(self, bound: float | None) -> Plan:
         """The cheapest plan that was found to fit; `bound` is that of all plans, whatever they hold."""
@@ -248,7 +266,7 @@ class Search:
             lambda: fold(self.items, memory, pairs=pairs, share_layers=self.share_layers, name=name),
         )
 
-    def _solve(self, problem: Problem, stage: str) -> Solution:
+    def _solve(self, problem: Problem, stage: str, start: list[int] | None = None) -> Solution:
         seconds = self.clock.share
 
         def note(line: Improvement) -> None:
@@ -256,7 +274,9 @@ class Search:
             self.progress(stage, limit=seconds, note=known)
 
         self.progress(stage, limit=seconds)
-        return self.timed("solve", lambda: solve(problem, time_limit=seconds, gap=self.gap, progress=note))
+        return self.timed(
+            "solve", lambda: solve(problem, time_limit=seconds, gap=self.gap, start=start, progress=note)
+        )
 
 
 def _without(problem: Problem, excluded: Collection[tuple[int, int]]) -> Problem:

@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING
@@ -38,6 +38,7 @@ def solve(
     max_iterations: int | None = None,
     seed: int = 0,
     workers: int | None = None,
+    start: Sequence[int] | None = None,
     progress: Callable[[Improvement], None] | None = None,
 ) -> Solution:
     """The cheapest choice per node under the memory limit.
@@ -46,7 +47,8 @@ def solve(
     seconds have passed since the call (the first call on a machine compiles for about 20 s); Ctrl-C ends it early with
     the best solution so far. `workers` defaults to the available cores, at most 8. With `max_iterations` the search is
     limited by rounds and the result depends only on `seed` (two workers by default); the time limit still applies.
-    `progress` is called with every improvement.
+    `start` is a solution that is known: it is returned unless a cheaper one is found. `progress` is called with every
+    improvement.
     """
     begun = time.monotonic()
     require(problem, Problem, "problem", "a Problem, for example from shardwise.solver.read_problem")
@@ -61,6 +63,8 @@ def solve(
         progress,
         gap,
     )
+    if start is not None:
+        run.begin_at(start)
     try:
         return run.solve()
     except KeyboardInterrupt:
@@ -134,6 +138,16 @@ class _Run:
         self.log: list[Improvement] = []
         self.explain = True
         self.slowest_check = 0.0
+        self.start: tuple[list[int], Evaluation] | None = None
+
+    def begin_at(self, choices: Sequence[int]) -> None:
+        """Take a solution as the best one until there is a cheaper one."""
+        checked = evaluate(self.problem, choices)
+        if not checked.feasible:
+            why = f"{checked.forbidden} forbids it" if checked.forbidden else "it does not fit in the memory"
+            raise UsageError(f"start is not a solution of the problem: {why}.")
+        self.start = [int(choice) for choice in choices], checked
+        self._add(Improvement(time.monotonic() - self.begun, checked.cost, None, checked.peak))
 
     def solve(self) -> Solution:
         if in_time(self._prepare, self.deadline) is None:
@@ -210,11 +224,13 @@ class _Run:
         return self.deadline - time.monotonic() - 2 * self.slowest_check
 
     def _closed(self, view: View) -> bool:
-        bound = self._bound(view.bound)
-        if bound is None or not np.isfinite(view.cost):
-            return False
-        cost = self._cost(view.cost)
-        return cost - bound <= self.gap * abs(cost)
+        bound, cost = self._bound(view.bound), self._best(view)
+        return bound is not None and cost is not None and cost - bound <= self.gap * abs(cost)
+
+    def _best(self, view: View) -> int | None:
+        """The cost of the best solution so far."""
+        known = [self._cost(view.cost)] if np.isfinite(view.cost) else []
+        return min(known + ([self.start[1].cost] if self.start is not None else []), default=None)
 
     def _constant(self) -> float:
         assert self.reduction is not None and self.reduction.kernel is not None
@@ -233,7 +249,7 @@ class _Run:
     def _note(self) -> None:
         assert self.exchange is not None and self.reduction is not None
         view = self.exchange.view()
-        cost = self._cost(view.cost) if np.isfinite(view.cost) else None
+        cost = self._best(view)
         bound = self._bound(view.bound)
         if cost is not None and bound is not None:
             bound = min(bound, cost)
@@ -253,9 +269,12 @@ class _Run:
             self.progress(line)
 
     def _finish(self, view: View) -> Solution:
-        if view.choice is None:
+        found = None if view.choice is None else self._checked(view.choice)
+        if self.start is not None and (found is None or self.start[1].cost < found[1].cost):
+            found = self.start
+        if found is None:
             return self._unknown("no solution was found within the time limit", view.bound)
-        choices, checked = self._checked(view.choice)
+        choices, checked = found
         if not checked.feasible:
             raise AssertionError(f"the search returned an invalid solution: {checked}")
         bound = self._bound(view.bound)
@@ -277,6 +296,8 @@ class _Run:
         return choices, checked
 
     def _unknown(self, reason: str, bound: float = -math.inf) -> Solution:
+        if self.start is not None:
+            return self._finish(View(bound=bound))
         known = None if self.exchange is None else self._bound(bound)
         seconds = time.monotonic() - self.begun
         return Solution("unknown", None, None, known, None, seconds, tuple(self.log), reason=reason)
