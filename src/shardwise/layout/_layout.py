@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -30,6 +31,9 @@ from ..placements import (
     shard_sizes,
 )
 from ._runs import Run, between, length
+
+if TYPE_CHECKING:
+    from ._sharding import Sharding
 
 _NESTED = re.compile(r"\s*(.*?)\s*\[\s*(\d+)\s*\]\s*")
 
@@ -89,9 +93,14 @@ class Layout:
         return cls(mesh, (parse_placement("R"),) * mesh.ndim)
 
     @classmethod
-    def of(cls, placements: "Layout | str | Sequence[Placement]", mesh: Mesh) -> "Layout":
-        """A layout as users give it: itself, its text, or one placement per axis of the mesh."""
-        require(placements, (Layout, str, Sequence), "placements", "a layout such as 'S(0), R'")
+    def of(cls, placements: "Layout | Sharding | str | Sequence[Placement]", mesh: Mesh) -> "Layout":
+        """A layout as users give it: itself, a sharding, the text of either, or one placement per axis of the mesh."""
+        from ._sharding import Sharding
+
+        known = (Layout, Sharding, str, Sequence)
+        require(placements, known, "placements", "a layout such as 'S(0), R' or '[{dp}, {}]'")
+        if isinstance(placements, Sharding):
+            return _of_sharding(placements, mesh)
         if isinstance(placements, Layout):
             return placements
         if isinstance(placements, str):
@@ -100,8 +109,13 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str, mesh: Mesh | str) -> "Layout":
-        """From `S(0), R`; `S(0)[1], S(0)[0]` gives the nesting order of two axes on one dim, 0 outermost."""
+        """From `S(0), R`; `S(0)[1], S(0)[0]` gives the nesting order of two axes on one dim, 0 outermost. The text of a
+        sharding, `[{tp, dp}, {}]`, says the same by dims."""
         mesh = Mesh.of(mesh)
+        if text.strip().startswith("["):
+            from ._sharding import Sharding
+
+            return _of_sharding(Sharding.parse(text, mesh), mesh)
         parts = re.split(r",(?![^(]*\))", text)
         nested = [_NESTED.fullmatch(part) for part in parts]
         placements = tuple(parse_placement(n[1] if n else p) for n, p in zip(nested, parts, strict=True))
@@ -355,6 +369,16 @@ def _canonical_order(placements: tuple[Placement, ...], order: tuple[int, ...]) 
             f"order {order} does not contain each sharding axis once: they are {tuple(sharding)}"
         )
     return tuple(sorted(order, key=lambda axis: placements[axis].dim))
+
+
+def _of_sharding(sharding: "Sharding", mesh: Mesh) -> Layout:
+    layout = sharding.to_layout()
+    if layout.mesh != mesh:
+        raise UsageError(
+            f"sharding {sharding} is one on mesh {layout.mesh}, with parts of axes as axes of their own: give that "
+            f"mesh instead of {mesh}"
+        )
+    return layout
 
 
 def _read_split_factors(

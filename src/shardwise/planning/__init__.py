@@ -27,6 +27,7 @@ from ._random import random_plan
 from ._schedule import Compute, Move, Schedule, Value
 from ._search import DoesNotFit
 from ._summary import bytes_text, departures_text, time_text
+from ._ways import ways
 
 __all__ = [
     "GAP",
@@ -68,4 +69,5 @@ __all__ = [
     "reserved_bytes",
     "tensor_parallel_plan",
     "time_text",
+    "ways",
 ]

@@ -8,12 +8,15 @@ single user pays for its own change on the tie to the maker. What memory it all 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ..graph import Border, Graph, Input, Named, Node, Output, Ref, TensorInfo
+from ..graph import Border, Graph, Input, Named, Node, Output, Ref, TensorInfo, named_tensors
+from ..layout import Layout
 from ..mesh import Cluster
+from ..placements import parse_placement
 from ..redistribution import price_table
 from ..solver import FORBIDDEN
 from ._baselines import Moves
@@ -397,8 +400,24 @@ class Items:
     def _options(self, tensor: TensorInfo) -> np.ndarray:
         key = "options", tensor.shape
         if key not in self._arrays:
-            self._arrays[key] = np.array(self.layouts.without_partials(tensor.shape))
+            usual, wanted = self.layouts.without_partials(tensor.shape), self._pinned.get(tensor.shape, [])
+            self._arrays[key] = np.array(list(dict.fromkeys([*usual, *wanted])))
         return self._arrays[key]
+
+    @cached_property
+    def _pinned(self) -> dict[tuple[int, ...], list[int]]:
+        """By shape, the layouts of inputs and outputs that pins want. They may be such that no plan would choose: with
+        axes in another order, strided, partial, or with more pieces than a dim has elements."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        mesh = self.layouts.mesh
+        for named, ref in named_tensors(self.graph):
+            wanted = self.pins.placements(named) if named.kind != "node" else {}
+            if wanted:
+                placed = tuple(wanted.get(axis, parse_placement("R")) for axis in range(mesh.ndim))
+                found.setdefault(self.graph.tensor(ref).shape, []).append(
+                    self.layouts.of(Layout(mesh, placed))
+                )
+        return found
 
     def _array(self, array: np.ndarray) -> np.ndarray:
         """One object for all arrays of the same content, so that tables are shared by identity."""

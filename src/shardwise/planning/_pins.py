@@ -13,12 +13,12 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ..errors import UsageError, require
 from ..graph import Graph, Named, named_tensors
-from ..layout import Layout
+from ..layout import Layout, Sharding
 from ..mesh import Mesh
-from ..placements import is_shard, parse_placement, placement_text
+from ..placements import is_partial, is_shard, parse_placement, placement_text
 from ._choices import Layouts
 
-Pin = str | Layout | Mapping[str, str | Placement] | Sequence[Placement]
+Pin = str | Layout | Sharding | Mapping[str, str | Placement] | Sequence[Placement]
 
 
 @dataclass
@@ -38,34 +38,33 @@ class Pins:
     def _text(self, pin: Pin) -> str | dict[str, str]:
         if isinstance(pin, Mapping):
             return {axis: p if isinstance(p, str) else placement_text(p) for axis, p in pin.items()}
-        return str(pin if isinstance(pin, str | Layout) else Layout(self.mesh, tuple(pin)))
+        return pin if isinstance(pin, str) else str(Layout.of(pin, self.mesh))
 
     def _read(self, pattern: str, pin: Pin) -> dict[int, Placement]:
         """The wanted placement on each axis that the pin speaks of."""
         require(pattern, str, "a name in pin", "a name or a pattern such as '*.weight'")
         require(
             pin,
-            (str, Layout, Mapping, Sequence),
+            (str, Layout, Sharding, Mapping, Sequence),
             f"pin {pattern!r}",
-            "a layout such as 'S(0), R', or placements by axis",
+            "a layout such as 'S(0), R' or '[{dp}, {}]', or placements by axis",
         )
         try:
             if isinstance(pin, Mapping):
-                return {
+                wanted = {
                     self.mesh.index(axis): parse_placement(p if isinstance(p, str) else placement_text(p))
                     for axis, p in pin.items()
                 }
-            if isinstance(pin, Layout):
-                if pin.mesh != self.mesh:
-                    raise UsageError(f"it is a layout on mesh {pin.mesh}, and the plan is for {self.mesh}")
-                placed = pin
-            elif isinstance(pin, str):
-                placed = Layout.parse(pin, self.mesh)
             else:
-                placed = Layout(self.mesh, tuple(pin))
+                placed = Layout.of(pin, self.mesh)
+                if placed.mesh != self.mesh:
+                    raise UsageError(f"it is a layout on mesh {placed.mesh}, and the plan is for {self.mesh}")
+                wanted = dict(enumerate(placed.to_placements()))
         except UsageError as error:
             raise UsageError(f"pin {pattern!r}: {error}") from None
-        return dict(enumerate(placed.to_placements()))
+        return {
+            axis: p for axis, p in wanted.items() if self.mesh.shape[axis] > 1
+        }  # of one rank, all are the same
 
     def require_all_used(self, graph: Graph) -> None:
         """Refuse pins that hold nothing, and those that cannot be."""
@@ -80,6 +79,11 @@ class Pins:
                 )
             for named in matched:
                 for placement in wanted.values():
+                    if is_partial(placement) and named.kind == "state":
+                        raise UsageError(
+                            f"pin {pattern!r} makes {named.name} {placement_text(placement)}, but every rank would "
+                            "train its own term of it: pin it R or S(0)"
+                        )
                     if is_shard(placement) and placement.dim >= len(shapes[named]):
                         raise UsageError(
                             f"pin {pattern!r} shards dim {placement.dim} of {named.name}, "

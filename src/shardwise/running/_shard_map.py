@@ -20,13 +20,13 @@ from ..errors import UsageError, require_given
 from ..graph import Graph, arguments, capture
 from ..layout import Layout, Sharding
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
-from ..planning import Plan, plan_graph
+from ..planning import Pin, Plan, plan_graph, ways
 from ._agree import agreed
 from ._live import require_no_written_arguments
 from ._parallelize import parallelize, require_all_processes
 from ._simulate import simulate
 
-Spec = str | Layout | Sequence[Placement] | Mapping[str, Any] | None
+Spec = str | Layout | Sharding | Sequence[Placement] | Mapping[str, Any] | None
 
 
 class ShardMapped:
@@ -40,11 +40,12 @@ class ShardMapped:
         out_specs: Any,
         auto: bool,
         debug: bool,
-        cluster: Cluster | str,
-        shardings: Mapping[str, Sharding | str] | None = None,
+        options: Mapping[str, Any],
+        pin: Mapping[str, Pin],
     ) -> None:
-        self.function, self.mesh, self.auto, self.debug, self.cluster = function, mesh, auto, debug, cluster
-        self.in_specs, self.out_specs, self.shardings = in_specs, out_specs, shardings
+        self.function, self.mesh, self.auto, self.debug = function, mesh, auto, debug
+        self.in_specs, self.out_specs, self.pin = in_specs, out_specs, pin
+        self.options = options
         self._plans: dict[Any, Plan] = {}
         self._programs: dict[Any, Any] = {}
 
@@ -75,15 +76,10 @@ class ShardMapped:
         pins = {
             **self._pinned("in_specs", self.in_specs, graph),
             **self._pinned("out_specs", self.out_specs, graph),
+            **self.pin,
         }
         plan = plan_graph(
-            graph,
-            mesh=Mesh.of(self.mesh),
-            cluster=self.cluster,
-            pin=pins,
-            shardings=self.shardings,
-            optimizer="none",
-            compare=False,
+            graph, mesh=Mesh.of(self.mesh), pin=pins, optimizer="none", compare=False, **self.options
         )
         if self.debug:
             _print_debug(plan)
@@ -106,7 +102,7 @@ class ShardMapped:
                 f"{which} has {len(given)} entries, but {graph.name} has {len(names)} tensors there: {', '.join(names)}"
             )
         everywhere = Layout.replicated(Mesh.of(self.mesh))
-        open_ = None if self.auto or self.shardings else everywhere
+        open_ = None if self.auto or self.options["shardings"] else everywhere
         kind = "input" if which == "in_specs" else "output"
         chosen = {
             f"{kind}:{n}": open_ if spec is None else spec for n, spec in zip(names, given, strict=True)
@@ -123,14 +119,17 @@ def shard_map(
     auto: bool = False,
     debug: bool = False,
     cluster: Cluster | str = DEFAULT_CLUSTER,
+    memory: int | float | str | None = None,
+    pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
 ) -> ShardMapped:
     """A function on whole tensors, run sharded over a mesh such as `"dp=2,tp=2"`, which is required.
 
     `in_specs` has a layout for each tensor among the arguments, `out_specs` one for each result: `"S(0), R"`,
-    placements, a `Layout`, or `{"dp": "S(0)"}` for some axes. Missing specs and None mean replicated, or with `auto`
-    planned. `shardings` are those of `shardwise.plan`, by the names of arguments and results; specs that are missing
-    are then propagated from them. `debug` prints every node with its choice and the costs of the alternatives.
+    `"[{dp}, {}]"`, placements, a `Layout` or `Sharding`, or `{"dp": "S(0)"}` for some axes; axes may be in any order,
+    shards strided and values partial. Missing specs and None mean replicated, or with `auto` planned. `cluster`,
+    `memory`, `pin` and `shardings` are those of `shardwise.plan`; specs that are missing are propagated from shardings.
+    `debug` prints every node with its choice, what that is called, and the costs of the alternatives.
 
     >>> import torch
     >>> mapped = shard_map(torch.matmul, mesh="d=4", in_specs=["S(1)", "S(0)"], out_specs="R")
@@ -147,7 +146,8 @@ def shard_map(
     require_given(mesh, "shard_map", "a mesh", "shardwise.shard_map(function, mesh='dp=2,tp=2')")
     assert mesh is not None
     Mesh.of(mesh)  # raises for an invalid mesh here, not at the first call
-    return ShardMapped(function, mesh, in_specs, out_specs, auto, debug, cluster, shardings)
+    options = {"cluster": cluster, "memory": memory, "shardings": shardings}
+    return ShardMapped(function, mesh, in_specs, out_specs, auto, debug, options, pin or {})
 
 
 def _simulated(
@@ -219,7 +219,8 @@ def _is_placements(specs: Sequence[Any]) -> bool:
 def _print_debug(plan: Plan, alternatives: int = 3) -> None:
     """Per node its choice and the cheapest others, on the standard error."""
     for node in plan.graph.nodes:
-        print(f"{node}", file=sys.stderr)
+        called = ways(plan.graph, node, plan.choices[node.name])
+        print(f"{node}" + (f"  # {called}" if called else ""), file=sys.stderr)
         for considered in plan.considered(node.name)[: alternatives + 1]:
             mark = "*" if considered.chosen else " "
             own, moved = considered.compute * 1e6, considered.redistribution * 1e6
