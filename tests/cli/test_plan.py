@@ -23,6 +23,15 @@ def test_a_plan_is_summed_up_and_written(shardwise, tmp_path):
     assert json.loads((tmp_path / "plan.json").read_text())["mesh"] == "dp=2,tp=2"
 
 
+def test_shardings_are_propagated_and_followed(shardwise):
+    given = ["--sharding", "input=[{dp}, {}]", "--no-confirm", "--cluster", "laptop"]
+    status, said, err = shardwise("plan", "model.py:build", "--mesh", "dp=2", *given)
+    assert status == 0, err
+    assert "propagated from" in said and "input  [{dp}, {}]" in said
+    status, _, err = shardwise("plan", "model.py:build", "--mesh", "dp=2", "--sharding", "input")
+    assert status == 2 and "is not of the form" in err
+
+
 def test_meshes_of_some_devices_are_ranked(shardwise):
     status, said, _ = shardwise("plan", "model.py:build", "--devices", "4", "--cluster", "laptop", "--json")
     assert status == 0

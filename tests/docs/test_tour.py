@@ -38,5 +38,5 @@ def test_hops_are_where_the_tour_says(journey):
         assert first is not None and first[1] in defined(file), f"{name}: {text}"
 
 
-def test_there_are_three_journeys():
-    assert len(JOURNEYS) == 3
+def test_there_are_four_journeys():
+    assert len(JOURNEYS) == 4

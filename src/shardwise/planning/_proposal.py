@@ -74,7 +74,8 @@ def _pinned(mesh: Mesh, pinned: Mapping[int, Placement], rank: int) -> Sharding 
     """A pin as a sharding: open where it does not speak of every axis."""
     if not pinned or any(hasattr(p, "split_factor") or is_partial(p) for p in pinned.values()):
         return None
-    axes = {axis: AxisRef(mesh.names[axis], 1, mesh.shape[axis]) for axis in pinned if mesh.shape[axis] > 1}
+    long = [axis for axis in sorted(pinned) if mesh.shape[axis] > 1]
+    axes = {axis: AxisRef(mesh.names[axis], 1, mesh.shape[axis]) for axis in long}
     closed = len(pinned) == mesh.ndim
     dims = [
         DimSharding(tuple(ref for axis, ref in axes.items() if _shards(pinned[axis], dim)), open=not closed)
@@ -92,7 +93,7 @@ class Proposal:
     layouts: Layouts
     given: PinsAndShardings
     outcome: GraphPropagation
-    _masks: dict[tuple[int, Proposed], bool] = field(default_factory=dict)
+    _agreed: dict[tuple[int, Proposed], bool] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph, layouts: Layouts, given: PinsAndShardings, offers: Offers) -> "Proposal":
@@ -189,9 +190,9 @@ class Proposal:
 
     def _agrees(self, number: int, proposed: Proposed) -> bool:
         key = number, proposed
-        if key not in self._masks:
-            self._masks[key] = agrees(self.layouts.all[number], proposed)
-        return self._masks[key]
+        if key not in self._agreed:
+            self._agreed[key] = agrees(self.layouts.all[number], proposed)
+        return self._agreed[key]
 
 
 def placements_of(sharding: Sharding) -> Proposed:
