@@ -59,6 +59,8 @@ def test_the_loss_is_four_eager_kernels():
     assert {node.part_of.split("#")[0] for node in graph.nodes if node.part_of} == {
         "aten._log_softmax.default",
         "aten.nll_loss_forward.default",
+        "aten.nll_loss_backward.default",
+        "aten._log_softmax_backward_data.default",
     }
     assert sum(border.starts for border in graph.kernels.borders.values()) == 4
 

@@ -14,8 +14,10 @@ from ._named import Named, named_tensors
 from ._norms import rms_norm, rms_norm_backward
 from ._results import opened
 from ._run import Ran, arguments, constants, inputs_of, run
+from ._whole import TENSOR, Whole
 
 __all__ = [
+    "TENSOR",
     "Border",
     "Execution",
     "Graph",
@@ -28,6 +30,7 @@ __all__ = [
     "Ran",
     "Ref",
     "TensorInfo",
+    "Whole",
     "arguments",
     "as_module",
     "attention",

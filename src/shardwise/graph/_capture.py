@@ -34,6 +34,7 @@ from ._recompute import recompute_as_compiled
 from ._recurrent import separate_layers
 from ._refusal import refusal, value_read_at
 from ._results import opened_results
+from ._whole import wholes
 
 
 def capture(
@@ -101,6 +102,7 @@ def capture(
     if training and execution == "compiled":
         recompute_as_compiled(joint)
     left = set(joint.graph.nodes)
+    draws = tuple(node.name if node in left else None for node in random)
     trainable = {
         key
         for key, value in (*_state(module), *zip(names, arguments, strict=True))
@@ -115,7 +117,7 @@ def capture(
             read_nodes(joint),
             read_outputs(joint, names, outputs, changed),
             execution,
-            Live(joint, in_spec, out_spec, tuple(node.name if node in left else None for node in random)),
+            Live(joint, in_spec, out_spec, draws, wholes(joint.graph)),
         )
     except UsageError as error:
         raise UsageError(f"{name} cannot be captured: it {error}") from error

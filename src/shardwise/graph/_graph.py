@@ -21,6 +21,7 @@ from ..errors import UsageError
 from ..factors import FactorRule, factors_of
 from ..files import path_of
 from ..rules import book_rows
+from ._whole import Whole
 
 if TYPE_CHECKING:
     from ._kernels import Kernels
@@ -151,13 +152,15 @@ class Live:
     """The captured graph as torch has it, and how the user's arguments and results are flattened.
 
     Constants (tensors that the program holds without having registered them) are attributes of `module`. `draws` are
-    the program's random calls in order, each by the name of its node, or None where the graph does not use it.
+    the program's random calls in order, each by the name of its node, or None where the graph does not use it. `wholes`
+    are the calls that were decomposed, by what `part_of` of their nodes says.
     """
 
     module: torch.fx.GraphModule
     in_spec: Any
     out_spec: Any
     draws: tuple[str | None, ...] = ()
+    wholes: Mapping[str, Whole] = field(default_factory=dict)
 
     @cached_property
     def arguments(self) -> tuple[tuple[str, int], ...]:

@@ -51,10 +51,10 @@ def kernels_of(graph: Graph) -> Kernels:
 
 
 def _decomposed(graph: Graph) -> dict[str, int]:
-    """The calls that operators were decomposed into, by operator call and phase."""
-    numbers: dict[tuple[str, str], int] = {}
+    """The calls that operators were decomposed into, by the operator's call."""
+    numbers: dict[str, int] = {}
     return {
-        node.name: numbers.setdefault((node.part_of, node.phase), len(numbers))
+        node.name: numbers.setdefault(node.part_of, len(numbers))
         for node in graph.nodes
         if node.part_of and Ref(node.name) not in graph.views
     }

@@ -7,19 +7,16 @@ because their parts would move more memory than the kernel does and offer no fur
 says so for those where the question arises.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
 import torch
-from torch import fx
 from torch._decomp import decomposition_table
-from torch.fx.traceback import annotate
 
 from ..calls import overload
 from ._batch_norm import batch_norm, batch_norm_by_statistics, batch_norm_without_statistics
-
-_PART_OF = "shardwise.part_of"
+from ._whole import noted
 
 # By torch's own decomposition, or by one of ours: what becomes possible.
 DECOMPOSED: Mapping[str, tuple[Callable[..., Any] | None, str]] = {
@@ -75,20 +72,6 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """What each operator is replaced by, while one program is traced. The calls keep which call they are part of."""
     numbers = count(1)
     return {
-        overload(name): _noted(name, ours or decomposition_table[overload(name)], numbers)
+        overload(name): noted(name, ours or decomposition_table[overload(name)], numbers)
         for name, (ours, _reason) in DECOMPOSED.items()
     }
-
-
-def _noted(name: str, parts: Callable[..., Any], numbers: Iterator[int]) -> Callable[..., Any]:
-    def decomposed(*args: Any, **kwargs: Any) -> Any:
-        with annotate({_PART_OF: f"{name}#{next(numbers)}"}):
-            return parts(*args, **kwargs)
-
-    return decomposed
-
-
-def operator_of(node: fx.Node) -> str:
-    """The call that was decomposed into this one and others. Torch gives a call of backward what that of its forward
-    has: they are told apart by their phase."""
-    return node.meta.get("custom", {}).get(_PART_OF, "")

@@ -12,9 +12,9 @@ from ..calls import Call, facts
 from ..errors import UsageError
 from ._flops import cost
 from ._graph import Input, InputRole, Node, Output, Phase, Ref, TensorInfo
-from ._policy import operator_of
 from ._recompute import is_backward, run_again_in_backward
 from ._refusal import source_line
+from ._whole import part_of
 
 
 def tidy(module: fx.GraphModule) -> None:
@@ -261,9 +261,8 @@ def _node(node: fx.Node, path: str, autograd: int | None) -> Node:
     flops, moved = cost(call, outputs)
     phase: Phase = "backward" if is_backward(node) else "forward"
     args, kwargs = _arguments(node.args, _ref), {n: _arguments(node.kwargs[n], _ref) for n in call.kwargs}
-    part_of = operator_of(node)
     return Node(
-        node.name, str(op), args, kwargs, outputs, path, phase, source, flops, moved, part_of, autograd
+        node.name, str(op), args, kwargs, outputs, path, phase, source, flops, moved, part_of(node), autograd
     )
 
 

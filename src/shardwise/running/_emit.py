@@ -21,8 +21,7 @@ from ..dtensor import run_step
 from ..graph import Ref, without_memory
 from ..planning import Compute, Move, Plan, Value
 from ._lower import Lowering, piece
-
-Entry = Compute | Move
+from ._whole import Entry, WholeCall, with_whole_calls
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Part:
 
     takes: tuple[Value, ...]
     gives: tuple[Value, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[Compute | Move, ...]
 
 
 @dataclass(frozen=True)
@@ -100,10 +99,10 @@ class Parts:
         return tuple(dict.fromkeys(v for output, v in pairs if v is not None and output.role in roles))
 
     @cached_property
-    def _back(self) -> tuple[Entry, ...]:
+    def _back(self) -> tuple[Compute | Move, ...]:
         """The calls of backward, and moves whose results forward does not use."""
         needed = set(self.results)
-        chosen: list[Entry] = []
+        chosen: list[Compute | Move] = []
         for entry in reversed(self.plan.schedule.entries):
             waited_for = needed.intersection(entry.made)
             if entry.node.phase == "backward" if isinstance(entry, Compute) else not waited_for:
@@ -142,7 +141,7 @@ class _Emitter:
             *taken, seed = given
             values: dict[Value, Any] = dict(zip(part.takes, taken, strict=True))
             nodes = get_proxy_mode().tracer.graph.nodes
-            for entry in part.entries:
+            for entry in with_whole_calls(self.plan, part.entries, part.gives):
                 before = len(nodes)
                 made = self._run(entry, values, seed)
                 values.update(made)
@@ -171,6 +170,8 @@ class _Emitter:
             for step in entry.change.steps:
                 local = run_step(local, step, self.device_mesh, shape)
             return {entry.target: local}
+        if isinstance(entry, WholeCall):
+            return entry([values[value] for value in entry.inputs], self.lowering.retargeted)
         made = self.lowering.on_rank(entry, self.rank)([values[v] for v in entry.inputs], seed)
         return {value: tensor for value, tensor in zip(entry.outputs, made, strict=True) if value is not None}
 

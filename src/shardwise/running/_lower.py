@@ -47,10 +47,10 @@ class Lowering:
         if node.name not in self._calls:
             call, relaxed = self.plan.graph.call(node), node.facts.any_strides
             op = call.op if relaxed is None else overload(relaxed)
-            self._calls[node.name] = Call(op, *with_leaves((call.args, dict(call.kwargs)), self._retargeted))
+            self._calls[node.name] = Call(op, *with_leaves((call.args, dict(call.kwargs)), self.retargeted))
         return self._calls[node.name]
 
-    def _retargeted(self, leaf: Any) -> Any:
+    def retargeted(self, leaf: Any) -> Any:
         """An argument, with every float dtype replaced by float64 if `wide`, and every device by `device`."""
         if self.wide and isinstance(leaf, torch.dtype):
             return wide_dtype(leaf)
