@@ -4,6 +4,7 @@ from ._attention import attention, attention_backward, kept
 from ._boxed import boxed
 from ._callable import as_module, call_arguments
 from ._capture import capture
+from ._compile import backend_of, compiled
 from ._device import autocast_on_cpu
 from ._fake import without_memory
 from ._flops import cost
@@ -36,9 +37,11 @@ __all__ = [
     "attention",
     "attention_backward",
     "autocast_on_cpu",
+    "backend_of",
     "boxed",
     "call_arguments",
     "capture",
+    "compiled",
     "constants",
     "cost",
     "inputs_of",

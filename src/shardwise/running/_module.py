@@ -7,6 +7,7 @@ them (optimizers, clipping, state dicts, checkpoints) sees ordinary DTensor para
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from ..dtensor import layout_of, local_of, redistribute, run_chain
 from ..errors import UsageError
-from ..graph import Graph, Input, Ref, arguments, boxed, constants
+from ..graph import Graph, Input, Ref, arguments, backend_of, boxed, compiled, constants
 from ..layout import Layout
 from ..placements import is_partial
 from ..planning import Plan, Value
@@ -48,8 +49,10 @@ class Sharded(nn.Module):
         self.plan, self.program, self.device_mesh = program.plan, program, device_mesh
         self.local_outputs, self.seed, self.steps = local_outputs, seed, 0
         self._parts = program.parts
-        self._forward = _compiled(program.forward, compile)
-        self._backward = None if program.backward is None else _boxed(program.backward, compile)
+        self._forward = program.forward
+        self._backward = None if program.backward is None else boxed(program.backward)
+        self._backend = backend_of("inductor" if compile is True else compile) if compile else None
+        self._compiled: dict[bool, Callable[..., Any]] = {}  # with backward, and without
         for parameter in self._graph.inputs:
             if parameter.role in ("parameter", "buffer"):
                 self._hold(parameter, state[parameter.target], persistent)
@@ -114,10 +117,7 @@ class Sharded(nn.Module):
         seed = torch.tensor(self.seed + self.steps, device=self.device_mesh.device_type)
         self.steps += 1
         with explained(call), self._generator():
-            if torch.is_grad_enabled() and self._backward is not None:
-                results = _Run.apply(self, call, seed, *inputs)
-            else:
-                results = self._forward(*inputs, seed)[: len(self._parts.results)]
+            results = self._run(call, *inputs, seed)
         values = dict(zip(self._parts.results, results, strict=True))
         leaves = []
         for output, value in zip(self._graph.outputs, self.plan.schedule.outputs, strict=True):
@@ -127,6 +127,19 @@ class Sharded(nn.Module):
                 self._write(output.target, values[value].detach())
         assert self._graph.live is not None
         return pytree.tree_unflatten(leaves, self._graph.live.out_spec)
+
+    def _run(self, call: str, *given: Tensor) -> Sequence[Tensor]:
+        """The results of forward, compiled if it is to be: when first called, with its backward if there is one."""
+        trains = torch.is_grad_enabled() and self._backward is not None
+        run = partial(_Run.apply, self, call) if trains else self._without_backward
+        if self._backend is None:
+            return run(*given)
+        if trains not in self._compiled:
+            self._compiled[trains] = compiled(run, len(self._parts.results), given, self._backend)
+        return self._compiled[trains](*given)
+
+    def _without_backward(self, *given: Tensor) -> Sequence[Tensor]:
+        return self._forward(*given)[: len(self._parts.results)]
 
     def _input(self, value: Value, given: Mapping[str, Any]) -> Tensor:
         name = value.ref.name
@@ -215,12 +228,12 @@ class _Run(torch.autograd.Function):
     """The program's two parts as one differentiable call."""
 
     @staticmethod
-    def forward(ctx: Any, sharded: Sharded, call: str, seed: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, sharded: Sharded, call: str, *given: Tensor) -> tuple[Tensor, ...]:
         parts = sharded._parts
-        made = sharded._forward(*inputs, seed)
+        made = sharded._forward(*given)
         results, saved = made[: len(parts.results)], made[len(parts.results) :]
         ctx.sharded, ctx.call = sharded, call
-        ctx.save_for_backward(*saved, seed)
+        ctx.save_for_backward(*saved, given[-1])
         ctx.mark_non_differentiable(
             *(
                 result
@@ -244,7 +257,7 @@ class _Run(torch.autograd.Function):
         with explained(ctx.call), torch.no_grad():
             made = sharded._backward(values)
         made_by_value: dict[Value | None, Tensor] = dict(zip(parts.gradients, made, strict=True))
-        return None, None, None, *(made_by_value.get(sharded._gradients.get(value)) for value in parts.inputs)
+        return None, None, *(made_by_value.get(sharded._gradients.get(value)) for value in parts.inputs), None
 
 
 @contextmanager
@@ -265,20 +278,6 @@ def piece_of(tensor: Tensor, layout: Layout, rank: int) -> Tensor:
     """The rank's piece of a tensor; a copy if it is smaller than the tensor."""
     piece = layout.piece(tensor, rank)
     return piece if piece.shape == tensor.shape else piece.clone(memory_format=torch.contiguous_format)
-
-
-def _compiled(module: torch.fx.GraphModule, how: bool | str) -> Callable[..., Any]:
-    if not how:
-        return module
-    return torch.compile(module, dynamic=False, backend="inductor" if how is True else how)
-
-
-def _boxed(module: torch.fx.GraphModule, how: bool | str) -> Callable[[list[Any]], Any]:
-    """A part of the program as a function of a list of its inputs, which it may empty as it goes on."""
-    if not how:
-        return boxed(module)
-    compiled = _compiled(module, how)
-    return lambda given: compiled(*given)
 
 
 def _mutated(plan: Plan) -> dict[str, Layout]:
