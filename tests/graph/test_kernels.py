@@ -142,3 +142,22 @@ def test_the_program_is_the_same_however_it_is_grouped():
 def test_unknown_executions_are_refused():
     with pytest.raises(UsageError, match="execution is 'fast': use 'eager' or 'compiled'"):
         captured(torch.relu, x, execution="fast")
+
+
+def test_gradients_of_weights_of_norms_wait_for_others_that_read_the_same():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.RMSNorm(32), nn.RMSNorm(32)
+            self.up = nn.Linear(32, 32, bias=False)
+
+        def forward(self, x):
+            x = x + self.up(self.first(x))
+            return x + self.second(x)
+
+    graph = captured(Block(), x.clone().requires_grad_(), training=True)
+    waits = {graph.ends[name] for name in graph.kernels.waiting}
+    assert len(waits) == 1
+    assert {graph.kernels.number[name] for name in graph.kernels.waiting} > {
+        graph.kernels.number[waits.pop()]
+    }

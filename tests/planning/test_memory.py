@@ -9,7 +9,7 @@ from torch import nn
 
 import shardwise as sw
 from shardwise.graph import capture
-from shardwise.planning import Planner
+from shardwise.planning import Planner, plan_graph
 from shardwise.planning._fold import Folded
 from shardwise.planning._items import UNIT, Items
 from shardwise.planning._memory import Memory
@@ -47,6 +47,17 @@ class Loss(nn.Module):
         return nn.functional.cross_entropy(self.head(x), target)
 
 
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.RMSNorm(16), nn.RMSNorm(16)
+        self.up, self.down = nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False)
+
+    def forward(self, x):
+        x = x + self.up(self.first(x))
+        return x + self.down(torch.nn.functional.silu(self.second(x)))
+
+
 def views(x, y):
     """Views of views, parts of tensors, repeated elements; arguments and views given back, one of them twice."""
     z = x * x
@@ -60,6 +71,7 @@ CASES = {
     "convolution": lambda: capture(Convolution(), (torch.empty(4, 4, 4, 4),)),
     "views": lambda: capture(views, (torch.empty(8, 8), torch.empty(8, 8)), training=False),
     "compiled": lambda: capture(Attention(), (torch.empty(4, 8, 16),), execution="compiled"),
+    "block": lambda: capture(Block(), (torch.empty(8, 16, requires_grad=True),), execution="compiled"),
     "loss": lambda: capture(Loss(), (torch.empty(8, 16), torch.empty(8, dtype=torch.int64))),
     "uneven": lambda: capture(nn.Linear(5, 7), (torch.empty(3, 5, requires_grad=True),)),
 }
@@ -138,3 +150,25 @@ def test_a_plan_takes_and_holds_at_least_what_its_problem_counts(graph, mesh, pa
         assert peak <= plan.cost.peak
         shares.append(peak / plan.cost.peak)
     assert np.mean(shares) > (0.95 if pairs else 0.6)  # and not much less
+
+
+def test_a_compiled_kernel_writes_over_what_it_is_the_last_to_read():
+    with torch.device("meta"):
+        model = nn.Sequential(
+            nn.Linear(64, 256, bias=False), nn.ReLU(), nn.Linear(256, 64, bias=False)
+        ).requires_grad_(False)
+        x = torch.empty(64, 64)
+    peaks = {}
+    for how in ("eager", "compiled"):
+        graph = capture(model, (x,), training=False, execution=how)
+        peaks[how] = plan_graph(graph, mesh="d=1", cluster="laptop").cost.peak // x.nbytes
+    # Two weights of 4, and at the same time two hidden tensors of 4; or one of them and the input, of 1.
+    assert peaks == {"eager": 16, "compiled": 13}
+
+
+def test_what_backward_is_given_is_held_by_whoever_calls_it():
+    x = torch.empty(64, device="meta", requires_grad=True)
+    graph = capture(lambda x: x.sin().exp().sin(), (x,))
+    plan = plan_graph(graph, mesh="d=1", cluster="laptop", optimizer="none")
+    # At the end there are argument and result, what backward was given, the gradient and its two last factors.
+    assert plan.cost.held[-1] == 6 * x.nbytes

@@ -122,12 +122,12 @@ def test_too_little_memory_is_refused_with_what_is_needed(graph):
 
 
 def test_bounds_and_needs_of_the_guide_s_model_are_true(make_mlp):
-    """A plan of 22.397 ms fits in 20.185 MB, and once a bound under 20.2 MB was above it; 18.36 MB was said to do."""
+    """A plan of 22.055 ms fits in 20.448 MB; once a bound was above it, and too little was said to do."""
     model, (x,) = make_mlp(512, 1024, 4096)
     options = {"mesh": "dp=2,tp=4", "cluster": "laptop", "compare": False, "time_limit": 240}
-    tight = sw.plan(model, (x.detach(),), memory="20.2MB", **options)
-    assert tight.bound <= 22.397e-3 and tight.cost.seconds <= 22.397e-3 * (1 + GAP)
-    assert tight.cost.peak <= 20_200_000
+    tight = sw.plan(model, (x.detach(),), memory="20.5MB", **options)
+    assert tight.bound <= 22.055e-3 and tight.cost.seconds <= 22.055e-3 * (1 + GAP)
+    assert tight.cost.peak <= 20_500_000
     with pytest.raises(DoesNotFit) as refused:
         sw.plan(model, (x.detach(),), memory="18.36MB", **options)
     assert 18_360_000 < refused.value.at_least <= tight.cost.peak

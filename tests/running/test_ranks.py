@@ -151,7 +151,7 @@ def test_a_rank_that_is_killed_is_named(jobs):
         start(jobs.one_rank_is_killed, ranks=2)
 
 
-@pytest.mark.long
-def test_the_program_can_be_compiled(jobs):
-    plain, compiled = start(jobs.compiled, 0)[0]
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+def test_the_program_can_be_compiled(jobs, backend):
+    plain, compiled = start(jobs.compiled, 0, backend, ranks=2, timeout=600)[0]
     assert compiled == pytest.approx(plain, rel=1e-5)

@@ -39,6 +39,10 @@ class _Kernel:
     before: "set[_Kernel]" = field(default_factory=set)
     into: "_Kernel | None" = None  # that it was merged into
 
+    @property
+    def domain(self) -> tuple[int, int | None, str]:
+        return self.elements, self.reduced, self.phase
+
     def takes(self, later: "_Kernel") -> bool:
         """Whether a kernel whose last call comes later can be the same loop."""
         if not (self.fuses and later.fuses and self.phase == later.phase):
@@ -74,6 +78,21 @@ class Fusion:
         numbers: dict[_Kernel, int] = {}
         found = {name: _merged(kernel) for name, kernel in self.of.items()}
         return {name: numbers.setdefault(k, len(numbers)) for name, k in found.items() if k.fuses}
+
+    def waiting(self) -> dict[str, str]:
+        """For calls whose kernel is launched with a later one: the last call of that.
+
+        Sums over rows, such as gradients of a norm's weight, wait for others of the same shape that read the same.
+        """
+        found: dict[_Kernel, _Kernel] = {}
+        for kernels in self.readers.values():
+            sums = [k for k in dict.fromkeys(map(_merged, kernels)) if k.reduced is not None and not k.inner]
+            for kernel in sums:
+                alike = [k for k in sums if k.domain == kernel.domain]
+                found[kernel] = max([found.get(kernel, kernel), *alike], key=lambda k: k.last)
+        names = [node.name for node in self.graph.nodes]
+        waits = ((name, found.get(_merged(kernel))) for name, kernel in self.of.items())
+        return {name: names[last.last] for name, last in waits if last is not None}
 
     def _add(self, position: int, node: Node) -> None:
         own = self._alone(position, node)

@@ -265,7 +265,8 @@ class Graph:
             if eager and node.autograd is not None:
                 keys.setdefault(node.name, []).append(("autograd", node.autograd))
         last = {key: at for at, node in enumerate(self.nodes) for key in keys.get(node.name, ())}
-        return {name: self.nodes[max(last[key] for key in own)].name for name, own in keys.items()}
+        ends = {name: self.nodes[max(last[key] for key in own)].name for name, own in keys.items()}
+        return ends | {name: ends[other] for name, other in self.kernels.waiting.items()}
 
     @cached_property
     def kernels(self) -> "Kernels":

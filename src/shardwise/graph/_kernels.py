@@ -7,7 +7,7 @@ and for what others read of its results, so that the price of a kernel is a sum 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ._fusion import Fusion, is_inlined
@@ -36,17 +36,20 @@ class Kernels:
     """The kernels of a graph: the borders of calls that share one, and the tensors that are never in memory.
 
     `number` has a number for every call that may share a kernel. A call without a border is a kernel of its own, that
-    reads its inputs and writes its outputs.
+    reads its inputs and writes its outputs. A call may be `waiting` for another, with whose kernel its own is launched.
     """
 
     number: Mapping[str, int] = field(default_factory=dict)
     borders: Mapping[str, Border] = field(default_factory=dict)
     inner: frozenset[Ref] = frozenset()
+    waiting: Mapping[str, str] = field(default_factory=dict)
 
 
 def kernels_of(graph: Graph) -> Kernels:
     if graph.execution == "compiled":
-        return _Borders(graph, Fusion(graph).kernels(), compiled=True).kernels()
+        fusion = Fusion(graph)
+        kernels = _Borders(graph, fusion.kernels(), compiled=True).kernels()
+        return replace(kernels, waiting=fusion.waiting())
     return _Borders(graph, _decomposed(graph), compiled=False).kernels()
 
 

@@ -162,6 +162,7 @@ class _Evaluation:
         workspace = workspace_bytes(self.plan.graph, self.plan.cluster.device)
         arguments = self._arguments()
         inner = {Value(ref) for ref in self.plan.graph.kernels.inner} if whole_kernels else set()
+        ending = self._ending() if whole_kernels and self.plan.graph.execution == "compiled" else {}
         for entry in self.plan.graph.inputs:
             value = Value(Ref(entry.name))
             owner[value] = value
@@ -170,17 +171,22 @@ class _Evaluation:
             if value in arguments:
                 size[value] = self._local(value).bytes
                 now += size[value]
-            else:
-                users[value] += 1  # it never ends
+            if value not in arguments or (whole_kernels and entry.role == "tangent"):
+                users[value] += 1  # it never ends: the model has it, or whoever calls backward
         held = []
         for item in self.schedule.entries:
             for value in item.made:
                 source = shares_memory_of(item)
+                bytes_ = 0 if value in inner else self._local(value).bytes
+                if source is None and bytes_ and isinstance(item, Compute):
+                    last = (owner.get(value) for value in ending.get(item.node.name, ()))
+                    free = Counter(v for v in last if v is not None and v not in arguments)
+                    source = next((v for v, n in free.items() if n == users[v] and size[v] == bytes_), None)
                 if source is not None:
                     owner[value] = owner[source]
                 else:
                     owner[value] = value
-                    size[value] = 0 if value in inner else self._local(value).bytes
+                    size[value] = bytes_
                     now += size[value]
                 users[owner[value]] += 1
             held.append(now + (self._scratch(item) + workspace if whole_kernels else 0))
@@ -190,6 +196,15 @@ class _Evaluation:
                 if users[root] == 0:
                     now -= size[root]
         return held
+
+    def _ending(self) -> dict[str, list[Value]]:
+        """By call of a compiled kernel what that is the last to read: one of its results may be written over it."""
+        kernels, found = self.plan.graph.kernels.number, dict[int, list[Value]]()
+        for entry in self.schedule.entries:
+            if isinstance(entry, Compute) and (number := kernels.get(entry.node.name)) is not None:
+                own = (value for value in entry.dead if kernels.get(value.ref.name) != number)
+                found.setdefault(number, []).extend(own)
+        return {name: found[number] for name, number in kernels.items() if number in found}
 
 
 def shares_memory_of(entry: Entry) -> Value | None:

@@ -185,8 +185,10 @@ class Memory:
             found.append(points.own(first, ref) if group.copy is None else points.shared(first, ref))
         if ref in self.items.first_given:
             found.append(points.gives[self.items.first_given[ref]])
-        if isinstance(maker, Input) and len(found) == 1:
-            return points.end - 1  # an argument that nothing uses stays
+        if isinstance(maker, Input) and (len(found) == 1 or maker.role == "tangent"):
+            return (
+                points.end - 1
+            )  # an argument that nothing uses stays, and what the caller gives to backward
         return max(found)
 
     def _add_tree(self, root: Ref) -> None:
@@ -203,7 +205,8 @@ class Memory:
         elif root in self.graph.kernels.inner:
             lasting = True  # it takes no memory, so nothing that lies in it does
         else:
-            begin = 0 if isinstance(maker, Input) else self.points.calls[maker.name]
+            begin = 0 if isinstance(maker, Input) else self._made_at(maker)
+            last = max(last, begin - 1)
             self._hold(place, self._bytes(tensor, face), begin, last + 1)
         self._add_value(_Tree(root, last, lasting, self._pool()), root, None)
         for pool in self._pools:
@@ -211,6 +214,13 @@ class Memory:
                 # The last is that which holds it for the shortest time.
                 self._hold(*(self._largest(holders) if self.pairs else holders[-1]), begin, end)
         self._pools.clear()
+
+    def _made_at(self, maker: Node) -> int:
+        """When a result certainly takes memory of its own: one of a compiled kernel may be written over what that reads
+        last."""
+        if self.graph.execution == "compiled" and maker.name in self.graph.kernels.number:
+            return self.points.released(maker)
+        return self.points.calls[maker.name]
 
     def _largest(self, holders: list[tuple[int, np.ndarray]]) -> tuple[int, np.ndarray]:
         """An item that holds as much as that of several which holds most; itself, if it is the only one."""
