@@ -10,7 +10,7 @@ from torch import nn
 import shardwise as sw
 from shardwise.running._emit import Parts
 from shardwise.running._lower import Lowering
-from shardwise.running._whole import WholeCall, with_whole_calls
+from shardwise.running._whole import Recomposed, with_whole_calls
 
 LOSS = ["_log_softmax", "nll_loss_forward", "nll_loss_backward", "_log_softmax_backward_data"]
 
@@ -38,7 +38,7 @@ def entries(plan):
 
 
 def whole_calls(plan):
-    return [each.whole.op.split(".")[1] for each in entries(plan) if isinstance(each, WholeCall)]
+    return [each.whole.op.split(".")[1] for each in entries(plan) if isinstance(each, Recomposed)]
 
 
 def classifier(**options):
@@ -91,7 +91,7 @@ def assert_same_numbers(plan):
         if value.ref.name in values
     }
     for part in (parts.forward, parts.backward):
-        calls = [e for e in with_whole_calls(plan, part.entries, part.gives) if isinstance(e, WholeCall)]
+        calls = [e for e in with_whole_calls(plan, part.entries, part.gives) if isinstance(e, Recomposed)]
         for entry in part.entries:
             made = lowering.on_rank(entry, 0)([known[value] for value in entry.inputs])
             known.update(

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils import _pytree as pytree
 
-_PART = "shardwise.part"
+_PART = "shardwise_part"
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class _Part:
     """What a node of the trace is for: a call, the leaves of that among its inputs, by place, and the place of the
     call's result that it is."""
 
-    call: "_Call"
+    of: "_Origin"
     takes: Mapping[int, int]
     gives: int | None
 
 
 @dataclass(frozen=True, eq=False)
-class _Call:
+class _Origin:
     name: str
     op: str
     leaves: tuple[Any, ...]
@@ -62,13 +62,13 @@ def noted(op: str, parts: Callable[..., Any], numbers: Iterator[int]) -> Callabl
         leaves, form = pytree.tree_flatten((args, kwargs))
         given = [_node_of(leaf, tracer) for leaf in leaves]
         rest = tuple(TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-        call = _Call(f"{op}#{next(numbers)}", op, rest, form)
+        origin = _Origin(f"{op}#{next(numbers)}", op, rest, form)
         before = len(nodes)
         made = parts(*args, **kwargs)
         results = [_node_of(leaf, tracer) for leaf in pytree.tree_leaves(made)]
         for node in islice(reversed(nodes), len(nodes) - before):
             takes = {place: given.index(each) for place, each in enumerate(_inputs(node)) if each in given}
-            node.meta[_PART] = _Part(call, takes, results.index(node) if node in results else None)
+            node.meta[_PART] = _Part(origin, takes, results.index(node) if node in results else None)
         return made
 
     return decomposed
@@ -89,7 +89,7 @@ def _inputs(node: fx.Node) -> list[fx.Node]:
 def part_of(node: fx.Node) -> str:
     """The call that was decomposed into this one and others, by a name of its own, or ""."""
     part = node.meta.get(_PART)
-    return part.call.name if part else ""
+    return part.of.name if part else ""
 
 
 def wholes(graph: fx.Graph) -> dict[str, Whole]:
@@ -99,8 +99,8 @@ def wholes(graph: fx.Graph) -> dict[str, Whole]:
         part = node.meta.get(_PART)
         if part is None:
             continue
-        call = part.call
-        whole = found.setdefault(call.name, Whole(call.op, call.leaves, call.form, {}, {}))
+        origin = part.of
+        whole = found.setdefault(origin.name, Whole(origin.op, origin.leaves, origin.form, {}, {}))
         whole.takes.update({(node.name, place): leaf for place, leaf in part.takes.items()})
         if part.gives is not None:
             source, output = (node.args[0], node.args[1]) if node.target is getitem else (node, 0)

@@ -21,7 +21,7 @@ from ..dtensor import run_step
 from ..graph import Ref, without_memory
 from ..planning import Compute, Move, Plan, Value
 from ._lower import Lowering, piece
-from ._whole import Entry, WholeCall, with_whole_calls
+from ._whole import Entry, Recomposed, with_whole_calls
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class _Emitter:
             for step in entry.change.steps:
                 local = run_step(local, step, self.device_mesh, shape)
             return {entry.target: local}
-        if isinstance(entry, WholeCall):
+        if isinstance(entry, Recomposed):
             return entry([values[value] for value in entry.inputs], self.lowering.retargeted)
         made = self.lowering.on_rank(entry, self.rank)([values[v] for v in entry.inputs], seed)
         return {value: tensor for value, tensor in zip(entry.outputs, made, strict=True) if value is not None}

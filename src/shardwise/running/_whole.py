@@ -16,7 +16,7 @@ from ..planning import Compute, Move, Plan, Value
 
 
 @dataclass(frozen=True)
-class WholeCall:
+class Recomposed:
     """A call in the place of its parts: `inputs` are its tensors, `outputs` the results that are used, by place."""
 
     whole: Whole
@@ -35,7 +35,7 @@ class WholeCall:
         return f"{made} = {self.whole.op}({used})"
 
 
-Entry = Compute | Move | WholeCall
+Entry = Compute | Move | Recomposed
 
 
 def with_whole_calls(plan: Plan, entries: Sequence[Compute | Move], gives: Sequence[Value]) -> list[Entry]:
@@ -65,7 +65,7 @@ class _Parts:
                 self.replaced.append(entry)
                 made.update(entry.made)
 
-    def call(self, entries: Sequence[Compute | Move], gives: Sequence[Value]) -> WholeCall | None:
+    def call(self, entries: Sequence[Compute | Move], gives: Sequence[Value]) -> Recomposed | None:
         """The call that can stand for the parts, if there is one."""
         taken, outputs = self._taken(), self._outputs(entries, gives)
         if len(self.replaced) < 2 or taken is None or outputs is None:
@@ -73,7 +73,7 @@ class _Parts:
         tensors = [place for place, leaf in enumerate(self.whole.leaves) if leaf is TENSOR]
         if any(place not in taken for place in tensors):
             return None
-        return WholeCall(self.whole, tuple(taken[place] for place in tensors), outputs)
+        return Recomposed(self.whole, tuple(taken[place] for place in tensors), outputs)
 
     def _taken(self) -> dict[int, Value] | None:
         """The value of each argument, if the parts use nothing else, and every argument in one layout."""
