@@ -131,9 +131,9 @@ def test_pins_propose_too_and_the_optimum_says_where_it_departs():
     ("given", "message"),
     [
         ({"z": "[{dp}, {}]"}, "'z' in shardings matches no parameter"),
-        ({"x": "[{dp, tp}, {}]"}, r"x of shape \(2, 6\) cannot have the sharding"),
+        ({"x": "[{dp, tp, ?}, {}]"}, r"x of shape \(2, 6\) cannot have the sharding"),
         ({"x": "[{}, {tp:(1)2}]"}, "of 'x' has a part of an axis: plan for a mesh that has it as an axis"),
-        ({"x": "[{}, {tp, dp}]"}, "of 'x' has axes in another order than mesh dp=2,tp=4"),
+        ({"x": "[{?}, {tp, dp}]"}, "of 'x' has axes in another order than mesh dp=2,tp=4"),
         ({"x": "[{}, {}] partial={tp:sum}"}, "of 'x' is partial"),
     ],
 )
@@ -143,6 +143,18 @@ def test_shardings_that_cannot_be_are_refused(given, message):
 
     with pytest.raises(UsageError, match=message):
         sw.plan(program, (torch.rand(2, 6),), shardings=given, training=False, mesh="dp=2,tp=4")
+
+
+@pytest.mark.parametrize("given", ["[{tp, dp}, {}]", "[{}, {tp, dp}]", "[{dp, tp}, {}]"])
+def test_a_closed_sharding_may_have_any_order_of_axes_and_dims_of_any_size(given):
+    def program(x):
+        return x.relu() * 2
+
+    args = (torch.randn(3, 8),)
+    made = sw.plan(program, args, shardings={"x": given}, training=False, **OPTIONS)
+    assert str(sw.Sharding.from_layout(made.inputs["x"], 2)) == given
+    assert made.pins == {} and made.explain("relu")
+    assert sw.verify(program, args, plan=made, only_plan=True).ok
 
 
 def test_a_tensor_is_pinned_or_has_a_sharding():

@@ -10,12 +10,13 @@ import numpy as np
 from ..errors import UsageError
 from ..graph import Node, Ref
 from ..layout import Layout
+from ..propagation import Annotations
 from ._choices import Layouts
 from ._items import UNIT, CopyItem, Item, Items
 from ._offers import Offers
 from ._pins import Pins
 from ._prices import OptimizerCost
-from ._proposal import agrees, tensors_of
+from ._proposal import agrees, tensors_of, with_shardings
 from ._summary import bytes_text, describe_move, time_text
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Explainer:
     def __init__(self, plan: "Plan") -> None:
         self.plan = plan
         self.layouts = Layouts(plan.mesh)
-        pins = Pins(plan.mesh, plan.pins)
+        given = Annotations(plan.mesh, plan.shardings).shardings
+        pins = with_shardings(Pins(plan.mesh, plan.pins), given, plan.graph)
         optimizer = OptimizerCost.of(plan.optimizer)
         self.items = Items(plan.graph, self.layouts, plan.cluster, Offers(plan.graph), optimizer, pins)
         self.chosen = [self._choice_of(place) for place in range(len(self.items.all))]

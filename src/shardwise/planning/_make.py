@@ -29,7 +29,7 @@ from ._pins import Pin, Pins
 from ._plan import BaselineCost, Copy, Plan
 from ._preferences import preferred
 from ._prices import OptimizerCost, host_seconds
-from ._proposal import PinsAndShardings, Proposal
+from ._proposal import PinsAndShardings, Proposal, with_shardings
 from ._search import Clock, Search, Unsolved
 
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
@@ -219,8 +219,9 @@ class Planner:
     ) -> Plan:
         """The cheapest plan that follows propagated shardings, and what the cheapest of all plans costs."""
         clock = Clock(time_limit)
-        best, _ = self._best(held, proposal, share_layers, gap, clock)
-        best = replace(best, shardings=proposal.given.texts)
+        pinned = with_shardings(held, proposal.given.shardings, self.graph)
+        best, _ = self._best(pinned, proposal, share_layers, gap, clock)
+        best = replace(best, pins=held.texts, shardings=proposal.given.texts)
         if not compare:
             return best
         free = self._timed("baselines", lambda: self.restricted(None, held, gap, clock))

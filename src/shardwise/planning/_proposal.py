@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ..errors import UsageError
 from ..factors import FactorRule, factors_of
-from ..graph import Graph, Input, Named, Node, Ref
+from ..graph import Graph, Input, Named, Node, Ref, named_tensors
 from ..layout import AxisRef, DimSharding, Layout, Sharding
 from ..mesh import Mesh
 from ..placements import is_partial, is_replicate, is_shard, shard
@@ -52,8 +52,21 @@ class PinsAndShardings(Annotations):
         return any(named.matches(pattern) for pattern in self.shardings)
 
 
+def with_shardings(pins: Pins, shardings: Mapping[str, Sharding], graph: Graph) -> Pins:
+    """The pins, and closed shardings of inputs and outputs, which pin as well: no plan may choose such layouts by
+    itself."""
+    known = [named for named, _ in named_tensors(graph) if named.kind != "node"]
+    closed = {
+        pattern: sharding
+        for pattern, sharding in shardings.items()
+        if not any(dim.open for dim in sharding.dims) and any(named.matches(pattern) for named in known)
+    }
+    return Pins(pins.mesh, {**pins.pins, **closed})
+
+
 def _require_layout(name: str, sharding: Sharding) -> None:
-    """Refuse a sharding that no layout of a plan is: parts of axes, another order than the mesh's, partial sums."""
+    """Refuse a sharding that no layout of a plan is: parts of axes, open dims in another order than the mesh's, partial
+    sums."""
     mesh = sharding.mesh
     for dim in sharding.dims:
         places = [mesh.index(axis.name) for axis in dim.axes]
@@ -61,10 +74,9 @@ def _require_layout(name: str, sharding: Sharding) -> None:
             raise UsageError(
                 f"the sharding {sharding} of {name!r} has a part of an axis: plan for a mesh that has it as an axis"
             )
-        if places != sorted(places):
+        if places != sorted(places) and any(dim.open for dim in sharding.dims):
             raise UsageError(
-                f"the sharding {sharding} of {name!r} has axes in another order than mesh {mesh}: give the mesh in "
-                "that order"
+                f"the sharding {sharding} of {name!r} has axes in another order than mesh {mesh}: close all of its dims"
             )
     if sharding.partial:
         raise UsageError(f"the sharding {sharding} of {name!r} is partial: only a call's result can be so")
@@ -76,7 +88,7 @@ def _pinned(mesh: Mesh, pinned: Mapping[int, Placement], rank: int) -> Sharding 
         return None
     long = [axis for axis in sorted(pinned) if mesh.shape[axis] > 1]
     axes = {axis: AxisRef(mesh.names[axis], 1, mesh.shape[axis]) for axis in long}
-    closed = len(pinned) == mesh.ndim
+    closed = len(long) == sum(size > 1 for size in mesh.shape)
     dims = [
         DimSharding(tuple(ref for axis, ref in axes.items() if _shards(pinned[axis], dim)), open=not closed)
         for dim in range(rank)
