@@ -28,7 +28,7 @@ MISTAKES = [
     (lambda: sw.discover("torch.mm", X), "'torch.mm' is not an operator: give a function such as torch.mm"),
     (lambda: sw.discover(torch.neg, X, policy=3), "torch.neg raises .* got an unexpected keyword"),
     (lambda: sw.Policy(partials=3), "partials is 3: give a tuple such as"),
-    (lambda: sw.Policy(ranks=3), "ranks is 3: give a tuple of some of"),
+    (lambda: sw.Policy(ranks=3), "ranks is 3: give a tuple such as"),
     (lambda: sw.check(torch.neg, 3, X), "row is 3: give text such as 'S"),
     (lambda: sw.check(3, ROW, X), "3 is not an operator"),
     (lambda: sw.synthesize(3), "3 is not an operator"),

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from shardwise.experiments import generators
+
 
 def test_discover_prints_one_json_document(shardwise):
     _, printed, _ = shardwise("discover", "torch.softmax", "--shape", "4,6,8", "--kw", "dim=1", "--json")
@@ -54,7 +56,7 @@ def test_lists_and_dtypes_can_be_given(shardwise):
 def test_a_sweep_tries_the_values_that_are_given(shardwise):
     options = ("--shape", "4,6,8", "--kw", "dim=1", "--sweep", "dim=0,-1", "--json")
     (document,) = json.loads(shardwise("discover", "torch.softmax", *options)[1])
-    assert document["sample_inputs_tested"]["kwargs_swept"]["dim"] == ["-1", "0", "1"]
+    assert document["sample_inputs_tested"]["kwargs_swept"]["dim"] == [-1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -144,3 +146,29 @@ def test_a_function_that_is_not_there_is_one_sentence(folder, shardwise, op, sen
     for command in (["discover", op], ["check", op, "R -> R"]):
         status, _, complaint = shardwise(*command, "--shape", "4,6")
         assert status == 2 and sentence in complaint and complaint.count("\n") == 1
+
+
+GENERATORS = '''
+import torch
+
+def gen_orthogonal(shape, dtype, device, input_idx=0):
+    """Orthogonal vectors maximize cross product magnitude."""
+    t = torch.zeros(shape, dtype=dtype, device=device)
+    t[:, input_idx % 3] = torch.arange(shape[0], dtype=dtype, device=device) + 1
+    return t
+
+def gen_parallel_scaled(shape, dtype, device, input_idx=0):
+    """Parallel vectors (cross = 0) with different scales."""
+    return torch.arange(shape.numel(), dtype=dtype, device=device).reshape(shape) * (1 + input_idx)
+'''
+
+
+def test_the_command_loads_generators_from_a_file(tmp_path, shardwise):
+    (tmp_path / "mine.py").write_text(GENERATORS)
+    options = ("--shape=8,3", "--shape=8,3", "--kw=dim=1", "--ranks=2,5", f"--generators={tmp_path}/mine.py")
+    found = json.loads(shardwise("discover", "torch.cross", *options, "--json")[1])
+    assert ["S(0)", "S(0)"] in [row["inputs"] for row in found["rows"]]
+    assert "gen parallel scaled" in {g.name for g in generators(("torch.cross",))}
+    (tmp_path / "empty.py").write_text("x = 1")
+    status, _, said = shardwise("check", "torch.relu", "S(0) -> S(0)", f"--generators={tmp_path}/empty.py")
+    assert status == 2 and "has no generators: write def name(shape, dtype, device, input_idx=0)" in said

@@ -342,8 +342,8 @@ def test_products_are_a_policy():
         (lambda: sw.check(torch.mm, "S(0), R -> S(5)", X, rand(6, 8)), "shards dim 5 of output 0"),
         (lambda: sw.check(torch.mm, "S(0), R -> R, R", X, rand(6, 8)), "has 2 outputs"),
         (lambda: sw.Policy(partials=("median",)), "unknown reduction 'median'"),
-        (lambda: sw.Policy(ranks=(1,)), r"ranks is \(1,\): use some of \(2, 3, 4\)"),
-        (lambda: sw.Policy(ranks=()), r"ranks is \(\): use some of"),
+        (lambda: sw.Policy(ranks=(1,)), r"ranks is \(1,\): give numbers of ranks, each at least 2"),
+        (lambda: sw.Policy(ranks=()), r"ranks is \(\): give numbers of ranks"),
     ],
 )
 def test_wrong_use_is_one_sentence(call, message):

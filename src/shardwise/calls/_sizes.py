@@ -7,10 +7,12 @@ a matmul). A size that the operator does not accept stays unchanged. Arguments t
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
+from ..placements import shard_sizes
 from ._arguments import with_leaves
 from ._call import Call
 
@@ -33,6 +35,23 @@ SIZES: dict[tuple[int, str], tuple[int, ...]] = {
     (4, "uneven"): (7, 10, 11, 13, 14),
     (4, "empty"): (5, 6, 9),
 }
+
+
+@cache
+def sizes_for(ranks: int, case: str) -> tuple[int, ...]:
+    """The sizes for any number of ranks: those listed, or such as give the same pieces."""
+    if ranks in (2, 3, 4):
+        return SIZES[ranks, case]
+    if case in ("single", "odd", "even"):
+        return {"single": (ranks,), "odd": (3 * ranks, 5 * ranks), "even": (ranks, 2 * ranks, 3 * ranks)}[
+            case
+        ]
+    smallest = {
+        size: shard_sizes(size, ranks)[-1] for size in range(ranks // 2 + 1, 4 * ranks) if size % ranks
+    }
+    return tuple(size for size, last in smallest.items() if bool(last) == (case == "uneven"))[:5]
+
+
 # Tensors are not made larger than this: with many dims of one size, resizing would.
 LARGEST = 20_000
 
@@ -71,7 +90,7 @@ class Resizer:
     def sizings(self, ranks: int, case: str, blocks: int = 1) -> Iterator[Call]:
         """The call at sizes that make shards of this case: at one sizing where all classes can change
         together, else at one sizing per class. Even ones are so in each of several `blocks`."""
-        wanted = SIZES[ranks, case]
+        wanted = sizes_for(ranks, case)
         if case == "even":
             wanted = tuple(size * blocks for size in wanted)
         together = {c: wanted[min(i, len(wanted) - 1)] for i, c in enumerate(self.classes)}

@@ -1,7 +1,7 @@
 """`shardwise discover` and `shardwise check`: how an operator may be sharded, and whether one row holds."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,10 +14,42 @@ from ._call import Args, Keywords, Op, Shapes, called
 from ._progress import Bars
 from ._sweep import Sweeps, sweep_op
 
+if TYPE_CHECKING:
+    from ..experiments import ExperimentPolicy
+
 Partials = Annotated[bool, typer.Option("--product", help="Consider P(product) too.")]
 Narrow = Annotated[
     bool, typer.Option("--narrowing", help="Accept partials through a cast to a narrower dtype.")
 ]
+
+Ranks = Annotated[
+    str | None, typer.Option(help="Numbers of ranks of the experiments, such as 2,8; 2,3,4 by default.")
+]
+Generators = Annotated[
+    Path | None, typer.Option(help="A Python file with generators of inputs, used beside the usual ones.")
+]
+
+
+def _policy(op: str, ranks: str | None, generators: Path | None, **options: Any) -> "ExperimentPolicy":
+    """The options of experiments, with the generators of a file for the operator."""
+    from ..experiments import RANKS, ExperimentPolicy, add_generators
+    from ..modules import module_of
+
+    if generators is not None:
+        if not generators.is_file():
+            raise UsageError(f"--generators {generators} is not a file")
+        if not add_generators(module_of(generators), f"*{op.rpartition('.')[2].rpartition(':')[2]}*"):
+            raise UsageError(
+                f"{generators} has no generators: write def name(shape, dtype, device, input_idx=0)"
+            )
+    counts = RANKS if ranks is None else tuple(map(_count, ranks.split(",")))
+    return ExperimentPolicy(ranks=counts, **options)
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise UsageError(f"--ranks has {text.strip()!r}, which is not a number of ranks: write it as 2,8")
+    return int(text)
 
 
 @app.command("discover")
@@ -31,6 +63,8 @@ def discover_command(
     strided: Annotated[
         bool, typer.Option("--strided", help="Say which rows hold for strided shards too: S(0, sf=*).")
     ] = False,
+    ranks: Ranks = None,
+    generators: Generators = None,
     sweep: Sweeps = None,
     yaml: Annotated[Path | None, typer.Option(help="With --sweep: write the report here.")] = None,
     emit_strategy: Annotated[
@@ -55,20 +89,21 @@ def discover_command(
                 "--kw is part of an example call: also give --shape, or use --sweep dim=0,1 alone"
             )
         examples = [called(op, shape, arg, kw)[1:]] if shape or arg else []
-        sweep_op(op, examples, sweep, yaml, emit_strategy, emit_tests, html, json)
+        policy = _policy(op, ranks, generators, narrowing=narrowing)
+        sweep_op(op, examples, sweep, policy, yaml, emit_strategy, emit_tests, html, json)
         return
     if yaml or emit_strategy or emit_tests:
         raise UsageError(
             "--yaml, --emit-strategy and --emit-tests need --sweep, which finds a rule from many calls"
         )
-    from ..experiments import ExperimentPolicy, discover_isolated
+    from ..experiments import discover_isolated
     from ..report import prose_page
 
     function, args, kwargs = called(op, shape, arg, kw)
     partials = ("sum", "avg", "max", "min", "product") if product else ("sum", "avg", "max", "min")
     with Bars(quiet=json) as progress:
         progress("running experiments")
-        policy = ExperimentPolicy(partials, narrowing, strided=strided)
+        policy = _policy(op, ranks, generators, partials=partials, narrowing=narrowing, strided=strided)
         found = discover_isolated(policy, function, *args, **kwargs)
     if html is not None:
         write_text(html, prose_page(found.blocks()))
@@ -100,18 +135,21 @@ def check_command(
     arg: Args = None,
     kw: Keywords = None,
     narrowing: Narrow = False,
+    ranks: Ranks = None,
+    generators: Generators = None,
     json: Json = False,
 ) -> None:
     """Test one row by experiment. Exit status 1 if it is refuted.
 
     Example: shardwise check torch.abs "P(sum) -> P(sum)" --shape 4,6
     """
-    from ..experiments import Crash, ExperimentPolicy, run_isolated
+    from ..experiments import Crash, run_isolated
 
     function, args, kwargs = called(op, shape, arg, kw)
+    policy = _policy(op, ranks, generators, narrowing=narrowing)
 
     def answer() -> dict[str, Any]:
-        verdict = ExperimentPolicy(narrowing=narrowing).check(function, row, *args, **kwargs)
+        verdict = policy.check(function, row, *args, **kwargs)
         example = verdict.counterexample
         return {**verdict.to_json(), "op": op, "shown": None if example is None else example.shown()}
 

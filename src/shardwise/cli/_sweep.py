@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,6 +16,9 @@ from ..progress import Progress
 from ._app import print_json
 from ._call import operator_of, value_of
 from ._progress import Bars
+
+if TYPE_CHECKING:
+    from ..experiments import ExperimentPolicy
 
 Sweeps = Annotated[
     list[str] | None,
@@ -31,6 +34,7 @@ def sweep_op(
     op: str,
     examples: list[Any],
     sweep: list[str],
+    policy: "ExperimentPolicy",
     yaml: Path | None,
     strategy: Path | None,
     tests: Path | None,
@@ -52,7 +56,8 @@ def sweep_op(
 
     def answer(progress: Progress) -> dict[str, Any]:
         progress("collecting calls")
-        found = studies(function, examples, values=values, progress=partial(progress, "studying calls"))
+        studying = partial(progress, "studying calls")
+        found = studies(function, examples, values=values, policy=policy, progress=studying)
         progress("writing")
         rules = [s.rule for s in found if s.rule is not None]
         texts = {

@@ -1,5 +1,6 @@
 """The report on one operator: what was tested, which rules hold, why, and on what evidence."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -8,6 +9,7 @@ from ..calls import facts, is_tensor
 from ..experiments import generators
 from ..rules import Clause
 from ..synthesis import Study
+from ._properties import properties
 
 
 def report(study: Study) -> dict[str, Any]:
@@ -18,7 +20,7 @@ def report(study: Study) -> dict[str, Any]:
     unconditional = [c for c in clauses if c not in conditional]
     names = (study.op, study.overload)
     used = {g for j in study.observations for e in j.found.evidence.values() for g in e}
-    shapes = list(dict.fromkeys(str([tuple(t.shape) for t in j.call.tensors]) for j in study.observations))
+    shapes = dict.fromkeys(tuple(tuple(t.shape) for t in j.call.tensors) for j in study.observations)
     dtypes = sorted({str(t.dtype).removeprefix("torch.") for j in study.observations for t in j.call.tensors})
     document: dict[str, Any] = {
         "operator": study.op,
@@ -26,11 +28,11 @@ def report(study: Study) -> dict[str, Any]:
         "signature": str(study.observations[0].call.schema or study.overload) if study.observations else "",
         "analysis": _analysis(study),
         "sample_inputs_tested": {
-            "shapes": shapes[:12] + ([f"and {len(shapes) - 12} more"] if len(shapes) > 12 else []),
+            "shapes": [[list(shape) for shape in of_call] for of_call in shapes],
             "dtypes": dtypes,
-            "world_size": [2, 3, 4],
+            "world_size": list(study.ranks),
             "generators": [{g.name: g.doc} for g in generators(names) if g.pattern == "*" and g.name in used],
-            "kwargs_swept": {name: sorted(map(str, values)) for name, values in study.sweep.values.items()},
+            "kwargs_swept": {name: _plain(values) for name, values in study.sweep.values.items()},
         },
         "unconditional_rules": [_all_replicated(study), *(_entry(c) for c in unconditional)],
         "conditional_rules": [_entry(c) for c in conditional],
@@ -53,6 +55,21 @@ def report(study: Study) -> dict[str, Any]:
     else:
         document["clauses"] = [str(c) for c in rule.clauses]
     return document
+
+
+def _plain(values: Sequence[Any]) -> list[Any]:
+    """Values as YAML has them, numbers as numbers, in order; as text where it has none such."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        return value if value is None or type(value) in (bool, int, float, str) else str(value)
+
+    def order(value: Any) -> tuple[bool, str, float, str]:
+        number = isinstance(value, int | float)
+        return not number, type(value).__name__ if not number else "", value if number else 0.0, str(value)
+
+    return sorted(map(plain, values), key=order)
 
 
 def yaml_report(studies: list[Study]) -> str:
@@ -110,9 +127,8 @@ def _analysis(study: Study) -> dict[str, Any]:
         category = "cross-dim operation"
     else:
         category = "elementwise" if clauses else "none of the known kinds"
-    properties = [c.reason for c in clauses if c.reason.startswith(("linear", "monotone", "contracted"))]
     return {
         "category": category,
         "dim_parameter": next(iter(dims), None),
-        "mathematical_properties": list(dict.fromkeys(properties)),
+        "mathematical_properties": properties(study),
     }

@@ -10,10 +10,11 @@ from ._judge import Expected
 from ._on_mesh import MeshExperiment, Tried, check_choice
 from ._partials import WAYS
 from ._results import Counterexample, Found, Verdict
-from ._suite import ExperimentSuite, Unjudgeable, changes_nothing
-from ._values import adversarial, ascending, generators, negative, normal, own_generators
+from ._suite import RANKS, ExperimentSuite, Unjudgeable, changes_nothing
+from ._values import add_generators, adversarial, ascending, generators, negative, normal, own_generators
 
 __all__ = [
+    "RANKS",
     "WAYS",
     "Confirmations",
     "Counterexample",
@@ -28,6 +29,7 @@ __all__ = [
     "Tried",
     "Unjudgeable",
     "Verdict",
+    "add_generators",
     "adversarial",
     "ascending",
     "changes_nothing",

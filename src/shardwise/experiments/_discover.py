@@ -59,12 +59,14 @@ class ExperimentPolicy:
 
     def __post_init__(self) -> None:
         require(self.partials, (tuple, list), "partials", "a tuple such as ('sum', 'max')")
-        require(self.ranks, (tuple, list), "ranks", f"a tuple of some of {RANKS}")
+        require(self.ranks, (tuple, list), "ranks", f"a tuple such as {RANKS}")
         for reduction in self.partials:
             if reduction not in PARTIALS:
                 raise UsageError(f"unknown reduction {reduction!r}: use some of {', '.join(PARTIALS)}")
-        if not self.ranks or not set(self.ranks) <= set(RANKS):
-            raise UsageError(f"ranks is {self.ranks}: use some of {RANKS}")
+        if not self.ranks or any(type(count) is not int or count < 2 for count in self.ranks):
+            raise UsageError(
+                f"ranks is {self.ranks}: give numbers of ranks, each at least 2, such as {RANKS}"
+            )
 
     def discover(self, op: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Found:
         """As `shardwise.discover`, under this policy."""

@@ -273,7 +273,10 @@ class ExperimentSuite:
             options = [(self.inputs(sized, generator, i), i, sized) for i in floats]
             options = [c for c in options if _is_consistent(sized, c[0])]
         else:
-            options = [(self.inputs(sized, generator), None, sized)]
+            try:
+                options = [(self.inputs(sized, generator), None, sized)]
+            except (IndexError, RuntimeError, ValueError):
+                return  # a generator that makes no values of this shape, such as one for vectors of three elements
         for inputs, special, at in options:
             try:
                 experiment = Experiment(at, ranks, generator.name, inputs, way, special, self.mutated)

@@ -7,10 +7,12 @@ and it is used beside the others. Values are small enough that products and expo
 
 import fnmatch
 import functools
+import inspect
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -55,6 +57,23 @@ def adversarial(pattern: str = "*", only: bool = False) -> Callable[[Make], Make
     return register
 
 
+def add_generators(module: ModuleType, pattern: str) -> list[str]:
+    """Register the generators of a module for operators whose name matches, but for those that it registers itself: all
+    functions of it that begin with `shape`, `dtype` and `device`. Returns the names of all that it has."""
+    made = [
+        function
+        for function in vars(module).values()
+        if inspect.isfunction(function)
+        and function.__module__ == module.__name__
+        and list(inspect.signature(function).parameters)[:3] == ["shape", "dtype", "device"]
+    ]
+    known = [generator.make for generator in _GENERATORS]
+    for function in made:
+        if function not in known:
+            adversarial(pattern)(function)
+    return [function.__name__ for function in made]
+
+
 @contextmanager
 def own_generators() -> Iterator[None]:
     """Generators that are registered inside are forgotten afterwards."""
@@ -74,7 +93,7 @@ def generators(names: tuple[str, ...]) -> list[Generator]:
 @functools.lru_cache(maxsize=4096)
 def drawn(make: Make, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, index: int) -> Tensor:
     """The values of a generator for input number `index`, drawn once: they are not to be written to."""
-    return make(shape, dtype, device, index)
+    return make(torch.Size(shape), dtype, device, index)
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -290,3 +309,71 @@ def _register_distinct(pattern: str) -> None:
 _register_distinct("aten._euclidean_dist*")
 _register_sorted("aten.searchsorted*", 0)
 _register_sorted("aten.bucketize*", 1)
+
+
+# Vectors of three elements: what sets cross products apart is how the operands lie to each other.
+
+
+def _along_three(shape: tuple[int, ...]) -> int | None:
+    """The last dim of three elements, along which a cross product may be taken."""
+    return max((dim for dim, size in enumerate(shape) if size == 3), default=None)
+
+
+@adversarial("aten.linalg_cross*")
+@adversarial("aten.cross*")
+def orthogonal(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
+    """Vectors along one axis each, another for every input: their cross product is as large as it can be."""
+    values = torch.zeros(shape, dtype=dtype)
+    if (dim := _along_three(shape)) is None:
+        return normal(shape, dtype, device, input_idx)
+    along = values.select(dim, input_idx % 3)
+    along.copy_((torch.arange(along.numel()) % 7 + 1).reshape(along.shape))
+    return values
+
+
+@adversarial("aten.linalg_cross*")
+@adversarial("aten.cross*")
+def parallel(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
+    """Parallel vectors of different lengths, whose cross product is zero."""
+    return ascending(shape, dtype, device, 0) * (1 + input_idx)
+
+
+@adversarial("aten.linalg_cross*")
+@adversarial("aten.cross*")
+def opposite(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
+    """Vectors of which the second input's point the other way, but for their last elements."""
+    values = normal(shape, dtype, device, 0) * (-1) ** input_idx
+    if input_idx and values.numel():
+        values.view(-1)[-1] += 2
+    return values
+
+
+# Matrices: factorisations take none but these, and calls that take others meet them too.
+
+
+def _square(shape: tuple[int, ...]) -> bool:
+    return len(shape) > 1 and shape[-1] == shape[-2]
+
+
+@adversarial("aten.linalg_cholesky*")
+@adversarial("aten.cholesky*")
+@adversarial("aten.linalg_eigh*")
+@adversarial("aten._linalg_eigh*")
+def positive_definite(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
+    """Symmetric matrices with positive eigenvalues, which differ from matrix to matrix."""
+    values = normal(shape, dtype, device, input_idx)
+    if not _square(shape) or not _is_real(dtype):
+        return values
+    return values @ values.mH + torch.eye(shape[-1], dtype=dtype) * (1 + input_idx)
+
+
+@adversarial("aten.linalg_solve_triangular*")
+@adversarial("aten.triangular_solve*")
+@adversarial("aten.cholesky_solve*")
+@adversarial("aten.cholesky_inverse*")
+def triangular(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
+    """Lower triangular matrices far from singular, and what is solved for."""
+    values = normal(shape, dtype, device, input_idx)
+    if not _square(shape) or not _is_real(dtype):
+        return values
+    return values.tril() + torch.eye(shape[-1], dtype=dtype) * 3

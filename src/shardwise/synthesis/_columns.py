@@ -165,7 +165,7 @@ def _levels(
     match kind.removeprefix("Optional[").removesuffix("]"):
         case "float" | "number":
             tried += _ORDERS if argument.name in _ORDER_ARGUMENTS else _NUMBERS
-        case "int" if not tried:
+        case "int" if not known.choices.get(argument.name):
             tried += _neighbours(met)
         case "str":
             tried += WORDS.get(argument.name, ())
@@ -181,9 +181,11 @@ def _plain_values(met: Sequence[Any]) -> list[Any]:
 
 
 def _neighbours(met: Sequence[Any]) -> list[int]:
-    """Integers near the only one that examples have for an argument of which nothing is known."""
+    """Integers near those that examples have for an argument; calls that the operator does not take are left out."""
     numbers = {value for value in met if type(value) is int}
-    return [n + more for n in numbers for more in (1, -1, 2)] if len(numbers) == 1 else []
+    if len(numbers) == 1:
+        return [n + more for n in numbers for more in (1, -1, 2)]
+    return [min(numbers) - 1, max(numbers) + 1] if numbers else []
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:

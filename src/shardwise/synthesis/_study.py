@@ -13,7 +13,7 @@ from torch import Tensor
 from ..calls import Call, Facts, facts, must_run, op_name, reaches_dispatch
 from ..display import Block, Heading, Shown
 from ..errors import UsageError
-from ..experiments import ExperimentPolicy, Found, require_operator
+from ..experiments import RANKS, ExperimentPolicy, Found, require_operator
 from ..rules import Clause, Reading, Rule, merged
 from ._refutation import contradicted, random_calls, triples, unusual_calls
 from ._sweep import Sweep, spread, sweep
@@ -101,6 +101,7 @@ class Study(Shown):
     witnesses: list[Witness] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    ranks: tuple[int, ...] = RANKS
 
     def blocks(self) -> Iterator[Block]:
         if self.rule is not None:
@@ -186,8 +187,8 @@ def study_calls(
     """The study of one overload from the calls of a sweep under a policy; `find` is the policy's `discover`, or the
     same in other processes."""
     started = time.process_time()
-    study = Study(op, overload, None, [], swept)
     policy = policy or ExperimentPolicy()
+    study = Study(op, overload, None, [], swept, ranks=tuple(policy.ranks))
     _Search(study, budget, policy, find or policy.discover, progress).run()
     study.seconds = time.process_time() - started
     if study.rule is not None:
