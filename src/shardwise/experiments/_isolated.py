@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,9 @@ from ._results import Found
 
 # How much longer than its CPU time a child may take when others use the machine, too.
 _PATIENCE = 30
+
+# Threads fork one at a time: no child inherits the pipe of another, and libraries that watch forks refuse two at once.
+_FORKING = threading.Lock()
 
 
 def discover_isolated(
@@ -50,10 +54,11 @@ def run_isolated(
     are repeated here.
     """
     context = multiprocessing.get_context("fork")
-    receiving, sending = context.Pipe(duplex=False)
-    child = context.Process(target=_send, args=(sending, function, progress is not None), daemon=True)
-    child.start()
-    sending.close()
+    with _FORKING:
+        receiving, sending = context.Pipe(duplex=False)
+        child = context.Process(target=_send, args=(sending, function, progress is not None), daemon=True)
+        child.start()
+        sending.close()
     try:
         outcome = "progress"
         while outcome == "progress":
