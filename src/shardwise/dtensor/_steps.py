@@ -35,11 +35,13 @@ def run_step(local: Tensor, step: Step, device_mesh: DeviceMesh, shape: Sequence
         return _to_partial(local, step, axis, place)
     if step.kind == "all_reduce":
         reduction = step.before.placements[axis].reduce_op
-        return _arrived(funcol.all_reduce(local.contiguous(), reduction, (device_mesh, axis)))
+        # As a vector: Inductor has some sums as vectors whatever their shape is, and collectives take them as they are.
+        reduced = _arrived(funcol.all_reduce(local.contiguous().view(-1), reduction, (device_mesh, axis)))
+        return reduced.view(local.shape)
     if step.kind == "all_gather":
         dim = step.before.placements[axis].dim
         sent = _pad(local, step, axis, shape, place)
-        gathered = _arrived(all_gather_single(sent, dim, (device_mesh, axis)))
+        gathered = _gathered(sent, dim, (device_mesh, axis))
         return _order_gathered(gathered, step, axis, shape, place)
     if step.kind == "reduce_scatter":
         reduction = step.before.placements[axis].reduce_op
@@ -62,6 +64,14 @@ def _exchange(parcels: tuple[Any, ...], group: Any) -> Tensor:
     sent, *counts = parcels
     ranks = len(counts) // 2
     return _arrived(funcol.all_to_all_single(sent, counts[ranks:], counts[:ranks], group))
+
+
+def _gathered(sent: Tensor, dim: int, group: Any) -> Tensor:
+    """The pieces of all ranks joined along a dim; without a copy if every dim before it is 1."""
+    if any(size != 1 for size in sent.shape[:dim]):
+        return _arrived(all_gather_single(sent, dim, group))
+    joined = _arrived(all_gather_single(sent.reshape(sent.shape[dim:]), 0, group))
+    return joined.view(*sent.shape[:dim], *joined.shape)
 
 
 def _arrived(tensor: Tensor) -> Tensor:
