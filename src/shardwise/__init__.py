@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .layout import Layout, Sharding
     from .mesh import Cluster, Mesh
     from .placements import Row
-    from .planning import Plan, Price, plan, price
+    from .planning import Elsewhere, Plan, Price, plan, price
     from .propagation import propagate
     from .rules import Rule, hand, rows, rule
     from .running import parallelize, shard_map, simulate, transfer
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cluster",
+    "Elsewhere",
     "Found",
     "Graph",
     "Layout",
@@ -82,7 +83,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "graph": ("Graph", "capture"),
     "propagation": ("propagate",),
     "solver": ("solve",),
-    "planning": ("Plan", "Price", "plan", "price"),
+    "planning": ("Elsewhere", "Plan", "Price", "plan", "price"),
     "running": ("parallelize", "shard_map", "simulate", "transfer"),
     "verification": ("Report", "verify"),
     "book": (),

@@ -65,6 +65,7 @@ def run(folder, seed):
         "checkpoint": checkpoint(folder, seed),
         "deferred": deferred(seed),
         "transfer": transfers(),
+        "elsewhere": elsewhere(),
         "shard_map": mapped(),
         "faults": faults(seed),
     }
@@ -228,6 +229,28 @@ class Largest(TorchDispatchMode):
         sizes = (tensor.untyped_storage().nbytes() // tensor.itemsize for tensor in made)
         self.elements = max(self.elements, *sizes, 0)
         return result
+
+
+def elsewhere():
+    """A loader on two ranks, a model on four, results on the last one."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6)), torch.rand(8, 6)
+    loader = DeviceMesh("cpu", [0, 1], mesh_dim_names=("loader",))
+    places = {
+        "input": sw.Elsewhere("loader=2", "S(0)", ranks=(0, 1)),
+        "output:*": sw.Elsewhere("results=1", "R", ranks=(3,)),
+    }
+    plan = sw.plan(model, (x,), mesh="dp=2,tp=2", training=False, elsewhere=places, confirm=False)
+    sharded = sw.parallelize(model, (x,), plan=plan)
+    line = init_device_mesh("cpu", (4,))
+    given = sw.transfer(_placed(x, line, [Replicate()]), loader, "S(0)")
+    made = sharded(given)
+    right = dist.get_rank() != 3 or torch.allclose(made.to_local(), model(x), atol=1e-6)
+    return {
+        "right": right,
+        "ranks": made.device_mesh.mesh.tolist(),
+        "transfer": plan.cost.communication["transfer"],
+    }
 
 
 def _piece(tensor, mesh, placements):

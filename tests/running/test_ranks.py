@@ -155,3 +155,8 @@ def test_a_rank_that_is_killed_is_named(jobs):
 def test_the_program_can_be_compiled(jobs, backend):
     plain, compiled = start(jobs.compiled, 0, backend, ranks=2, timeout=600)[0]
     assert compiled == pytest.approx(plain, rel=1e-5)
+
+
+def test_arguments_come_from_a_loader_and_results_go_to_another_rank(ranks):
+    for seen in (rank["elsewhere"] for rank in ranks):
+        assert seen["right"] and seen["ranks"] == [3] and seen["transfer"] > 0

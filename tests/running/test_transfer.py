@@ -10,7 +10,7 @@ import torch
 from shardwise import Mesh
 from shardwise.layout import Layout, common, length
 from shardwise.placements import parse_placement
-from shardwise.running._parcels import held, parcels, views
+from shardwise.redistribution import held, parcels, views
 
 MESHES = ["d=1", "d=2", "d=4", "a=2,b=2", "a=2,b=3", "a=2,b=2,c=2"]
 

@@ -2,6 +2,7 @@
 
 from ._confirm import Confirmation, RefutedChoice
 from ._discovered import Discovered
+from ._elsewhere import Elsewhere, place_of
 from ._evaluate import Cost, peak_of_values
 from ._explain import Considered, Explainer
 from ._items import pattern
@@ -39,6 +40,7 @@ __all__ = [
     "Cost",
     "Discovered",
     "DoesNotFit",
+    "Elsewhere",
     "Explainer",
     "Held",
     "Move",
@@ -59,6 +61,7 @@ __all__ = [
     "most_sharded_plan",
     "pattern",
     "peak_of_values",
+    "place_of",
     "plan",
     "plan_graph",
     "price",

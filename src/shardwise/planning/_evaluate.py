@@ -11,8 +11,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..calls import Call
-from ..graph import Ref, TensorInfo
+from ..graph import Named, Ref, TensorInfo
 from ._choices import Layouts
+from ._elsewhere import place_of
 from ._prices import (
     OptimizerCost,
     compute_seconds,
@@ -93,6 +94,8 @@ class _Evaluation:
                     for axis in step.axes:
                         sent[self.plan.mesh.names[axis]] += step.size
             entries.append(seconds)
+        if seconds := self._transfers():
+            communication["transfer"] += seconds  # type: ignore[assignment]
         lasting, update = self.lasting()
         busy = compute + update + sum(communication.values())
         return Cost(
@@ -106,6 +109,19 @@ class _Evaluation:
             self.given(),
             max(0.0, host_seconds(self.plan.graph, self.plan.cluster.device) - busy),
         )
+
+    def _transfers(self) -> float:
+        """The seconds in which arguments come from other meshes, and results go to them."""
+        plan, graph = self.plan, self.plan.graph
+        total = 0.0
+        for entry in graph.with_role("user_input"):
+            if (place := place_of(plan.elsewhere, Named.input(entry))) is not None:
+                total += place.seconds(entry.tensor, plan.inputs[entry.name], plan.cluster, arrives=True)
+        for output, layout in zip(graph.outputs, plan.outputs, strict=True):
+            place = place_of(plan.elsewhere, Named("output", output.target))
+            if output.role == "user_output" and output.value is not None and layout is not None and place:
+                total += place.seconds(graph.tensor(output.value), layout, plan.cluster, arrives=False)
+        return total
 
     def given(self) -> int:
         return sum(self._local(value).bytes for value in self._arguments())

@@ -79,7 +79,15 @@ class Explainer:
         given = Annotations(plan.mesh, plan.shardings).shardings
         pins = with_shardings(Pins(plan.mesh, plan.pins), given, plan.graph)
         optimizer = OptimizerCost.of(plan.optimizer)
-        self.items = Items(plan.graph, self.layouts, plan.cluster, Offers(plan.graph), optimizer, pins)
+        self.items = Items(
+            plan.graph,
+            self.layouts,
+            plan.cluster,
+            Offers(plan.graph),
+            optimizer,
+            pins,
+            elsewhere=plan.elsewhere,
+        )
         self.chosen = [self._choice_of(place) for place in range(len(self.items.all))]
         self.ties: list[list[tuple[np.ndarray, int]]] = [[] for _ in self.items.all]
         for tie in self.items.ties:

@@ -6,7 +6,7 @@ single user pays for its own change on the tie to the maker. What memory it all 
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -21,6 +21,7 @@ from ..redistribution import price_table
 from ..solver import FORBIDDEN
 from ._baselines import Moves
 from ._choices import Choices, Layouts, choices_of
+from ._elsewhere import Elsewhere, place_of
 from ._offers import Offers
 from ._pins import Pins
 from ._prices import OptimizerCost, compute_seconds, kernel_kind, scratch_bytes
@@ -96,7 +97,9 @@ class Items:
         pins: Pins,
         restriction: Restriction | None = None,
         progress: Callable[[int, int], None] | None = None,
+        elsewhere: Mapping[str, Elsewhere] | None = None,
     ) -> None:
+        self.elsewhere = elsewhere or {}
         self.graph, self.layouts, self.cluster = graph, layouts, cluster
         self.offers, self.optimizer, self.pins, self.restriction = offers, optimizer, pins, restriction
         self.progress = progress or (lambda done, total: None)
@@ -170,6 +173,8 @@ class Items:
         local = [self.layouts.local(number, entry.tensor) for number in options.tolist()]
         trained = self.graph.training and entry.role == "parameter" and entry.trainable
         cost = [self.optimizer.seconds(part, self.cluster.device) if trained else 0.0 for part in local]
+        arriving = self._transferring(Named.input(entry), entry.tensor, options, arrives=True)
+        cost = [own + moved for own, moved in zip(cost, arriving, strict=True)]
         allowed = self.pins.allowed(Named.input(entry), options, self.layouts)
         if self.restriction is not None:
             allowed = _both(allowed, self.restriction.of_input(entry, options))
@@ -282,13 +287,26 @@ class Items:
         if self.restriction is not None:
             allowed = _both(allowed, self.restriction.of_output(position, options))
         label = ("output", output.role, tensor, pattern(output.target), _key(allowed))
-        place = self._add(Item("output", str(position), _units([0.0] * len(options), allowed), label))
+        leaving = [0.0] * len(options)
+        if output.role == "user_output":
+            leaving = self._transferring(Named("output", output.target), tensor, options, arrives=False)
+        place = self._add(Item("output", str(position), _units(leaving, allowed), label))
         first = self.first_given[value]
         if first == position:
             maker, face = self.made[value]
             self._tie(maker, place, self._moving(tensor, face, options, self._moves(value)))
         else:
             self._tie_again(self.places["output", str(first)], place)
+
+    def _transferring(
+        self, named: Named, tensor: TensorInfo, options: np.ndarray, *, arrives: bool
+    ) -> list[float]:
+        """The seconds of the transfer from or to another mesh, by layout on this one."""
+        place = place_of(self.elsewhere, named) if named.kind == ("input" if arrives else "output") else None
+        if place is None:
+            return [0.0] * len(options)
+        layouts = [self.layouts.all[number] for number in options.tolist()]
+        return [place.seconds(tensor, layout, self.cluster, arrives=arrives) for layout in layouts]
 
     def _tie_again(self, first: int, again: int) -> None:
         """What is given back twice is brought into one layout once, and has one unless pins or partners want two.

@@ -18,6 +18,7 @@ from ..placements import Row
 from ..propagation import Annotations
 from ..rules import book_rows
 from ._confirm import Confirmation, RefutedChoice
+from ._elsewhere import Elsewhere, require_elsewhere
 from ._offers import Source
 from ._pins import Pins
 from ._plan import BaselineCost, Copy, Plan
@@ -41,6 +42,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "memory": plan.memory,
             "pins": {name: pin if isinstance(pin, str) else dict(pin) for name, pin in plan.pins.items()},
             "shardings": dict(plan.shardings),
+            "elsewhere": {name: place.to_json() for name, place in plan.elsewhere.items()},
             "bound": plan.bound,
             "share_layers": plan.share_layers,
             "baselines": {name: _of_baseline(cost) for name, cost in plan.baselines.items()},
@@ -180,7 +182,7 @@ class _Reading:
         """What the plan was made for, and what came of it."""
         fields = field.object(
             ("optimizer", "memory", "pins", "bound", "share_layers", "baselines", "confirmation"),
-            ("shardings",),
+            ("shardings", "elsewhere"),
         )
         optimizer = fields["optimizer"].parsed(OptimizerCost.of).name
         pins = fields["pins"].members()
@@ -191,6 +193,7 @@ class _Reading:
             "memory": fields["memory"].optional(lambda memory: memory.integer(least=0)),
             "pins": {name: pin.value for name, pin in pins.items()},
             "shardings": self._shardings(fields["shardings"]) if "shardings" in fields else {},
+            "elsewhere": self._elsewhere(fields["elsewhere"]) if "elsewhere" in fields else {},
             "bound": fields["bound"].optional(Field.number),
             "share_layers": fields["share_layers"].flag(),
             "confirmation": fields["confirmation"].optional(_confirmation),
@@ -198,6 +201,12 @@ class _Reading:
                 name: cost.optional(_baseline) for name, cost in fields["baselines"].members().items()
             },
         }
+
+    def _elsewhere(self, field: Field) -> dict[str, Elsewhere]:
+        places = {name: Elsewhere.read(place) for name, place in field.members().items()}
+        with field.checked():
+            require_elsewhere(places, self.graph)
+        return places
 
     def _shardings(self, field: Field) -> dict[str, str]:
         texts = {name: sharding.text() for name, sharding in field.members().items()}
@@ -220,7 +229,7 @@ def _confirmation(document: Field) -> Confirmation:
 
 def _baseline(document: Field) -> BaselineCost:
     fields = document.object(("seconds", "peak", "compute", "update", "communication", "waiting"))
-    communication = fields["communication"].object((), COLLECTIVES)
+    communication = fields["communication"].object((), (*COLLECTIVES, "transfer"))
     cost = BaselineCost(
         fields["compute"].number(),
         fields["update"].number(),

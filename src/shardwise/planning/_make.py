@@ -21,6 +21,7 @@ from ..solver import Solution, prepare, solve
 from ._baselines import BaselineRestriction, baselines
 from ._choices import Layouts
 from ._confirm import confirmed_plan
+from ._elsewhere import Elsewhere, require_elsewhere
 from ._explain import all_considered
 from ._fold import Folded, fold
 from ._items import CopyItem, Items, Restriction
@@ -49,6 +50,7 @@ def plan(
     optimizer: str = "adam",
     pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
+    elsewhere: Mapping[str, Elsewhere] | None = None,
     share_layers: bool | None = None,
     gap: float = GAP,
     time_limit: float = 60.0,
@@ -66,8 +68,9 @@ def plan(
     (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of parameters, inputs, outputs and
     nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. `shardings` are given in the same way, as
     `{"x": "[{dp}, {}]", "*.up.weight": "[{tp}, {?}]"}`, and propagated to all other tensors: the plan follows them, and
-    where they conflict prices decide. With `share_layers`, equal layers share their
-    choices, as they do by default in large graphs. The search stops once the plan is known to lie within `gap` of the
+    where they conflict prices decide. `elsewhere` says which arguments come from other meshes, and which results go to
+    them: `{"x": Elsewhere("loader=2", "S(0)")}`. With `share_layers`, equal layers share their choices, as they do by
+    default in large graphs. The search stops once the plan is known to lie within `gap` of the
     best; all searches together (within memory, of baselines) have `time_limit` seconds. With `compare` the baselines
     are worked out too, and the plan costs no more than any of them that fits. With `confirm`, each distinct call is run
     at a small size with the rows chosen for it; what that refutes is not used, and shown. With `debug`, every node is
@@ -88,6 +91,7 @@ def plan(
         optimizer=optimizer,
         pin=pin,
         shardings=shardings,
+        elsewhere=elsewhere,
         share_layers=share_layers,
         gap=gap,
         time_limit=time_limit,
@@ -107,6 +111,7 @@ def plan_graph(
     optimizer: str = "adam",
     pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
+    elsewhere: Mapping[str, Elsewhere] | None = None,
     share_layers: bool | None = None,
     gap: float = GAP,
     time_limit: float = 60.0,
@@ -117,7 +122,11 @@ def plan_graph(
 ) -> Plan:
     """The cheapest plan of a captured graph on a mesh; options as for `shardwise.plan`."""
     planner = Planner(
-        graph, Mesh.of(mesh), Cluster.of(cluster), memory=memory, optimizer=optimizer, progress=progress
+        *(graph, Mesh.of(mesh), Cluster.of(cluster)),
+        memory=memory,
+        optimizer=optimizer,
+        progress=progress,
+        elsewhere=elsewhere,
     )
     made = planner.plan(
         pin or {},
@@ -145,8 +154,10 @@ class Planner:
         memory: int | float | str | None = None,
         optimizer: str = "adam",
         progress: Progress | None = None,
+        elsewhere: Mapping[str, Elsewhere] | None = None,
     ) -> None:
-        self.graph, self.mesh, self.cluster = graph, mesh, cluster
+        self.graph, self.mesh, self.cluster, self.elsewhere = graph, mesh, cluster, elsewhere or {}
+        require_elsewhere(self.elsewhere, graph)
         self.memory = int(cluster.device.memory) if memory is None else bytes_of(memory)
         self.optimizer = OptimizerCost.of(optimizer)
         self.progress = progress or silent
@@ -305,7 +316,7 @@ class Planner:
                 self.progress("choices", done, total)
 
         made = self.graph, self.layouts, self.cluster, self.offers, self.optimizer
-        return Items(*made, pins, restriction, note)
+        return Items(*made, pins, restriction, note, self.elsewhere)
 
     def _why_not(self, solution: Solution, pins: Pins, clock: Clock) -> str:
         if solution.status == "unknown":
@@ -361,6 +372,7 @@ class Planner:
             optimizer=self.optimizer.name,
             memory=self.memory,
             pins=pins.texts,
+            elsewhere=self.elsewhere,
             bound=bound,
         )
         needed = tuple(copy for copy in copies if copy.layout != made.layout(copy.ref))

@@ -14,6 +14,7 @@ from ..graph import Graph, Ref
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
 from ._confirm import Confirmation
+from ._elsewhere import Elsewhere
 from ._evaluate import Cost, evaluate
 from ._schedule import Schedule, schedule
 
@@ -66,7 +67,8 @@ class Plan(Shown):
     `shardings` from which the others were propagated, as text. What came of it: `bound`, the seconds below which no
     plan that fits in the memory can be (with `share_layers`, none whose equal layers share their choices; with
     `shardings`, none that follows them), and the `baselines` that it was compared with, by name (None for one that the
-    pins rule out). `confirmation` says what experiments found about its calls; None if there were none.
+    pins rule out). `confirmation` says what experiments found about its calls; None if there were none. `elsewhere` are
+    the arguments and results that come from other meshes or go to them.
     """
 
     graph: Graph
@@ -84,6 +86,7 @@ class Plan(Shown):
     share_layers: bool = False
     baselines: Mapping[str, BaselineCost | None] = field(default_factory=dict)
     confirmation: Confirmation | None = None
+    elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
 
     @cached_property
     def schedule(self) -> Schedule:

@@ -18,10 +18,10 @@ from torch.utils import _pytree as pytree
 
 from ..dtensor import layout_of, local_of, redistribute, run_chain
 from ..errors import UsageError
-from ..graph import Graph, Input, Ref, arguments, backend_of, boxed, compiled, constants
+from ..graph import Graph, Input, Named, Ref, arguments, backend_of, boxed, compiled, constants
 from ..layout import Layout
 from ..placements import is_partial
-from ..planning import Plan, Value
+from ..planning import Plan, Value, place_of
 from ..redistribution import Prices
 from ._agree import announced, explained
 from ._emit import RankProgram
@@ -73,6 +73,7 @@ class Sharded(nn.Module):
             for entry in self._graph.inputs
             if entry.role != "tangent" and ("gradient", entry.target) in values
         }
+        self._wanted = _wanted_elsewhere(self.plan)
         self._named = {entry.name: entry for entry in self._graph.inputs}
         known = [node.facts for node in self._graph.nodes]
         self._draws_by_generator = any(fact.random and fact.draws is None for fact in known)
@@ -122,7 +123,8 @@ class Sharded(nn.Module):
         leaves = []
         for output, value in zip(self._graph.outputs, self.plan.schedule.outputs, strict=True):
             if output.role == "user_output":
-                leaves.append(output.constant if value is None else self._output(value, values[value]))
+                made = output.constant if value is None else self._output(value, values[value])
+                leaves.append(self._sent(output.target, made))
             elif output.role == "mutation" and value is not None:
                 self._write(output.target, values[value].detach())
         assert self._graph.live is not None
@@ -167,6 +169,10 @@ class Sharded(nn.Module):
         if isinstance(tensor, DTensor):
             if tuple(tensor.shape) != info.shape:
                 raise UsageError(f"argument {entry.target!r} is {_shown(tensor)}, but was planned as {info}")
+            if tensor.device_mesh != self.device_mesh:
+                from ._transfer import transfer
+
+                return transfer(tensor, self.device_mesh, layout).to_local()
             if layout_of(tensor) == layout:
                 return tensor.to_local()
             if tensor.requires_grad:
@@ -190,6 +196,14 @@ class Sharded(nn.Module):
             return local
         shape = self._graph.tensor(value.ref).shape
         return as_dtensor(local, self.plan.schedule.layouts[value], self.device_mesh, shape)
+
+    def _sent(self, target: str, result: Any) -> Any:
+        """A result on the mesh where it is wanted."""
+        if target not in self._wanted or self.local_outputs:
+            return result
+        from ._transfer import transfer
+
+        return transfer(result, *self._wanted[target])
 
     def _write(self, target: str, local: Tensor) -> None:
         if target in self._state_names:
@@ -265,6 +279,18 @@ def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
+
+
+def _wanted_elsewhere(plan: Plan) -> dict[str, tuple[DeviceMesh, Layout]]:
+    """The meshes and layouts of results that go elsewhere; all processes must make the meshes."""
+    wanted = {}
+    for output in plan.graph.outputs:
+        place = place_of(plan.elsewhere, Named("output", output.target))
+        if output.role == "user_output" and place is not None:
+            ranks = torch.tensor(place.ranks).reshape(place.on.shape)
+            mesh = DeviceMesh(place.device, ranks, mesh_dim_names=place.on.names)
+            wanted[output.target] = mesh, place.layout
+    return wanted
 
 
 def as_dtensor(local: Tensor, layout: Layout, device_mesh: DeviceMesh, shape: Sequence[int]) -> DTensor:

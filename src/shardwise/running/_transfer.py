@@ -19,8 +19,8 @@ from ..errors import UsageError, require
 from ..layout import Layout
 from ..mesh import Mesh
 from ..placements import is_partial, parse_placement, shard
+from ..redistribution import Box, Parcel, held, parcels, views
 from ._module import as_dtensor
-from ._parcels import Box, Parcel, held, parcels, views
 
 Target = Layout | Sequence[Placement] | str
 

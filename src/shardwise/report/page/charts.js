@@ -1,6 +1,6 @@
 // Step time compared with the baselines, memory over the step, and the most expensive calls.
 
-const PARTS = ["compute", "optimizer", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute"];
+const PARTS = ["compute", "optimizer", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute", "transfer"];
 const partColour = (part) => `var(--part-${PARTS.includes(part) ? part : "other"})`;
 
 function drawStep(place) {
