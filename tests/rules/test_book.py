@@ -158,7 +158,9 @@ def test_every_operator_has_one_of_the_named_verdicts():
 
 
 def test_the_index_and_the_families_tell_the_same():
-    is_between = book().torch != torch.__version__.split("+")[0]  # two known versions: of the older, some may be gone
+    is_between = (
+        book().torch != torch.__version__.split("+")[0]
+    )  # two known versions: of the older, some may be gone
     for name, verdict in book().verdicts.items():
         if is_between and name.count(".") == 2 and registered(name) is None:
             continue
