@@ -82,7 +82,7 @@ def _of_models(folder: Path) -> list[Kind]:
 
     # A graph may be of another program, a cluster another one; a plan must be the one whose costs it states.
     program = r"name|training|inputs\[\](\.(name|target|aliases.*|trainable|role))?|outputs.*"
-    program += r"|nodes\[\](\.(name|module|phase|source|args.*|kwargs.*))?"
+    program += r"|nodes\[\](\.(name|module|phase|source|autograd|rule|args.*|kwargs.*))?"
     made_for = r"cluster\.(device\.)?name|meshes|choices\..*\[\]"
     made_for += r"|options\.(memory|bound|share_layers|confirmation.*|pins.*|baselines.*)"
     return [
