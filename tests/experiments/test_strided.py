@@ -5,9 +5,10 @@ import torch
 
 import shardwise as sw
 from shardwise.calls import Call
-from shardwise.experiments import ExperimentPolicy, open_rows
+from shardwise.expansion import Choice, is_valid_for
+from shardwise.experiments import ExperimentPolicy, check_choice, open_rows
 from shardwise.placements import Row, piece_sizes, shard, split
-from shardwise.rules import Clause, Rule
+from shardwise.rules import Clause, Rule, book_rows
 
 X = torch.rand(4, 6, 5)
 
@@ -70,3 +71,29 @@ def test_a_clause_speaks_of_shards_of_any_kind():
 def test_sizes_of_pieces_are_those_of_the_pieces(size, factor):
     placement = shard(0, factor)
     assert piece_sizes(size, placement, 2) == [len(p) for p in split(torch.arange(size), placement, 2)]
+
+
+ATEN = torch.ops.aten
+CALLS = [
+    Call.of(ATEN.renorm.default, torch.rand(7, 5), 2, 0, 0.5),
+    Call.of(ATEN.mm.default, torch.rand(7, 6), torch.rand(6, 5)),
+    Call.of(ATEN._softmax.default, torch.rand(5, 6, 7), 1, False),
+    Call.of(ATEN.pixel_shuffle.default, torch.rand(4, 8, 12), 2),
+    Call.of(ATEN.cumsum.default, torch.rand(6, 7), 1),
+    Call.of(ATEN.cat.default, [torch.rand(5, 6), torch.rand(3, 6)], 0),
+    Call.of(ATEN.amax.default, torch.rand(6, 7), [0]),
+    Call.of(ATEN.gather.default, torch.rand(5, 6), 1, torch.randint(6, (5, 4))),
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: str(call.op))
+@pytest.mark.parametrize(("mesh", "factor"), [("a=2,b=2", 2), ("a=3,b=2", 2), ("a=2,b=3", 3), ("a=2,b=2", 4)])
+def test_opened_rows_hold_for_orders_of_axes_and_other_split_factors(call, mesh, factor):
+    """Rows are opened by experiments on one axis, with split factors 2 and 3."""
+    rows = book_rows(call) or sw.discover(call.op, *call.args).rows
+    opened = [row for row in open_rows(call, rows) if row.is_open]
+    assert opened
+    for row in opened:
+        choice = Choice(sw.Mesh.parse(mesh), (row.with_kind(factor), row.with_kind(None)))
+        if is_valid_for(choice, call):
+            assert check_choice(call, choice), str(choice)
