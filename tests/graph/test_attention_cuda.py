@@ -34,7 +34,7 @@ def assert_exact(given, rest, grad=None):
 
 
 def kernels(call):
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU], acc_events=True) as seen:
         call()
     names = {event.key.lower() for event in seen.key_averages() if "attention" in event.key.lower()}
     return {word for word in ("cudnn", "flash", "efficient") if any(word in name for name in names)}

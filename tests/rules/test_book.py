@@ -30,6 +30,7 @@ from shardwise.rules import (
     variants_of,
     write,
 )
+from tests.versions import needs_samples
 
 aten = torch.ops.aten
 
@@ -169,6 +170,7 @@ def test_the_index_and_the_families_tell_the_same():
         assert (entry.rule is not None or entry.by_hand) == (verdict == "ruled") or verdict == "random", name
 
 
+@needs_samples
 def test_every_operator_that_samples_reach_is_in_the_book():
     for info in random.Random(1).sample(opinfos(), 30):
         for sample in list(samples(info))[:3]:
@@ -223,6 +225,7 @@ def against_fresh_experiments(count):
     assert compared > count / 2
 
 
+@needs_samples
 def test_fresh_experiments_agree_with_a_sample_of_the_rules():
     against_fresh_experiments(20)
 

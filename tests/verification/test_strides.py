@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -21,9 +20,12 @@ from shardwise.graph import capture
 from shardwise.planning import random_plan
 from shardwise.running import simulate
 from shardwise.verification import verify
-from tests.versions import before_torch
+from tests.versions import SAMPLES, before_torch
 
 aten = torch.ops.aten
+op_db = pytest.importorskip(
+    "torch.testing._internal.common_methods_invocations", exc_type=ImportError, reason=SAMPLES
+).op_db
 
 # Results of these are their inputs' memory, or refuse to be.
 OWN_MEMORY = {"as_strided", "as_strided_copy", "as_strided_scatter", "_unsafe_view", "detach", "alias"}
