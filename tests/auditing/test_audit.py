@@ -228,9 +228,9 @@ def test_a_complete_rule_has_no_findings():
 
 def test_a_strategy_that_raises_is_no_row_that_holds():
     failing = audit_call(Call.of(aten._fft_r2c.default, torch.rand(5, 6, 7), [0, 1, 2], 0, True)).unsupported
-    assert [u.reason[:50] for u in failing] == [
-        "claims P(max) -> P(max), but running it raises: al",
-        "claims P(min) -> P(min), but running it raises: al",
+    assert [u.reason.partition(": ")[0] for u in failing] == [
+        "claims P(max) -> P(max), but running it raises",
+        "claims P(min) -> P(min), but running it raises",
     ]
     assert all(
         unsupported.rows == () for unsupported in failing
