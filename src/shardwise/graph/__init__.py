@@ -11,7 +11,7 @@ from ._flops import cost
 from ._graph import Execution, Graph, Input, Live, Node, Output, Ref, TensorInfo
 from ._json import is_graph, read_graph
 from ._kernels import Border, Kernels
-from ._named import Named, named_tensors
+from ._named import Named, matched, named_tensors
 from ._norms import rms_norm, rms_norm_backward
 from ._results import opened
 from ._run import Ran, arguments, constants, inputs_of, run
@@ -47,6 +47,7 @@ __all__ = [
     "inputs_of",
     "is_graph",
     "kept",
+    "matched",
     "named_tensors",
     "opened",
     "read_graph",

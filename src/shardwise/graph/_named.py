@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from ..errors import UsageError
 from ._graph import Graph, Input, Ref
 
 
@@ -39,3 +40,16 @@ def named_tensors(graph: Graph) -> Iterator[tuple[Named, Ref]]:
     for node in graph.nodes:
         if node.outputs and node.outputs[0] is not None:
             yield Named("node", node.name), Ref(node.name)
+
+
+def matched(graph: Graph, pattern: str, what: str) -> list[tuple[Named, tuple[int, ...]]]:
+    """What a pattern names, with its shape; refused if that is nothing. `what` says what the pattern is of."""
+    found = [
+        (named, graph.tensor(ref).shape) for named, ref in named_tensors(graph) if named.matches(pattern)
+    ]
+    if not found:
+        known = ", ".join(sorted(i.target for i in graph.inputs if i.role != "tangent")[:8])
+        raise UsageError(
+            f"{what} matches no parameter, input, output or node of {graph.name}: there are {known}, ..."
+        )
+    return found

@@ -12,7 +12,7 @@ import numpy as np
 from torch.distributed.tensor.placement_types import Placement
 
 from ..errors import UsageError, require
-from ..graph import Graph, Named, named_tensors
+from ..graph import Graph, Named, matched
 from ..layout import Layout, Sharding
 from ..mesh import Mesh
 from ..placements import is_partial, is_shard, parse_placement, placement_text
@@ -68,26 +68,18 @@ class Pins:
 
     def require_all_used(self, graph: Graph) -> None:
         """Refuse pins that hold nothing, and those that cannot be."""
-        shapes = {named: graph.tensor(ref).shape for named, ref in named_tensors(graph)}
         for pattern, wanted in self._wanted.items():
-            matched = [named for named in shapes if named.matches(pattern)]
-            if not matched:
-                known = ", ".join(sorted(i.target for i in graph.inputs if i.role != "tangent")[:8])
-                raise UsageError(
-                    f"pin {pattern!r} matches no parameter, input, output or node of {graph.name}: "
-                    f"there are {known}, ..."
-                )
-            for named in matched:
+            for named, shape in matched(graph, pattern, f"pin {pattern!r}"):
                 for placement in wanted.values():
                     if is_partial(placement) and named.kind == "state":
                         raise UsageError(
                             f"pin {pattern!r} makes {named.name} {placement_text(placement)}, but every rank would "
                             "train its own term of it: pin it R or S(0)"
                         )
-                    if is_shard(placement) and placement.dim >= len(shapes[named]):
+                    if is_shard(placement) and placement.dim >= len(shape):
                         raise UsageError(
                             f"pin {pattern!r} shards dim {placement.dim} of {named.name}, "
-                            f"which has shape {shapes[named]}"
+                            f"which has shape {shape}"
                         )
 
     def placements(self, named: Named) -> dict[int, Placement]:

@@ -8,7 +8,7 @@ Where several patterns match a tensor, it has what they say together.
 from collections.abc import Mapping
 
 from ..errors import UsageError, require
-from ..graph import Graph, Named, named_tensors
+from ..graph import Graph, Named, matched
 from ..layout import Sharding
 from ..mesh import Mesh
 from ._state import State, joined_states
@@ -53,18 +53,10 @@ class Annotations:
 
     def require_fit(self, graph: Graph) -> None:
         """Refuse patterns that match nothing, and shardings of tensors of another rank."""
-        shapes = {named: graph.tensor(ref).shape for named, ref in named_tensors(graph)}
         for pattern, sharding in self.shardings.items():
-            matched = [named for named in shapes if named.matches(pattern)]
-            if not matched:
-                known = ", ".join(sorted(i.target for i in graph.inputs if i.role != "tangent")[:8])
-                raise UsageError(
-                    f"{pattern!r} in shardings matches no parameter, input, output or node of {graph.name}: "
-                    f"there are {known}, ..."
-                )
-            for named in matched:
-                if sharding.rank != len(shapes[named]):
+            for named, shape in matched(graph, pattern, f"{pattern!r} in shardings"):
+                if sharding.rank != len(shape):
                     raise UsageError(
                         f"the sharding {sharding} of {pattern!r} has {sharding.rank} dims, but {named.name} has shape "
-                        f"{shapes[named]}"
+                        f"{shape}"
                     )
