@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from shardwise.experiments import generators
+from tests.passages import GENERATORS
 
 
 def test_discover_prints_one_json_document(shardwise):
@@ -146,21 +147,6 @@ def test_a_function_that_is_not_there_is_one_sentence(folder, shardwise, op, sen
     for command in (["discover", op], ["check", op, "R -> R"]):
         status, _, complaint = shardwise(*command, "--shape", "4,6")
         assert status == 2 and sentence in complaint and complaint.count("\n") == 1
-
-
-GENERATORS = '''
-import torch
-
-def gen_orthogonal(shape, dtype, device, input_idx=0):
-    """Orthogonal vectors maximize cross product magnitude."""
-    t = torch.zeros(shape, dtype=dtype, device=device)
-    t[:, input_idx % 3] = torch.arange(shape[0], dtype=dtype, device=device) + 1
-    return t
-
-def gen_parallel_scaled(shape, dtype, device, input_idx=0):
-    """Parallel vectors (cross = 0) with different scales."""
-    return torch.arange(shape.numel(), dtype=dtype, device=device).reshape(shape) * (1 + input_idx)
-'''
 
 
 def test_the_command_loads_generators_from_a_file(tmp_path, shardwise):

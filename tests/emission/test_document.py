@@ -8,20 +8,8 @@ import shardwise as sw
 from shardwise.emission import report, yaml_report
 from shardwise.experiments import ExperimentPolicy, generators
 from shardwise.synthesis import studies
+from tests.passages import GENERATORS
 
-GENERATORS = '''
-import torch
-
-def gen_orthogonal(shape, dtype, device, input_idx=0):
-    """Orthogonal vectors maximize cross product magnitude."""
-    t = torch.zeros(shape, dtype=dtype, device=device)
-    t[:, input_idx % 3] = torch.arange(shape[0], dtype=dtype, device=device) + 1
-    return t
-
-def gen_parallel_scaled(shape, dtype, device, input_idx=0):
-    """Parallel vectors (cross = 0) with different scales."""
-    return torch.arange(shape.numel(), dtype=dtype, device=device).reshape(shape) * (1 + input_idx)
-'''
 A, B = torch.rand(8, 3), torch.rand(8, 3)
 
 

@@ -351,8 +351,12 @@ def opposite(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
 # Matrices: factorisations take none but these, and calls that take others meet them too.
 
 
-def _square(shape: tuple[int, ...]) -> bool:
-    return len(shape) > 1 and shape[-1] == shape[-2]
+def _is_matrix(shape: tuple[int, ...], dtype: torch.dtype) -> bool:
+    return len(shape) > 1 and shape[-1] == shape[-2] and _is_real(dtype)
+
+
+def _diagonal(shape: tuple[int, ...], dtype: torch.dtype, value: float) -> torch.Tensor:
+    return torch.eye(shape[-1], dtype=dtype) * value
 
 
 @adversarial("aten.linalg_cholesky*")
@@ -362,9 +366,7 @@ def _square(shape: tuple[int, ...]) -> bool:
 def positive_definite(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
     """Symmetric matrices with positive eigenvalues, which differ from matrix to matrix."""
     values = normal(shape, dtype, device, input_idx)
-    if not _square(shape) or not _is_real(dtype):
-        return values
-    return values @ values.mH + torch.eye(shape[-1], dtype=dtype) * (1 + input_idx)
+    return values @ values.mH + _diagonal(shape, dtype, 1 + input_idx) if _is_matrix(shape, dtype) else values
 
 
 @adversarial("aten.linalg_solve_triangular*")
@@ -374,6 +376,4 @@ def positive_definite(shape, dtype, device, input_idx=0):  # type: ignore[no-unt
 def triangular(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
     """Lower triangular matrices far from singular, and what is solved for."""
     values = normal(shape, dtype, device, input_idx)
-    if not _square(shape) or not _is_real(dtype):
-        return values
-    return values.tril() + torch.eye(shape[-1], dtype=dtype) * 3
+    return values.tril() + _diagonal(shape, dtype, 3) if _is_matrix(shape, dtype) else values

@@ -23,8 +23,8 @@ class Elsewhere:
     """Where a tensor is besides the plan's mesh: its layout on a mesh of its own, such as `"loader=2"` and `"S(0)"`.
 
     `ranks` are the processes of that mesh, row by row, by default the first ones; `device` is their kind. Each device
-    of either mesh sends and receives `bandwidth` bytes per second (by default as over the cluster's outermost link),
-    after `latency` seconds.
+    of either mesh sends and receives `bandwidth` bytes per second after `latency` seconds, by default those of the
+    cluster's outermost link.
 
     >>> loader = Elsewhere("loader=2", "S(0)", device="cpu", bandwidth=25e9)
     >>> print(loader)
@@ -36,7 +36,7 @@ class Elsewhere:
     ranks: tuple[int, ...] | None = None
     device: str = "cpu"
     bandwidth: float | None = None
-    latency: float = 20e-6
+    latency: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("mesh", "placements"):
@@ -66,15 +66,15 @@ class Elsewhere:
         (source, senders), (target, receivers) = (there, here) if arrives else (here, there)
         moved: Counter[tuple[str, int]] = Counter()
         for parcel in parcels(tensor.shape, source, senders, target, receivers):
-            if (
-                parcel.sender != parcel.receiver or self.device == "cpu"
-            ):  # a host's memory is not its device's
+            # A host's memory is not its device's.
+            if parcel.sender != parcel.receiver or self.device == "cpu":
                 moved["sent", parcel.sender] += parcel.numel
                 moved["received", parcel.receiver] += parcel.numel
         if not moved:
             return 0.0
-        rate = self.bandwidth or cluster.levels[-1].link.bandwidth
-        return self.latency + max(moved.values()) * tensor.dtype.itemsize / rate
+        link = cluster.levels[-1].link
+        latency = link.launch + link.latency if self.latency is None else self.latency
+        return latency + max(moved.values()) * tensor.dtype.itemsize / (self.bandwidth or link.bandwidth)
 
     def __str__(self) -> str:
         return f"{self.placements} on {self.device} mesh {self.mesh}"
@@ -92,7 +92,7 @@ class Elsewhere:
                 tuple(rank.integer(least=0) for rank in fields["ranks"].items()),
                 fields["device"].text(),
                 fields["bandwidth"].optional(Field.number),
-                fields["latency"].number(),
+                fields["latency"].optional(Field.number),
             )
 
 

@@ -62,9 +62,8 @@ class Pins:
                 wanted = dict(enumerate(placed.to_placements()))
         except UsageError as error:
             raise UsageError(f"pin {pattern!r}: {error}") from None
-        return {
-            axis: p for axis, p in wanted.items() if self.mesh.shape[axis] > 1
-        }  # of one rank, all are the same
+        # On an axis of one rank all placements are the same.
+        return {axis: placement for axis, placement in wanted.items() if self.mesh.shape[axis] > 1}
 
     def require_all_used(self, graph: Graph) -> None:
         """Refuse pins that hold nothing, and those that cannot be."""
