@@ -100,6 +100,21 @@ def test_where_torch_itself_reads_a_value_its_own_line_is_named():
         capture(nn.BatchNorm1d(3, momentum=None), (torch.randn(2, 3),))
 
 
+def test_a_write_to_a_tensor_that_is_not_registered():
+    class Counting(nn.Linear):
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x)
+
+    model = Counting(3, 3)
+    model.calls = torch.zeros(1)
+    with pytest.raises(
+        UsageError, match=r"Counting cannot be captured: it writes in place .* register_buffer$"
+    ):
+        capture(model, (torch.randn(2, 3),))
+    assert model.calls == 0
+
+
 def test_an_unknown_loss():
     with pytest.raises(UsageError, match="no output 'los' to start backward from: use one of loss, y"):
         capture(lambda x: {"loss": x.sum(), "y": x + 1}, (torch.randn(3, requires_grad=True),), loss="los")

@@ -15,6 +15,7 @@ from ._named import Named, matched, named_tensors
 from ._norms import rms_norm, rms_norm_backward
 from ._results import opened
 from ._run import Ran, arguments, constants, inputs_of, run
+from ._unchanged import unchanged
 from ._whole import TENSOR, Whole
 
 __all__ = [
@@ -54,5 +55,6 @@ __all__ = [
     "rms_norm",
     "rms_norm_backward",
     "run",
+    "unchanged",
     "without_memory",
 ]

@@ -24,7 +24,7 @@ from ._callable import as_module, call_arguments, name_of
 from ._device import on_any_device
 from ._eager import IsCompiling, as_if_eager
 from ._exported import flatten, keep_one_of_tied, start_backward_from, take_out_copies
-from ._fake import fake_arguments, fake_state
+from ._fake import fake_arguments, make_state_fake
 from ._graph import Execution, Graph, Live
 from ._masks import simplify_attention
 from ._norms import fuse_norms
@@ -34,6 +34,7 @@ from ._recompute import recompute_as_compiled
 from ._recurrent import separate_layers
 from ._refusal import refusal, value_read_at
 from ._results import opened_results
+from ._unchanged import noting_assigned, unchanged
 from ._whole import wholes
 
 
@@ -65,9 +66,9 @@ def capture(
     if training:
         refuse_hooks(name, module)
     ties = _ties(module)
-    with torch.set_grad_enabled(training), on_any_device():
+    with unchanged(module), torch.set_grad_enabled(training), on_any_device():
         try:
-            exported, kept, (fake_args, fake_kwargs) = _exported(module, given, training)
+            exported, kept, (fake_args, fake_kwargs), notes = _exported(module, given, training)
         except UsageError:
             raise
         except Exception as error:
@@ -118,6 +119,7 @@ def capture(
             read_outputs(joint, names, outputs, changed),
             execution,
             Live(joint, in_spec, out_spec, draws, wholes(joint.graph)),
+            tuple(notes),
         )
     except UsageError as error:
         raise UsageError(f"{name} cannot be captured: it {error}") from error
@@ -131,8 +133,9 @@ def capture(
 
 def _exported(
     module: nn.Module, given: Any, training: bool
-) -> tuple[torch.export.ExportedProgram, Kept, Any]:
-    """The program as torch exports it, its autograd customisations, and the fake arguments that it was traced with."""
+) -> tuple[torch.export.ExportedProgram, Kept, Any, list[str]]:
+    """The program as torch exports it, its autograd customisations, the fake arguments that it was traced with, and
+    what is not in the graph."""
     is_compiling = IsCompiling()
     try:
         return _export(module, given, training, as_if_eager(module, is_compiling))
@@ -144,11 +147,12 @@ def _exported(
 
 def _export(
     module: nn.Module, given: Any, training: bool, around: AbstractContextManager[None]
-) -> tuple[torch.export.ExportedProgram, Kept, Any]:
-    mode, kept = FakeTensorMode(allow_non_fake_inputs=True), Kept()
+) -> tuple[torch.export.ExportedProgram, Kept, Any, list[str]]:
+    mode, kept, notes = FakeTensorMode(allow_non_fake_inputs=True), Kept(), list[str]()
     args, kwargs = fake_arguments(mode, given, training)
-    with fake_state(mode, module, training), opened_results(module), kept.recorded(), around:
-        return torch.export.export(module, args, kwargs, strict=False), kept, (args, kwargs)
+    with unchanged(module), opened_results(module), kept.recorded(), noting_assigned(notes), around:
+        make_state_fake(mode, module, training)
+        return torch.export.export(module, args, kwargs, strict=False), kept, (args, kwargs), notes
 
 
 def _refuse_hidden_parameters(name: str, exported: torch.export.ExportedProgram) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
@@ -74,18 +73,17 @@ _LESS = (torch.Tensor.__lt__, torch.Tensor.lt, torch.lt)
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress what torch prints about an error before it raises it, and a mistaken warning.
+    """Suppress what torch prints about an error before it raises it.
 
     Torch prints the graph so far straight to stderr, where the program may print as well: that is shown unless there is
-    an error. Recurrent modules hold their weights a second time, in a list; that it changes is expected.
+    an error.
     """
     loggers = [log for name, log in logging.root.manager.loggerDict.items() if name.split(".")[0] == "torch"]
     handlers = [handler for log in loggers for handler in getattr(log, "handlers", ())]
     for handler in handlers:
         handler.addFilter(_nothing)
     try:
-        with warnings.catch_warnings(), redirect_stderr(StringIO()) as printed:
-            warnings.filterwarnings("ignore", r"The tensor attributes? self\.[\w.]*_flat_weights")
+        with redirect_stderr(StringIO()) as printed:
             yield
         sys.stderr.write(printed.getvalue())
     finally:

@@ -4,8 +4,6 @@ They are fake CPU tensors whatever the model's own device is, meta included: met
 gradients silently, and fake tensors of a device that torch was not built for abort the process.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,11 +37,10 @@ def fake_arguments(mode: FakeTensorMode, arguments: Any, training: bool) -> Any:
     return pytree.tree_map(replace, arguments)
 
 
-@contextmanager
-def fake_state(mode: FakeTensorMode, module: nn.Module, training: bool) -> Iterator[None]:
-    """Within, the module's parameters and buffers are fake, and it is in eval mode unless `training`.
+def make_state_fake(mode: FakeTensorMode, module: nn.Module, training: bool) -> None:
+    """Exchange the module's parameters and buffers for fake ones, and put it in eval mode unless `training`.
 
-    Tied tensors stay tied. Afterwards the module is as it was.
+    Tied tensors stay tied. Plain attributes that are tensors are constants of the program.
     """
     made: dict[int, Tensor] = {}
 
@@ -54,32 +51,17 @@ def fake_state(mode: FakeTensorMode, module: nn.Module, training: bool) -> Itera
             made[id(tensor)] = nn.Parameter(new, grad) if isinstance(tensor, nn.Parameter) else new
         return made[id(tensor)]
 
-    before = [(child, _held(child)) for child in module.modules()]
-    try:
-        for child, _ in before:
-            child.training = child.training and training
-            for name, tensor in _unregistered(child).items():
-                # A constant of the program; one without values must be an input of the graph.
-                if tensor.is_meta or isinstance(tensor, FakeTensor):
-                    del child.__dict__[name]
-                    child._buffers[name] = tensor
-                else:
-                    child.__dict__[name] = tensor.detach().cpu()
-            for own in (child._parameters, child._buffers):
-                own.update({name: replace(tensor) for name, tensor in own.items() if tensor is not None})
-        yield
-    finally:
-        for child, (plain, *registered) in before:
-            # Also what the program itself set: it would be fake.
-            child.__dict__.clear()
-            child.__dict__.update(plain)
-            for own, held in zip((child._parameters, child._buffers), registered, strict=True):
-                own.clear()
-                own.update(held)
-
-
-def _held(module: nn.Module) -> tuple[dict[str, Any], ...]:
-    return dict(module.__dict__), dict(module._parameters), dict(module._buffers)
+    for child in module.modules():
+        child.training = child.training and training
+        for name, tensor in _unregistered(child).items():
+            # One without values must be an input of the graph.
+            if tensor.is_meta or isinstance(tensor, FakeTensor):
+                del child.__dict__[name]
+                child._buffers[name] = tensor
+            else:
+                child.__dict__[name] = tensor.detach().cpu()
+        for own in (child._parameters, child._buffers):
+            own.update({name: replace(tensor) for name, tensor in own.items() if tensor is not None})
 
 
 def _unregistered(module: nn.Module) -> dict[str, Tensor]:

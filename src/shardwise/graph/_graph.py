@@ -172,7 +172,10 @@ class Live:
 
 @dataclass(frozen=True)
 class Graph:
-    """A captured program. `execution` is how it is run: call by call, or compiled, which fuses calls into kernels."""
+    """A captured program. `execution` is how it is run: call by call, or compiled, which fuses calls into kernels.
+
+    `notes` say what the program does besides, and the graph does not; a graph that was loaded has none.
+    """
 
     name: str
     training: bool
@@ -181,6 +184,7 @@ class Graph:
     outputs: tuple[Output, ...]
     execution: Execution = "eager"
     live: Live | None = field(default=None, compare=False, repr=False)
+    notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @cached_property
     def _makers(self) -> dict[str, Input | Node]:

@@ -34,6 +34,7 @@ def summary(graph: Graph) -> str:
         lines.append("backward of  " + _some(t.target for t in tangents))
     if changed := [o.target for o in graph.outputs if o.role == "mutation"]:
         lines.append("changes      " + _some(changed))
+    lines += [f"note         {note}" for note in graph.notes]
     phases: tuple[Phase, ...] = ("forward", "backward") if graph.training else ("forward",)
     for phase in phases:
         nodes = [n for n in graph.nodes if n.phase == phase]

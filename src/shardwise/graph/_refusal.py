@@ -19,15 +19,22 @@ from ._autograd import NotKept
 _TORCH = f"{Path(torch.__file__).parent}/"
 _NOT_THE_MODEL = ("<", _TORCH, f"{Path(__file__).parents[1]}/", f"{sysconfig.get_paths()['stdlib']}/")
 
-# Patterns in torch's messages, and what they mean for the program.
+_ADVICE = "write it with torch.where or masks, or give the value as a Python number"
+
+# Patterns in torch's messages, what they mean for the program, and what to do.
 _MEANINGS = (
-    (r"data-dependent|DataDependent|unbacked|u0", "its control flow depends on tensor values here"),
+    (r"data-dependent|DataDependent|unbacked|u0", "its control flow depends on tensor values here", _ADVICE),
     (
         r"Dynamic(Output)?Shape|dynamic output shape",
         "the shape of a result depends on tensor values here",
+        _ADVICE,
+    ),
+    (
+        r"entirely functional graph",
+        "it writes in place to a tensor that is neither an argument nor registered",
+        "register it with register_buffer",
     ),
 )
-_ADVICE = "write it with torch.where or masks, or give the value as a Python number"
 
 
 def refusal(name: str, error: Exception, line: str = "") -> UsageError:
@@ -70,9 +77,9 @@ def _reason(error: Exception) -> tuple[str, str]:
     kind = type(error).__name__
     if isinstance(error, NotKept):
         return text, ""
-    for pattern, meaning in _MEANINGS:
+    for pattern, meaning, advice in _MEANINGS:
         if re.search(pattern, kind) or re.search(pattern, text.split("\n", 1)[0]):
-            return meaning, _ADVICE
+            return meaning, advice
     first = next((line.strip() for line in text.splitlines() if line.strip()), kind)
     return f"{kind}: {first.rstrip('.')}" if first != kind else kind, ""
 

@@ -26,6 +26,7 @@ from ..graph import (
     as_module,
     autocast_on_cpu,
     opened,
+    unchanged,
     without_memory,
 )
 from ..planning import Plan
@@ -92,8 +93,7 @@ def run_model(
 
 @contextmanager
 def _own_state(module: nn.Module, wide: bool) -> Iterator[None]:
-    """Within, the module's parameters and buffers are copies; tied ones stay tied."""
-    held = [(child, dict(child.__dict__)) for child in module.modules()]
+    """Within, the module's parameters and buffers are copies; tied ones stay tied. Afterwards it is as it was."""
     own: dict[int, Tensor] = {}
 
     def copy(tensor: Tensor | None) -> Tensor | None:
@@ -105,15 +105,11 @@ def _own_state(module: nn.Module, wide: bool) -> Iterator[None]:
             own[id(tensor)] = nn.Parameter(value, tensor.requires_grad) if is_parameter else value
         return own[id(tensor)]
 
-    try:
-        for child, _ in held:
-            for kind in ("_parameters", "_buffers"):
-                child.__dict__[kind] = {name: copy(tensor) for name, tensor in child.__dict__[kind].items()}
+    with unchanged(module):
+        for child in module.modules():
+            for held in (child._parameters, child._buffers):
+                held.update({name: copy(tensor) for name, tensor in held.items()})
         yield
-    finally:
-        for child, attributes in held:
-            child.__dict__.clear()
-            child.__dict__.update(attributes)
 
 
 @contextmanager
