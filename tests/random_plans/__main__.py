@@ -14,12 +14,13 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--meshes", nargs="*", default=list(MESHES))
+    parser.add_argument("--ahead", type=int, help="bytes of collectives under way beside calls")
     given = parser.parse_args()
     seeds = range(given.first, given.first + given.plans)
     plans = wrong = sharded = calls = collectives = 0
     for model in given.models:
         started = time.process_time()
-        for found in verified(model, given.meshes, seeds):
+        for found in verified(model, given.meshes, seeds, given.ahead):
             report = found.report
             plans, wrong = plans + 1, wrong + (not report.ok)
             sharded, calls = sharded + report.sharded, calls + report.calls

@@ -1,7 +1,7 @@
 """Random plans of one model on one mesh, each verified against the model."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,9 +23,12 @@ class Verified:
 
 
 def verified(
-    model: str, meshes: Sequence[str] = MESHES, seeds: Sequence[int] = range(20)
+    model: str,
+    meshes: Sequence[str] = MESHES,
+    seeds: Sequence[int] = range(20),
+    ahead: int | None = None,
 ) -> Iterator[Verified]:
-    """A random plan for each mesh and seed, verified."""
+    """A random plan for each mesh and seed, verified, with `ahead` bytes of collectives under way beside calls."""
     torch.manual_seed(0)
     module, args, kwargs = MODELS[model]()
     graph = capture(module, args, kwargs)
@@ -33,4 +36,5 @@ def verified(
     for mesh in meshes:
         for seed in seeds:
             plan = random_plan(graph, mesh=mesh, seed=seed, offers=offers, replicated=0.05)
+            plan = replace(plan, ahead=ahead)
             yield Verified(model, mesh, seed, verify(module, args, kwargs, plan=plan, only_plan=True))

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import time
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -67,6 +69,7 @@ def run(folder, seed):
         "transfer": transfers(),
         "elsewhere": elsewhere(),
         "shard_map": mapped(),
+        "overlap": overlap(),
         "faults": faults(seed),
     }
 
@@ -285,6 +288,71 @@ def mapped():
     }
 
 
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(3)))
+
+    def forward(self, x):
+        return self.layers(x).sum()
+
+
+class Events(TorchDispatchMode):
+    """When matrix products begin and end, when gathers are begun and when what they bring can be used."""
+
+    def __init__(self, hold) -> None:
+        super().__init__()
+        self.hold, self.seen = hold, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = next((n for n in ("all_gather_into_tensor", "wait_tensor", "mm") if n in str(function)), None)
+        if name == "all_gather_into_tensor":
+            self.hold(sum(event[0] == name for event in self.seen))
+        begun = time.monotonic()
+        result = function(*args, **(kwargs or {}))
+        if name is not None:
+            self.seen.append((name, begun, time.monotonic()))
+        if name == "mm":
+            self.store_end()
+        return result
+
+    def store_end(self):
+        if sum(event[0] == "mm" for event in self.seen) == 1:
+            dist.distributed_c10d._get_default_store().set(f"first product on {dist.get_rank()}", b"")
+
+
+def overlap():
+    """The first rank begins the second gather when the others have computed their first product, which they can only if
+    they do not wait for the gather that they have begun before it."""
+    torch.manual_seed(0)
+    model, args = Stack(), (torch.randn(4, 8),)
+    mesh = "d=4"
+    pins = {"*.weight": "S(0)", "x": "S(0)"} | {f"mm{n}": "S(0)" for n in ("", "_1", "_2")}
+    plan = sw.plan(model, args, mesh=mesh, pin=pins, compare=False, confirm=False)
+    plain, sharded = (
+        sw.parallelize(model, args, mesh=mesh, plan=replace(plan, ahead=ahead)) for ahead in (None, 10**6)
+    )
+    store = dist.distributed_c10d._get_default_store()
+
+    def hold(gathers):
+        if dist.get_rank() == 0 and gathers == 1:
+            store.wait([f"first product on {rank}" for rank in range(1, 4)])
+
+    expected = plain(*args)
+    expected.backward()
+    dist.barrier()
+    with Events(hold) as events, torch.no_grad():
+        sharded(*args)
+    loss = sharded(*args)
+    loss.backward()
+    grads = [[p.grad.full_tensor() for p in each.parameters()] for each in (plain, sharded)]
+    return {
+        "events": events.seen,
+        "losses": [loss.full_tensor().item(), expected.full_tensor().item()],
+        "apart": max((a - b).abs().max().item() for a, b in zip(*grads, strict=True)),
+    }
+
+
 def faults(seed):
     """Mistakes that every rank must be told of."""
     import shardwise.running._parallelize as room
@@ -362,12 +430,14 @@ def one_rank_is_killed():
 
 
 def compiled(seed, backend):
-    """The program compiled gives what it gives as it is: again and again, in training and in evaluation."""
+    """What the program gives as it is, with collectives beside calls, and compiled, without these and with them: again
+    and again, in training and in evaluation."""
     model, args = example()
     plan = planned(model, args, "d=2", seed)
+    overlapped = replace(plan, ahead=10**6)
     seen = []
-    for how in (False, backend):
-        sharded = sw.parallelize(model, args, mesh="d=2", plan=plan, compile=how)
+    for each, how in ((plan, False), (overlapped, False), (plan, backend), (overlapped, backend)):
+        sharded = sw.parallelize(model, args, mesh="d=2", plan=each, compile=how)
         for _ in range(2):
             loss = sharded(*args)
             loss.backward()

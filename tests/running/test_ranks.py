@@ -153,8 +153,27 @@ def test_a_rank_that_is_killed_is_named(jobs):
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
 def test_the_program_can_be_compiled(jobs, backend):
-    plain, compiled = start(jobs.compiled, 0, backend, ranks=2, timeout=600)[0]
-    assert compiled == pytest.approx(plain, rel=1e-5)
+    plain, *others = start(jobs.compiled, 0, backend, ranks=2, timeout=600)[0]
+    assert len(others) == 3
+    for other in others:
+        assert other == pytest.approx(plain, rel=1e-5)
+
+
+def test_a_gather_and_a_matrix_product_are_under_way_at_once(ranks):
+    begun = ranks[0]["overlap"]["events"]
+    gathers = [event for event in begun if event[0] == "all_gather_into_tensor"]
+    for rank in ranks[1:]:
+        seen = rank["overlap"]["events"]
+        second = [event for event in seen if event[0] == "all_gather_into_tensor"][1]
+        product = next(event for event in seen if event[0] == "mm")
+        # The second gather was begun here before the product, and ended nowhere before the first rank began it.
+        assert second[2] < product[1] < product[2] < gathers[1][1]
+
+
+def test_collectives_beside_calls_give_the_same_numbers(ranks):
+    for seen in (rank["overlap"] for rank in ranks):
+        loss, expected = seen["losses"]
+        assert loss == expected and seen["apart"] == 0
 
 
 def test_arguments_come_from_a_loader_and_results_go_to_another_rank(ranks):

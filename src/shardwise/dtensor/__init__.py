@@ -8,7 +8,7 @@ from ._record import Recorded, record_collectives
 from ._redistribute import layout_of, local_of, redistribute, run_chain
 from ._register import extend, register, registered, unregister
 from ._state import RuleLike
-from ._steps import run_step
+from ._steps import before_last_wait, run_step
 from ._store import default_store
 from ._wrong import REFUTED, wrong_operators
 
@@ -18,6 +18,7 @@ __all__ = [
     "NoDecision",
     "Recorded",
     "RuleLike",
+    "before_last_wait",
     "decide",
     "decisions",
     "default_store",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from torch import Tensor
+from torch import Tensor, fx
 from torch.distributed._local_tensor import maybe_run_for_local_tensor
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -22,6 +22,8 @@ from ..mesh import Mesh
 from ..placements import is_partial, is_shard
 from ..redistribution import Step
 from ._versions import all_gather_single, reduce_scatter_single
+
+_WAIT = torch.ops._c10d_functional.wait_tensor.default
 
 
 def run_step(local: Tensor, step: Step, device_mesh: DeviceMesh, shape: Sequence[int]) -> Tensor:
@@ -53,6 +55,12 @@ def run_step(local: Tensor, step: Step, device_mesh: DeviceMesh, shape: Sequence
         return _unpack(received, step, axis, shape, place)
     received = _exchange(_whole_parcel(local, step, shape, place), _whole_group(device_mesh))
     return _as_piece(received, step, shape, place)
+
+
+def before_last_wait(nodes: Sequence[fx.Node]) -> int:
+    """How many of the traced nodes of a redistribution come before its last collective is waited for."""
+    waits = [place for place, node in enumerate(nodes) if node.target is _WAIT]
+    return waits[-1] if waits else len(nodes)
 
 
 def _coordinate(device_mesh: DeviceMesh) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ from ._price import (
 )
 from ._proposal import Proposal
 from ._random import random_plan
-from ._schedule import Compute, Move, Schedule, Value
+from ._schedule import Compute, Entry, Move, Schedule, Value, Wait, backward_entries
 from ._search import DoesNotFit
 from ._summary import bytes_text, departures_text, time_text
 from ._ways import ways
@@ -41,6 +41,7 @@ __all__ = [
     "Discovered",
     "DoesNotFit",
     "Elsewhere",
+    "Entry",
     "Explainer",
     "Held",
     "Move",
@@ -56,6 +57,8 @@ __all__ = [
     "StepMemory",
     "StepTime",
     "Value",
+    "Wait",
+    "backward_entries",
     "bytes_text",
     "departures_text",
     "most_sharded_plan",

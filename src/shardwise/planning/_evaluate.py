@@ -22,7 +22,7 @@ from ._prices import (
     scratch_bytes,
     workspace_bytes,
 )
-from ._schedule import Compute, Entry, Value
+from ._schedule import Compute, Entry, Move, Schedule, Value
 
 if TYPE_CHECKING:
     from ._plan import Plan
@@ -58,22 +58,24 @@ class Cost:
 
 def evaluate(plan: "Plan") -> Cost:
     """The cost of a plan, from its schedule."""
-    return _Evaluation(plan).cost()
+    return Evaluation(plan, plan.schedule).cost()
 
 
 def peak_of_values(plan: "Plan") -> int:
     """Peak bytes of the values of a program that runs every call by itself, whichever kernels its price is of, without
-    what kernels hold for themselves."""
-    evaluation = _Evaluation(plan)
-    lasting, _ = evaluation.lasting()
+    what kernels hold for themselves and what the optimizer keeps."""
+    evaluation = Evaluation(plan, plan.schedule)
+    lasting = evaluation.state()
     return max(evaluation.held(lasting, whole_kernels=False), default=lasting + evaluation.given())
 
 
-class _Evaluation:
-    def __init__(self, plan: "Plan") -> None:
+class Evaluation:
+    """A plan's graph run by a schedule, its own or another one."""
+
+    def __init__(self, plan: "Plan", schedule: Schedule) -> None:
         self.plan = plan
         self.layouts = Layouts(plan.mesh)
-        self.schedule = plan.schedule
+        self.schedule = schedule
         self.optimizer = OptimizerCost.of(plan.optimizer)
         self.numbers = {value: self.layouts.of(layout) for value, layout in self.schedule.layouts.items()}
         self._seconds: dict[object, float] = {}
@@ -87,12 +89,14 @@ class _Evaluation:
             if isinstance(entry, Compute):
                 seconds = self._compute(entry)
                 compute += seconds
-            else:
+            elif isinstance(entry, Move):
                 seconds = entry.change.price
                 for step in entry.change.collectives:
                     communication[step.kind] += step.seconds  # type: ignore[assignment]
                     for axis in step.axes:
                         sent[self.plan.mesh.names[axis]] += step.size
+            else:
+                seconds = 0.0
             entries.append(seconds)
         if seconds := self._transfers():
             communication["transfer"] += seconds  # type: ignore[assignment]
@@ -124,9 +128,9 @@ class _Evaluation:
         return total
 
     def given(self) -> int:
-        return sum(self._local(value).bytes for value in self._arguments())
+        return sum(self.local(value).bytes for value in self._arguments())
 
-    def _local(self, value: Value) -> TensorInfo:
+    def local(self, value: Value) -> TensorInfo:
         return self.layouts.local(self.numbers[value], self.plan.graph.tensor(value.ref))
 
     def _compute(self, entry: Compute) -> float:
@@ -134,7 +138,7 @@ class _Evaluation:
         border = self.plan.graph.kernels.borders.get(node.name)
         key = call.signature, entry.choice.rows, border
         if key not in self._seconds:
-            made = [None if value is None else self._local(value) for value in entry.outputs]
+            made = [None if value is None else self.local(value) for value in entry.outputs]
             kernel = kernel_kind(node.overload, call.tensors, node.outputs)
             self._seconds[key] = compute_seconds(
                 self.plan.cluster.device, kernel, self._local_call(entry), made, border
@@ -143,20 +147,22 @@ class _Evaluation:
 
     def _local_call(self, entry: Compute) -> Call:
         """The call with its local shapes in the place of tensors."""
-        return self.plan.graph.call(entry.node).with_tensors([self._local(value) for value in entry.inputs])
+        return self.plan.graph.call(entry.node).with_tensors([self.local(value) for value in entry.inputs])
 
     def lasting(self) -> tuple[int, float]:
         """Bytes that are held throughout, and the seconds of the optimizer's update."""
-        held, seconds = 0, 0.0
-        for entry in self.plan.graph.inputs:
-            if entry.role not in ("parameter", "buffer", "constant"):
-                continue
-            local = self._local(Value(Ref(entry.name)))
-            held += local.bytes
-            if entry.role == "parameter" and entry.trainable and self.plan.graph.training:
+        held, seconds = self.state(), 0.0
+        for entry in self.plan.graph.with_role("parameter"):
+            if entry.trainable and self.plan.graph.training:
+                local = self.local(Value(Ref(entry.name)))
                 held += self.optimizer.state_bytes(local)
                 seconds += self.optimizer.seconds(local, self.plan.cluster.device)
         return held, seconds
+
+    def state(self) -> int:
+        """Bytes of what the model has."""
+        kept = (e for e in self.plan.graph.inputs if e.role in ("parameter", "buffer", "constant"))
+        return sum(self.local(Value(Ref(entry.name))).bytes for entry in kept)
 
     def _arguments(self) -> set[Value]:
         """What the step is given and need not keep."""
@@ -185,7 +191,7 @@ class _Evaluation:
             users[value] = 1
             size[value] = 0
             if value in arguments:
-                size[value] = self._local(value).bytes
+                size[value] = self.local(value).bytes
                 now += size[value]
             if value not in arguments or (whole_kernels and entry.role == "tangent"):
                 users[value] += 1  # it never ends: the model has it, or whoever calls backward
@@ -193,7 +199,7 @@ class _Evaluation:
         for item in self.schedule.entries:
             for value in item.made:
                 source = shares_memory_of(item)
-                bytes_ = 0 if value in inner else self._local(value).bytes
+                bytes_ = 0 if value in inner else self.local(value).bytes
                 if source is None and bytes_ and isinstance(item, Compute):
                     last = (owner.get(value) for value in ending.get(item.node.name, ()))
                     free = Counter(v for v in last if v is not None and v not in arguments)
@@ -228,4 +234,8 @@ def shares_memory_of(entry: Entry) -> Value | None:
     if isinstance(entry, Compute):
         return entry.inputs[0] if entry.inputs and entry.node.facts.view else None
     # A slice is copied, so that it does not keep the whole; the first rank's part of a partial is the whole value.
-    return entry.source if all(step.kind == "to_partial" for step in entry.change.steps) else None
+    return (
+        entry.source
+        if isinstance(entry, Move) and all(step.kind == "to_partial" for step in entry.change.steps)
+        else None
+    )

@@ -43,6 +43,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "pins": {name: pin if isinstance(pin, str) else dict(pin) for name, pin in plan.pins.items()},
             "shardings": dict(plan.shardings),
             "elsewhere": {name: place.to_json() for name, place in plan.elsewhere.items()},
+            "ahead": plan.ahead,
             "bound": plan.bound,
             "share_layers": plan.share_layers,
             "baselines": {name: _of_baseline(cost) for name, cost in plan.baselines.items()},
@@ -182,7 +183,7 @@ class _Reading:
         """What the plan was made for, and what came of it."""
         fields = field.object(
             ("optimizer", "memory", "pins", "bound", "share_layers", "baselines", "confirmation"),
-            ("shardings", "elsewhere"),
+            ("shardings", "elsewhere", "ahead"),
         )
         optimizer = fields["optimizer"].parsed(OptimizerCost.of).name
         pins = fields["pins"].members()
@@ -194,6 +195,9 @@ class _Reading:
             "pins": {name: pin.value for name, pin in pins.items()},
             "shardings": self._shardings(fields["shardings"]) if "shardings" in fields else {},
             "elsewhere": self._elsewhere(fields["elsewhere"]) if "elsewhere" in fields else {},
+            "ahead": fields["ahead"].optional(lambda ahead: ahead.integer(least=0))
+            if "ahead" in fields
+            else None,
             "bound": fields["bound"].optional(Field.number),
             "share_layers": fields["share_layers"].flag(),
             "confirmation": fields["confirmation"].optional(_confirmation),

@@ -16,6 +16,7 @@ from ..mesh import Cluster, Mesh
 from ._confirm import Confirmation
 from ._elsewhere import Elsewhere
 from ._evaluate import Cost, evaluate
+from ._overlap import overlapped
 from ._schedule import Schedule, schedule
 
 PinText = str | Mapping[str, str]  # a layout, or placements by axis
@@ -68,7 +69,9 @@ class Plan(Shown):
     plan that fits in the memory can be (with `share_layers`, none whose equal layers share their choices; with
     `shardings`, none that follows them), and the `baselines` that it was compared with, by name (None for one that the
     pins rule out). `confirmation` says what experiments found about its calls; None if there were none. `elsewhere` are
-    the arguments and results that come from other meshes or go to them.
+    the arguments and results that come from other meshes or go to them. `ahead` are the bytes of collectives that may
+    be under way beside calls, begun before they are needed or waited for later; None if every collective is waited for
+    where it is begun.
     """
 
     graph: Graph
@@ -87,10 +90,12 @@ class Plan(Shown):
     baselines: Mapping[str, BaselineCost | None] = field(default_factory=dict)
     confirmation: Confirmation | None = None
     elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
+    ahead: int | None = None
 
     @cached_property
     def schedule(self) -> Schedule:
-        return schedule(self)
+        plain = schedule(self)
+        return plain if self.ahead is None else overlapped(self, plain, self.ahead)
 
     @cached_property
     def cost(self) -> Cost:

@@ -2,10 +2,11 @@
 
 A tensor is made in the layout that its maker's rows give it. A group of users may share one copy of it in another
 layout; what a user needs beyond that, it brings about for itself. The schedule spells this out, so that what is
-priced and what is run are the same list.
+priced and what is run are the same list. Where a move is to run beside calls, it is begun at one entry and waited for
+at another (`_overlap`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -54,12 +55,16 @@ class Compute:
 
 @dataclass(frozen=True)
 class Move:
-    """A value brought from one layout to another: `change` says by which collectives."""
+    """A value brought from one layout to another: `change` says by which collectives.
+
+    With `begun` it is only begun here: a `Wait` further down is where its target can be used.
+    """
 
     source: Value
     target: Value
     change: Chain
     dead: tuple[Value, ...] = ()
+    begun: bool = False
 
     @property
     def used(self) -> tuple[Value, ...]:
@@ -71,15 +76,41 @@ class Move:
 
     def __str__(self) -> str:
         steps = "; ".join(step.kind for step in self.change.steps) or "nothing"
-        return f"{self.target} = {self.source}: {self.change.source} -> {self.change.target}  # {steps}"
+        begun = "begin " if self.begun else ""
+        return (
+            f"{begun}{self.target} = {self.source}: {self.change.source} -> {self.change.target}  # {steps}"
+        )
 
 
-Entry = Compute | Move
+@dataclass(frozen=True)
+class Wait:
+    """The end of a move that was begun before: until here its source is read and its target written."""
+
+    move: Move
+    dead: tuple[Value, ...] = ()
+
+    @property
+    def source(self) -> Value:
+        return self.move.source
+
+    @property
+    def used(self) -> tuple[Value, ...]:
+        return (self.move.source, self.move.target)
+
+    @property
+    def made(self) -> tuple[Value, ...]:
+        return ()
+
+    def __str__(self) -> str:
+        return f"wait for {self.move.target}"
+
+
+Entry = Compute | Move | Wait
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Calls and moves in order. `outputs` are the values the graph gives back, in the order of its outputs."""
+    """Calls, moves and waits in order. `outputs` are the values the graph gives back, in the order of its outputs."""
 
     entries: tuple[Entry, ...]
     outputs: tuple[Value | None, ...]
@@ -124,7 +155,7 @@ class _Scheduler:
             self._give(value)
         for node in self.plan.graph.nodes:
             self._compute(node)
-        entries = tuple(_with_deaths(self.entries, self.outputs, self.plan.graph.ends))
+        entries = tuple(with_deaths(self.entries, self.outputs, self.plan.graph.ends))
         return Schedule(entries, tuple(self.outputs), self.layouts)
 
     def _compute(self, node: Node) -> None:
@@ -167,7 +198,22 @@ class _Scheduler:
             self.outputs[position] = self._moved(value, Value(value.ref, f"out:{layout}"), layout)
 
 
-def _with_deaths(
+def backward_entries(schedule: Schedule, results: Iterable[Value]) -> list[bool]:
+    """Which entries backward runs: its calls, and moves whose targets forward does not use. `results` are the values
+    that forward gives back."""
+    needed, backward = set(results), []
+    for entry in reversed(schedule.entries):
+        if isinstance(entry, Compute):
+            later = entry.node.phase == "backward"
+        else:
+            later = needed.isdisjoint(entry.made or entry.used[1:])
+        backward.append(later)
+        if not later:
+            needed.update(entry.used)
+    return backward[::-1]
+
+
+def with_deaths(
     entries: Sequence[Entry], kept: Sequence[Value | None], ends: Mapping[str, str]
 ) -> Iterator[Entry]:
     """The entries, each with the values that are released after it; those given back live on.

@@ -9,7 +9,7 @@ from ..calls import short_name
 from ..display import Bar, Bars, Block, Heading, Table, as_text
 from ..graph import Node
 from ._items import pattern
-from ._schedule import Compute, Move
+from ._schedule import Compute, Move, Wait
 
 if TYPE_CHECKING:
     from ._evaluate import Cost
@@ -95,7 +95,7 @@ def _dearest(plan: "Plan", most: int) -> Iterator[Block]:
     moves: Counter[str] = Counter()
     times: Counter[str] = Counter()
     for entry, seconds in zip(plan.schedule.entries, plan.cost.entries, strict=True):
-        if not seconds:
+        if not seconds or isinstance(entry, Wait):
             continue
         if isinstance(entry, Compute):
             text = f"{short_name(entry.node.op)} {_where(entry.node)}"

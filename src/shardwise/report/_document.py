@@ -22,6 +22,7 @@ from ..planning import (
     Move,
     Plan,
     Value,
+    Wait,
     departures_text,
     pattern,
 )
@@ -55,6 +56,11 @@ def document(plan: Plan, *, runners_up: bool = True, progress: Progress = silent
 class _Document:
     def __init__(self, plan: Plan, runners_up: bool, progress: Progress) -> None:
         self.plan, self.progress = plan, progress
+        # Waiting takes no place in the tree: a redistribution is listed once.
+        steps = zip(plan.schedule.entries, plan.cost.entries, plan.cost.held, strict=True)
+        listed = [(entry, seconds, held) for entry, seconds, held in steps if not isinstance(entry, Wait)]
+        self.entries = [entry for entry, _, _ in listed]
+        self.seconds, self.held = [each for _, each, _ in listed], [held for _, _, held in listed]
         self.layouts, self.tensors, self.rows = _Listed(), _Listed(), _Listed()
         self.modules, self.considered = _Listed(), _Listed()
         self.notes: list[str] = []
@@ -74,8 +80,8 @@ class _Document:
         plan = self.plan
         inputs = [self._input(entry) for entry in plan.graph.inputs]
         entries: list[dict[str, Any]] = []
-        for entry, seconds in zip(plan.schedule.entries, plan.cost.entries, strict=True):
-            self.progress("drawing", len(entries), len(plan.schedule.entries))
+        for entry, seconds in zip(self.entries, self.seconds, strict=True):
+            self.progress("drawing", len(entries), len(self.entries))
             entries.append(
                 self._compute(entry, seconds) if isinstance(entry, Compute) else self._move(entry, seconds)
             )
@@ -125,7 +131,7 @@ class _Document:
 
     def _held(self) -> dict[str, Any]:
         """Bytes over time: the maximum of each interval, with the entry at which it is reached."""
-        held, seconds = self.plan.cost.held, self.plan.cost.entries
+        held, seconds = self.held, self.seconds
         begun, now = [], 0.0
         for each in seconds:
             begun.append(now)
@@ -204,22 +210,18 @@ class _Document:
     def _place_moves(self, entries: Sequence[dict[str, Any]]) -> None:
         """A redistribution is listed where it is needed: with the call that uses it, or, for an output of the graph,
         with its producer."""
-        waiting: list[int] = []
+        under_way: dict[Value, int] = {}
         last: dict[Value, int] = {}
-        for number, entry in enumerate(self.plan.schedule.entries):
+        for number, entry in enumerate(self.entries):
             if isinstance(entry, Move):
-                waiting.append(number)
+                under_way[entry.target] = number
                 continue
-            wanted = set(entry.inputs)
-            for move in reversed(waiting):
-                step = self.plan.schedule.entries[move]
-                assert isinstance(step, Move)
-                if step.target in wanted:
-                    wanted.add(step.source)
+            for value in entry.inputs:
+                while (move := under_way.pop(value, None)) is not None:
                     entries[move] |= {"module": entries[number]["module"], "for": number}
-            waiting.clear()
+                    value = self.entries[move].used[0]
             last |= dict.fromkeys(entry.made, number)
-        for number, entry in enumerate(self.plan.schedule.entries):
+        for number, entry in enumerate(self.entries):
             if isinstance(entry, Move) and "module" not in entries[number]:
                 maker = last.get(Value(entry.source.ref))
                 place = self.modules.of("") if maker is None else entries[maker]["module"]

@@ -17,9 +17,10 @@ from torch import Tensor, fx
 from torch.distributed.device_mesh import DeviceMesh
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
-from ..dtensor import run_step
+from ..dtensor import before_last_wait, run_step
 from ..graph import Ref, without_memory
-from ..planning import Compute, Move, Plan, Value
+from ..planning import Entry as ScheduleEntry
+from ..planning import Move, Plan, Value, Wait, backward_entries
 from ._lower import Lowering, piece
 from ._whole import Entry, Recomposed, with_whole_calls
 
@@ -30,7 +31,7 @@ class Part:
 
     takes: tuple[Value, ...]
     gives: tuple[Value, ...]
-    entries: tuple[Compute | Move, ...]
+    entries: tuple[ScheduleEntry, ...]
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,10 @@ class Parts:
 
     @cached_property
     def forward(self) -> Part:
-        back = set(map(id, self._back))
-        entries = tuple(entry for entry in self.plan.schedule.entries if id(entry) not in back)
-        return Part(self.inputs, (*self.results, *self.saved), entries)
+        pairs = zip(self.plan.schedule.entries, self._is_back, strict=True)
+        return Part(
+            self.inputs, (*self.results, *self.saved), tuple(entry for entry, back in pairs if not back)
+        )
 
     @cached_property
     def backward(self) -> Part:
@@ -99,17 +101,13 @@ class Parts:
         return tuple(dict.fromkeys(v for output, v in pairs if v is not None and output.role in roles))
 
     @cached_property
-    def _back(self) -> tuple[Compute | Move, ...]:
-        """The calls of backward, and moves whose results forward does not use."""
-        needed = set(self.results)
-        chosen: list[Compute | Move] = []
-        for entry in reversed(self.plan.schedule.entries):
-            waited_for = needed.intersection(entry.made)
-            if entry.node.phase == "backward" if isinstance(entry, Compute) else not waited_for:
-                chosen.append(entry)
-            else:
-                needed.update(entry.used)
-        return tuple(reversed(chosen))
+    def _back(self) -> tuple[ScheduleEntry, ...]:
+        pairs = zip(self.plan.schedule.entries, self._is_back, strict=True)
+        return tuple(entry for entry, back in pairs if back)
+
+    @cached_property
+    def _is_back(self) -> list[bool]:
+        return backward_entries(self.plan.schedule, self.results)
 
 
 def emit(plan: Plan, rank: int, device_mesh: DeviceMesh, device: str | None = None) -> RankProgram:
@@ -134,8 +132,9 @@ class _Emitter:
                 self.fakes[Value(Ref(entry.name))] = empty
 
     def part(self, part: Part) -> fx.GraphModule:
-        notes: dict[fx.Node, Entry] = {}
+        notes: dict[fx.Node, Entry] = {}  # in the order in which the nodes shall run
         results: dict[fx.Node, Value] = {}
+        waiting: dict[Value, list[fx.Node]] = {}  # how what is under way arrives
 
         def run(*given: Tensor) -> list[Tensor]:
             *taken, seed = given
@@ -146,8 +145,14 @@ class _Emitter:
                 made = self._run(entry, values, seed)
                 values.update(made)
                 fresh = list(islice(reversed(nodes), len(nodes) - before))
-                notes.update(dict.fromkeys(fresh, entry))
                 results.update(dict(zip(fresh, reversed(made), strict=False)))
+                now = fresh[::-1]
+                if isinstance(entry, Move) and entry.begun:
+                    number = before_last_wait(now)
+                    now, waiting[entry.target] = now[:number], now[number:]
+                elif isinstance(entry, Wait):
+                    now = waiting.pop(entry.move.target)
+                notes.update(dict.fromkeys(now, entry))
             return [values[value] for value in part.gives]
 
         with torch.no_grad():
@@ -157,6 +162,7 @@ class _Emitter:
         for value, node in zip(part.gives, traced.graph.output_node().args[0], strict=True):
             self.fakes[value] = node.meta["val"]
         for node, entry in notes.items():
+            traced.graph.output_node().prepend(node)
             node.meta["shardwise"] = entry
             if node in results:
                 node._rename(_identifier(results[node]))
@@ -170,6 +176,8 @@ class _Emitter:
             for step in entry.change.steps:
                 local = run_step(local, step, self.device_mesh, shape)
             return {entry.target: local}
+        if isinstance(entry, Wait):
+            return {}
         if isinstance(entry, Recomposed):
             return entry([values[value] for value in entry.inputs], self.lowering.retargeted)
         made = self.lowering.on_rank(entry, self.rank)([values[v] for v in entry.inputs], seed)

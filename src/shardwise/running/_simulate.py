@@ -18,7 +18,7 @@ from ..errors import UsageError, require
 from ..graph import Ref, inputs_of
 from ..layout import Layout
 from ..placements import is_replicate
-from ..planning import Compute, Move, Plan, Value, require_plan
+from ..planning import Compute, Move, Plan, Value, Wait, require_plan
 from ._lower import Lowering, widened
 
 
@@ -150,6 +150,8 @@ class Simulation:
                     progress(number)
                 if isinstance(item, Compute):
                     made = self._compute(item, [values[v] for v in item.inputs], draws)
+                elif isinstance(item, Wait):
+                    made = {}
                 else:
                     made = {item.target: _moved(item, values[item.source], result.collectives)}
                 for value, pieces in made.items():

@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 
 from ..calls import Call, overload
 from ..graph import TENSOR, Whole
-from ..planning import Compute, Move, Plan, Value
+from ..planning import Compute, Plan, Value
+from ..planning import Entry as ScheduleEntry
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,10 @@ class Recomposed:
         return f"{made} = {self.whole.op}({used})"
 
 
-Entry = Compute | Move | Recomposed
+Entry = ScheduleEntry | Recomposed
 
 
-def with_whole_calls(plan: Plan, entries: Sequence[Compute | Move], gives: Sequence[Value]) -> list[Entry]:
+def with_whole_calls(plan: Plan, entries: Sequence[ScheduleEntry], gives: Sequence[Value]) -> list[Entry]:
     """The entries of a part of the schedule, calls in the place of their parts where nothing is between these."""
     live = plan.graph.live
     found: list[Entry] = list(entries)
@@ -65,7 +66,7 @@ class _Parts:
                 self.replaced.append(entry)
                 made.update(entry.made)
 
-    def call(self, entries: Sequence[Compute | Move], gives: Sequence[Value]) -> Recomposed | None:
+    def call(self, entries: Sequence[ScheduleEntry], gives: Sequence[Value]) -> Recomposed | None:
         """The call that can stand for the parts, if there is one."""
         taken, outputs = self._taken(), self._outputs(entries, gives)
         if len(self.replaced) < 2 or taken is None or outputs is None:
@@ -90,7 +91,7 @@ class _Parts:
                     return None
         return taken
 
-    def _outputs(self, entries: Sequence[Compute | Move], gives: Sequence[Value]) -> dict[Value, int] | None:
+    def _outputs(self, entries: Sequence[ScheduleEntry], gives: Sequence[Value]) -> dict[Value, int] | None:
         """The results that others use, if they use nothing else of the parts, and that after the last part."""
         made = {value for entry in self.replaced for value in entry.made}
         used = set(made.intersection(gives))

@@ -135,4 +135,4 @@ def priced_collectives(plan: Plan, graph: Graph | None = None) -> list[Recorded]
 
 def predicted_peak(plan: Plan) -> int:
     """The peak bytes of the values of a step as the plan predicts them, without optimizer state."""
-    return peak_of_values(replace(plan, optimizer="none"))
+    return peak_of_values(plan)
