@@ -91,3 +91,16 @@ def test_only_heads_repeated_side_by_side_are_shared(dim):
     torch.testing.assert_close(
         run(graph, program, (query, key)).outputs["output"], program(query, key).detach()
     )
+
+
+def test_heads_may_be_put_together_in_any_order():
+    """Fused kernels store their result in the order of the query, so that `contiguous` copies nothing."""
+
+    def program(x):
+        heads = x.view(6, 4, 3, 2).permute(1, 2, 0, 3)
+        mixed = F.scaled_dot_product_attention(heads, heads, heads)
+        return mixed.permute(2, 0, 1, 3).contiguous().view(6, 24)
+
+    x = torch.randn(6, 24, requires_grad=True)
+    graph = capture(program, (x,))
+    torch.testing.assert_close(run(graph, program, (x,)).outputs["output"], program(x).detach())

@@ -8,8 +8,14 @@ from shardwise.synthesis import studies
 
 def told_apart(witness):
     """The arguments in which the calls of a witness differ."""
-    holds, fails = witness.holds.call.arguments, witness.fails.call.arguments
+    holds, fails = meant(witness.holds.call), meant(witness.fails.call)
     return {name for name in holds if not _same(holds[name], fails[name])}
+
+
+def meant(call):
+    """The arguments of a norm, with the dims that it means: all of them where none is given."""
+    ndim, dims = call.arguments["self"].dim(), call.arguments["dim"]
+    return {**call.arguments, "dim": [d % ndim for d in (range(ndim) if dims is None else dims)]}
 
 
 def _same(first, second):

@@ -34,6 +34,7 @@ def simplify_attention(module: fx.GraphModule, stand_in: Callable[..., Tensor]) 
             ):
                 _simplify(node, shapes)
                 node.target = stand_in
+                _let_views_copy(node)
             inner.recompile()
     module.graph.eliminate_dead_code(lambda node: node.is_impure() or not _is_operator(node))
     module.recompile()
@@ -42,6 +43,16 @@ def simplify_attention(module: fx.GraphModule, stand_in: Callable[..., Tensor]) 
 def _is_operator(node: fx.Node) -> bool:
     """Other functions in an exported graph are there for their side effects: they begin and end regions."""
     return isinstance(node.target, torch._ops.OpOverload)
+
+
+def _let_views_copy(node: fx.Node) -> None:
+    """Views of a result were traced with its strides, which those of the stand-in need not be: `contiguous` left no
+    call where they were already."""
+    for user in node.users:
+        if _is_operator(user) and facts(user.target).view:
+            if user.target is aten.view.default:
+                user.target = aten.reshape.default
+            _let_views_copy(user)
 
 
 def _simplify(node: fx.Node, shapes: dict[fx.Node, Shape]) -> None:
