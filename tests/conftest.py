@@ -16,6 +16,9 @@ from shardwise.modules import module_of
 from shardwise.rules import own_rules
 
 torch.set_num_threads(1)
+# The first backward starts a thread for every device, and children of a process with such threads can run none. Fake
+# tensors have a torch with CUDA assume devices where there are none: here is the first, before them.
+torch.ones(1, requires_grad=True).sum().backward()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,5 +1,9 @@
 """What a function becomes at dispatch, and what is recorded there."""
 
+import subprocess
+import sys
+
+import pytest
 import torch
 
 from shardwise.calls import Call, dispatched, overload_calls, reached, reaches_dispatch
@@ -98,3 +102,25 @@ def test_of_a_call_that_raises_what_came_before_is_recorded():
         raise RuntimeError
 
     assert names(overload_calls(Call.of(raising, X), backward=False)) == ["aten.neg.default"]
+
+
+FORKED = """
+import os, sys, torch
+from torch._subclasses import FakeTensorMode
+from shardwise.calls import Call, overload_calls
+
+with FakeTensorMode():
+    torch.ones(1)
+torch.ones(1, requires_grad=True).sum().backward()
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+overload_calls(Call.of(torch.tanh, torch.ones(1)))
+"""
+
+
+@pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="without CUDA autograd starts no threads")
+def test_a_process_in_which_no_backward_runs_is_refused():
+    result = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "UsageError: no backward can be recorded in a process forked from" in result.stderr

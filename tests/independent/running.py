@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from random import Random
 
+import torch
+
 from .calls import Call, variants_of
 from .checking import Finding
 from .examining import Examined, examine
@@ -59,6 +61,8 @@ def record(names: Sequence[str], seed: int, jobs: int) -> dict[str, list[Call]]:
     """The calls that OpInfos make, by overload; those of in-place and out variants that the book knows are added."""
 
     def work(name: str, mark: Mark) -> list[Call]:
+        # Raises in a child of a process whose autograd has threads: no backward would be recorded.
+        torch.ones(1, requires_grad=True).sum().backward()
         return list(recorded(name, seed))
 
     by_op: dict[str, list[Call]] = {}

@@ -81,6 +81,15 @@ def test_an_overlay_of_the_shipped_book_is_used_for_its_torch_alone(tmp_path):
         assert edition(tmp_path, "2.13.0").torch == "2.14.0"
 
 
+def test_an_edition_says_nothing_of_operators_that_the_running_torch_lacks(shipped):
+    whole = edition(shipped, "2.15.0")
+    less = whole.without(["aten.abs.default", "aten.neg.default"])  # one of the base, one that differs
+    assert whole.verdicts.keys() - less.verdicts.keys() == {"aten.abs.default", "aten.neg.default"}
+    for op in whole.verdicts:
+        assert less.entry(op) == (whole.entry(op) if op in less.verdicts else None)
+    assert all(op in less.verdicts for ops in less.functions.values() for op in ops)
+
+
 def test_the_shipped_book_has_its_editions():
     known = editions(SHIPPED)
     assert sorted(known) == ["2.11.0", "2.13.0", "2.15.0"]

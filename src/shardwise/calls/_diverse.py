@@ -79,6 +79,8 @@ def calls_of(info: Any) -> Iterator[Call]:
 def overload_calls(call: Call, backward: bool = True) -> list[Call]:
     """The overloads of torch that a call reaches, and those its backward reaches; without `backward`, those that it
     reaches when no gradient is required. A call that raises has reached those before."""
+    if backward:
+        _require_autograd()
     recorder = Recorder(copies=True)
     args, kwargs = (
         with_leaves(given, _trained) if backward else copied(given) for given in (call.args, call.kwargs)
@@ -92,6 +94,18 @@ def overload_calls(call: Call, backward: bool = True) -> list[Call]:
     except Exception:
         pass  # samples may be made to raise, and some operators have no derivative
     return [inner for inner in recorder.calls if facts(inner.op).builtin]
+
+
+def _require_autograd() -> None:
+    """Refuse a process in which every backward raises, so that none seems to reach anything. Autograd starts threads
+    with the first backward where there are GPUs, or where fake tensors had a torch with CUDA assume some."""
+    try:
+        torch.ones(1, requires_grad=True).sum().backward()
+    except RuntimeError as error:
+        raise UsageError(
+            "no backward can be recorded in a process forked from one whose autograd has threads: "
+            "start from a new process, before any backward"
+        ) from error
 
 
 def most_diverse(calls: Iterable[Call], limit: int) -> list[Call]:

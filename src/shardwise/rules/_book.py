@@ -184,11 +184,15 @@ def family(op: str) -> str:
 
 
 class Book:
-    """A folder of YAML files, each read when it is needed. With a `base`, it has only what differs from that book."""
+    """A folder of YAML files, each read when it is needed. With a `base`, it has only what differs from that book. It
+    says nothing of operators that are `absent`."""
 
-    def __init__(self, folder: Path, base: "Book | None" = None) -> None:
+    def __init__(
+        self, folder: Path, base: "Book | None" = None, absent: frozenset[str] = frozenset()
+    ) -> None:
         self.folder = folder
         self.base = base
+        self.absent = absent
         self._texts: dict[str, dict[str, str]] = {}
         self._entries: dict[str, Entry | None] = {}
 
@@ -218,20 +222,28 @@ class Book:
     @functools.cached_property
     def verdicts(self) -> dict[str, str]:
         """Every operator of the book, with its verdict."""
-        if self.base is None:
-            return self.own_verdicts
         gone = set(self.index.get("gone", ()))
-        return {op: v for op, v in self.base.verdicts.items() if op not in gone} | self.own_verdicts
+        of_base = {} if self.base is None else self.base.verdicts
+        known = {op: v for op, v in of_base.items() if op not in gone} | self.own_verdicts
+        return {op: v for op, v in known.items() if op not in self.absent}
 
     @functools.cached_property
     def functions(self) -> dict[str, list[str]]:
         """Functions of torch, each with the overloads that it reaches, the usual one first."""
-        if self.base is None:
-            return self.index["functions"]
-        known = {f: [op for op in ops if op in self.verdicts] for f, ops in self.base.functions.items()}
-        return {f: ops for f, ops in known.items() if ops} | self.index["functions"]
+        of_base = {} if self.base is None else self.base.functions
+        known = {
+            f: [op for op in ops if op in self.verdicts]
+            for f, ops in (of_base | self.index["functions"]).items()
+        }
+        return {f: ops for f, ops in known.items() if ops}
+
+    def without(self, absent: Iterable[str]) -> "Book":
+        """The book for a torch that lacks some operators."""
+        return Book(self.folder, self.base, frozenset(absent))
 
     def entry(self, op: str) -> Entry | None:
+        if op in self.absent:
+            return None
         if self.source(op) is not self:
             return None if op not in self.verdicts else self.source(op).entry(op)
         if op not in self._entries:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from ..calls import Call, Dispatched, dispatched, must_run, overload, resolve_op
+from ..calls import Call, Dispatched, dispatched, must_run, overload, registered, resolve_op
 from ..errors import UsageError
 from ..placements import Row
 from ._book import Book
@@ -24,9 +24,13 @@ from ._variants import is_in_place, rows_in_place
 @functools.cache
 def book() -> Book:
     """The book in use, as it is for the running torch: the shipped one, or that which SHARDWISE_BOOK names, a folder
-    with a whole book or with what differs from the shipped one."""
-    folder = Path(os.environ.get("SHARDWISE_BOOK") or SHIPPED)
-    return edition(folder, torch.__version__.split("+")[0])
+    with a whole book or with what differs from the shipped one. Of another torch's, what this one lacks is left out."""
+    folder, running = Path(os.environ.get("SHARDWISE_BOOK") or SHIPPED), torch.__version__.split("+")[0]
+    found = edition(folder, running)
+    if found.torch == running:
+        return found
+    # Names without a dot are those of OpInfos that reach no operator.
+    return found.without(op for op in found.verdicts if "." in op and registered(op) is None)
 
 
 def rule(op: Callable[..., Any] | str) -> Rule:
