@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 # That torch decides what it needs: of the others, what it also needs may be of any version.
 OTHERS = $(shell sed -n -e '/^\(torch\|setuptools\|sympy\|networkx\|jinja2\|fsspec\|filelock\|typing_extensions\)==/Id' -e '/^[a-zA-Z]/p' requirements.txt)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Processes of tests at a time.
+WORKERS ?= 2
 # Tests and benchmarks share few cores: one thread per process.
 export OMP_NUM_THREADS ?= 1
 
@@ -21,10 +23,10 @@ demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/installed lint
-	$(BIN)/pytest -n 2 -m "not long"
+	$(BIN)/pytest -n $(WORKERS) -m "not long"
 
 test-all: $(VENV)/installed lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n $(WORKERS)
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
