@@ -184,10 +184,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Seconds by part of a step, and the bytes that torch's allocator reserves, where that was measured."""
+    """Seconds by part of a step, and where memory was measured the bytes that torch's allocator reserves, and the
+    `least`: what parameters, states and activations are when they are most."""
 
     time: dict[str, float]
     bytes: float | None
+    least: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -210,7 +212,8 @@ def predict(run: Run) -> Predicted:
         return Predicted(time, None)
     pairs = zip(_ends(few), _ends(many), strict=True)
     memory = [StepMemory(**{name: round(part) for name, part in extended(*pair).items()}) for pair in pairs]
-    return Predicted(time, reserved_bytes(run.layout, memory))
+    least = max(each.parameters + each.states + each.activations for each in memory)
+    return Predicted(time, reserved_bytes(run.layout, memory), least)
 
 
 def _ends(price: Price) -> list[StepMemory]:
@@ -234,6 +237,7 @@ def _price(run: Run, layers: int) -> Price:
 def named_runs(folder: Path) -> Iterator[Run]:
     """Runs of torchtitan on one pipeline stage, in bfloat16."""
     recompute = {"selective-op": "selective", "selective-layer": "alternate"}
+    compiled: dict[bool, Execution] = {True: "regional", False: "compiled"}  # until 2025, the loss was eager
     clusters = {"h100-meta": "h100-meta", "a100-80": "a100"}
     for row in _rows(folder / "named_runs.csv"):
         if row["pp"] != "1" or row["cp"] != "1" or "float8" in row["source"]:
@@ -258,7 +262,7 @@ def named_runs(folder: Path) -> Iterator[Run]:
             1,
             layout,
             Cluster.preset(clusters[row["gpu"]]),
-            "compiled" if row["execution"] == "compile" else "eager",
+            compiled["torchtitan 2024" in row["source"]] if row["execution"] == "compile" else "eager",
             tokens / (float(row["tok_s_gpu"]) * int(row["gpus"])),
             float(row["mem_gib"]) * GIB if row["mem_gib"] else None,
         )

@@ -211,9 +211,23 @@ def compare_runs(record: Record, kinds: Sequence[str], data: Path, each: bool, p
     }
     table = record.sheet("Memory that torch's allocator reserves, by no factor", columns, wide=28)
     for source, pairs in found.items():
-        ratios = [p.bytes / r.memory for r, p in pairs if r.memory and p.bytes]
+        ratios = [p.bytes / r.memory for r, p in pairs if r.memory and p.bytes and r.memory >= p.least]
         if ratios:
             table.add(source, len(ratios), float(np.median(ratios)), *_errors(ratios, 1.0))
+    below = [pair for pairs in found.values() for pair in pairs if (pair[0].memory or np.inf) < pair[1].least]
+    if below:
+        columns = {
+            "run": "",
+            "layout": "`{}`",
+            "execution": "",
+            "least": "{:.1f} GiB",
+            "published": "{:.1f} GiB",
+        }
+        title = "Runs that were published with less than parameters, states and activations take as described"
+        table = record.sheet(title, columns, wide=40)
+        for run, made in below:
+            sizes = (size / 2**30 for size in (made.least, run.memory or 0.0))
+            table.add(f"{run.source}: {run.name}", str(run.layout), run.execution, *sizes)
     if each:
         columns = {
             "run": "",

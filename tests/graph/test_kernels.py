@@ -140,7 +140,7 @@ def test_the_program_is_the_same_however_it_is_grouped():
 
 
 def test_unknown_executions_are_refused():
-    with pytest.raises(UsageError, match="execution is 'fast': use 'eager' or 'compiled'"):
+    with pytest.raises(UsageError, match="execution is 'fast': use 'eager', 'compiled' or 'regional'"):
         captured(torch.relu, x, execution="fast")
 
 
@@ -161,3 +161,28 @@ def test_gradients_of_weights_of_norms_wait_for_others_that_read_the_same():
     assert {graph.kernels.number[name] for name in graph.kernels.waiting} > {
         graph.kernels.number[waits.pop()]
     }
+
+
+def test_regional_compiles_each_block_and_leaves_the_rest():
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Sequential(nn.RMSNorm(8), nn.SiLU()) for _ in range(2))
+            self.norm = nn.RMSNorm(8)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return self.norm(x).mul(2).exp().sum()
+
+    graph = capture(Blocks(), (torch.rand(4, 8),), execution="regional")
+    regions = {node.name: graph.region(node) for node in graph.nodes}
+    assert set(regions.values()) == {None, "layers.0", "layers.1"}
+    kernels = {}
+    for name, number in graph.kernels.number.items():
+        kernels.setdefault(number, set()).add((regions[name], graph[name].phase))
+    assert all(len(places) == 1 for places in kernels.values())  # none spans two blocks
+    outside = [node.op for node in graph.nodes if regions[node.name] is None and node.phase == "forward"]
+    assert outside[:3] == ["shardwise.rms_norm.default", "aten.mul.Tensor", "aten.exp.default"]
+    assert not {node.name for node in graph.nodes if regions[node.name] is None} & set(graph.kernels.number)
+    assert Graph.from_json(graph.to_json()).kernels == graph.kernels

@@ -11,7 +11,7 @@ from torch import nn
 
 import shardwise as sw
 from shardwise.graph import capture
-from shardwise.planning import Move, NamedLayout, plan_graph, price_graph
+from shardwise.planning import Move, NamedLayout, _search, plan_graph, price_graph
 from shardwise.planning._price import micro_batch
 
 WIDTH, LAYERS, BATCH, POSITIONS = 512, 3, 32, 128
@@ -160,7 +160,7 @@ def test_what_is_cached_to_recompute_less_is_held(price):
 
 def test_the_allocator_reserves_more_than_is_held(price):
     for layout in ("dp=2", "fsdp=4", "fsdp=8,reshard=no"):
-        assert price(layout).reserved > 1.1 * price(layout).peak
+        assert price(layout).reserved > 1.05 * price(layout).peak
 
 
 def test_tensor_parallelism_cuts_products_as_megatron_does(price):
@@ -215,3 +215,32 @@ def test_what_cannot_be_cut_is_refused(built, layout, complaint):
 
 def test_the_public_function_captures_one_micro_batch(built, price):
     assert sw.price(*built, layout="dp=4,micro_batch=4").to_json() == price("dp=4,micro_batch=4").to_json()
+
+
+def test_compiling_the_solver_does_not_count_as_time_of_a_search(monkeypatch):
+    """A search that compiled first would find nothing in time on a busy machine."""
+    done = []
+    monkeypatch.setattr(_search, "prepare", lambda: done.append("compiled"))
+    monkeypatch.setattr(_search.time, "monotonic", lambda: done.append("started") or 0.0)
+    _search.Clock(60.0)
+    assert done == ["compiled", "started"]
+
+
+def test_a_loss_outside_of_compiled_blocks_is_eager(built):
+    layout = NamedLayout.parse("dp=1,micro_batch=4")
+    eager, regional, compiled = (
+        price_graph(
+            capture(built[0], (built[1][0][:4],), execution=how), layout=layout, cluster="h100", samples=4
+        )
+        for how in ("eager", "regional", "compiled")
+    )
+    assert compiled.seconds < regional.seconds < eager.seconds
+    of_loss = [max(e.memory.bytes for e in p.held if not e.block) for p in (compiled, regional)]
+    of_blocks = [max(e.memory.bytes for e in p.held if e.block) for p in (compiled, regional)]
+    assert of_loss[0] < of_loss[1]
+    assert of_blocks[1] == pytest.approx(of_blocks[0], rel=0.05)
+
+
+def test_programs_are_not_compiled_block_by_block(built):
+    with pytest.raises(sw.UsageError, match="'regional' is for"):
+        sw.plan(*built, mesh="dp=2", execution="regional")

@@ -29,7 +29,7 @@ Execution = Annotated[
     str | None,
     typer.Option(
         "--execution",
-        help="How devices run the program: eager (the default), or compiled by torch.compile.",
+        help="How devices run the program: eager (the default), compiled, or regional (each block compiled).",
         show_default=False,
     ),
 ]

@@ -1,6 +1,7 @@
 """Capture of models and functions as one graph, forward alone or with its backward, without their memory."""
 
 from ._attention import attention, attention_backward, kept
+from ._blocks import block_of
 from ._boxed import boxed
 from ._callable import as_module, call_arguments
 from ._capture import capture
@@ -39,6 +40,7 @@ __all__ = [
     "attention_backward",
     "autocast_on_cpu",
     "backend_of",
+    "block_of",
     "boxed",
     "call_arguments",
     "capture",

@@ -20,6 +20,7 @@ from ..calls import parameters
 from ..errors import UsageError, require
 from ._attention import fused_attention
 from ._autograd import Kept, refuse_hooks
+from ._blocks import in_block
 from ._callable import as_module, call_arguments, name_of
 from ._device import on_any_device
 from ._eager import IsCompiling, as_if_eager
@@ -53,7 +54,8 @@ def capture(
     unchanged. With `training` the model is captured in its current mode (`model.train()`, `model.eval()`), without it
     in eval mode. `loss` names the outputs that backward starts from: by default the output called `loss`, else every
     scalar output, else all of them. `execution` is how the program is going to run, which decides what it costs:
-    `eager`, or `compiled` by torch.compile, which fuses calls into kernels.
+    `eager`, `compiled` by torch.compile, which fuses calls into kernels, or `regional`: each block (`layers.3`) is
+    compiled by itself, and the rest eager.
     """
     # Imports torch's whole compiler, which takes a second that `import shardwise` should not take.
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -62,10 +64,11 @@ def capture(
     given = call_arguments(args, kwargs)
     require(loss, (str, list, tuple, NoneType), "loss", "the name of an output, or a list of them")
     if execution not in get_args(Execution):
-        raise UsageError(f"execution is {execution!r}: use 'eager' or 'compiled'")
+        raise UsageError(f"execution is {execution!r}: use 'eager', 'compiled' or 'regional'")
     if training:
         refuse_hooks(name, module)
     ties = _ties(module)
+    compiled = in_block if execution == "regional" else lambda _: execution == "compiled"
     with unchanged(module), torch.set_grad_enabled(training), on_any_device():
         try:
             exported, kept, (fake_args, fake_kwargs), notes = _exported(module, given, training)
@@ -83,8 +86,7 @@ def capture(
         changed = take_out_copies(called)
         simplify_attention(called, fused_attention)
         separate_layers(called)
-        if execution == "eager":
-            fuse_norms(called)
+        fuse_norms(called, lambda node: not compiled(node))
         if training:
             start_backward_from(called, outputs, loss)
         names, arguments = _arguments(module, fake_args, reorder_kwargs(fake_kwargs, in_spec))
@@ -100,8 +102,8 @@ def capture(
     random = random_calls(joint)
     tidy(joint)
     correct_dtypes(joint)
-    if training and execution == "compiled":
-        recompute_as_compiled(joint)
+    if training and execution != "eager":
+        recompute_as_compiled(joint, compiled)
     left = set(joint.graph.nodes)
     draws = tuple(node.name if node in left else None for node in random)
     trainable = {

@@ -3,7 +3,7 @@
 Calls that compute element by element, and reductions, may share a kernel that loops over one domain of elements. A call
 joins the kernel of what it reads, and brings several such kernels together, where the domains agree and no kernel would
 have to wait for itself; a call that reads what another kernel reads joins that one. Matrix products, attention and
-everything else are kernels of their own; views are none. Forward and backward are compiled apart.
+everything else are kernels of their own; views are none. Forward and backward are compiled apart, and so are regions.
 """
 
 from collections.abc import Iterable, Iterator
@@ -73,7 +73,7 @@ class Fusion:
     def kernels(self) -> dict[str, int]:
         """The number of the kernel of every call that may share one."""
         for position, node in enumerate(self.graph.nodes):
-            if Ref(node.name) not in self.graph.views:
+            if Ref(node.name) not in self.graph.views and self.graph.region(node) is not None:
                 self._add(position, node)
         numbers: dict[_Kernel, int] = {}
         found = {name: _merged(kernel) for name, kernel in self.of.items()}
@@ -127,7 +127,7 @@ class Fusion:
     def _alone(self, position: int, node: Node) -> _Kernel:
         made = [self.graph.tensor(ref).numel for ref in node.results]
         elements = max(made, default=0)
-        kernel = _Kernel(elements, position, position, node.phase)
+        kernel = _Kernel(elements, position, position, f"{node.phase} {self.graph.region(node)}")
         if _reduces(node):
             whole = self.graph.tensor(node.inputs[0])
             last = whole.shape[-1] if whole.shape else 1

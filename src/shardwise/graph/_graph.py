@@ -21,12 +21,13 @@ from ..errors import UsageError
 from ..factors import FactorRule, factors_of
 from ..files import path_of
 from ..rules import book_rows
+from ._blocks import block_of
 from ._whole import Whole
 
 if TYPE_CHECKING:
     from ._kernels import Kernels
 
-Execution = Literal["eager", "compiled"]
+Execution = Literal["eager", "compiled", "regional"]
 Phase = Literal["forward", "backward"]
 InputRole = Literal["parameter", "buffer", "user_input", "tangent", "constant"]
 OutputRole = Literal["user_output", "gradient", "mutation"]
@@ -172,7 +173,8 @@ class Live:
 
 @dataclass(frozen=True)
 class Graph:
-    """A captured program. `execution` is how it is run: call by call, or compiled, which fuses calls into kernels.
+    """A captured program. `execution` is how it is run: call by call, compiled, which fuses calls into kernels, or
+    regional: each block compiled, and the rest call by call.
 
     `notes` say what the program does besides, and the graph does not; a graph that was loaded has none.
     """
@@ -261,16 +263,22 @@ class Graph:
         A kernel is done when the last of its calls is. Eagerly, autograd releases what a node of its graph has saved or
         was given when that node's backward is done.
         """
-        eager = self.execution == "eager"
         keys: dict[str, list[tuple[str, int]]] = {}
         for node in self.nodes:
             if node.name in self.kernels.number:
                 keys.setdefault(node.name, []).append(("kernel", self.kernels.number[node.name]))
-            if eager and node.autograd is not None:
+            if node.autograd is not None and self.region(node) is None:
                 keys.setdefault(node.name, []).append(("autograd", node.autograd))
         last = {key: at for at, node in enumerate(self.nodes) for key in keys.get(node.name, ())}
         ends = {name: self.nodes[max(last[key] for key in own)].name for name, own in keys.items()}
         return ends | {name: ends[other] for name, other in self.kernels.waiting.items()}
+
+    def region(self, node: Node) -> str | None:
+        """The part of the program that is compiled together with a node: its block, or everything; None if the node is
+        run by itself."""
+        if self.execution == "compiled":
+            return ""
+        return (block_of(node.module) or None) if self.execution == "regional" else None
 
     @cached_property
     def kernels(self) -> "Kernels":

@@ -46,27 +46,26 @@ class Kernels:
 
 
 def kernels_of(graph: Graph) -> Kernels:
-    if graph.execution == "compiled":
-        fusion = Fusion(graph)
-        kernels = _Borders(graph, fusion.kernels(), compiled=True).kernels()
-        return replace(kernels, waiting=fusion.waiting())
-    return _Borders(graph, _decomposed(graph), compiled=False).kernels()
+    fusion = Fusion(graph)
+    fused = fusion.kernels()
+    kernels = _Borders(graph, fused | _decomposed(graph, len(fused)), set(fused.values())).kernels()
+    return replace(kernels, waiting=fusion.waiting())
 
 
-def _decomposed(graph: Graph) -> dict[str, int]:
-    """The calls that operators were decomposed into, by the operator's call."""
+def _decomposed(graph: Graph, first: int) -> dict[str, int]:
+    """The calls that operators outside of compiled regions were decomposed into, by the operator's call."""
     numbers: dict[str, int] = {}
     return {
-        node.name: numbers.setdefault(node.part_of, len(numbers))
+        node.name: numbers.setdefault(node.part_of, first + len(numbers))
         for node in graph.nodes
-        if node.part_of and Ref(node.name) not in graph.views
+        if node.part_of and graph.region(node) is None and Ref(node.name) not in graph.views
     }
 
 
 class _Borders:
-    """From the kernel of each call to what crosses the borders."""
+    """From the kernel of each call to what crosses the borders. `compiled` are the kernels of a compiler."""
 
-    def __init__(self, graph: Graph, kernel: dict[str, int], *, compiled: bool) -> None:
+    def __init__(self, graph: Graph, kernel: dict[str, int], compiled: set[int]) -> None:
         self.graph, self.kernel, self.compiled = graph, kernel, compiled
         self.read_by: dict[Ref, list[Node | None]] = {}
         for node in graph.nodes:
@@ -98,7 +97,7 @@ class _Borders:
         return Kernels(self.kernel, borders, frozenset(inner))
 
     def _kind(self, number: int) -> str:
-        if self.compiled:
+        if number in self.compiled:
             return "fused"
         return "reduction" if number in self._reducing else "memory"
 
@@ -149,7 +148,8 @@ class _Borders:
         return any(user is None or not self._may_inline(maker, user) for user in others)  # type: ignore[arg-type]
 
     def _may_inline(self, maker: Node, user: Node) -> bool:
-        return self.compiled and user.name in self.kernel and user.phase == maker.phase and is_inlined(maker)
+        together = (self.graph.region(user), user.phase) == (self.graph.region(maker), maker.phase)
+        return together and self.kernel.get(user.name) in self.compiled and is_inlined(maker)
 
     def _computed_from(self, base: Ref) -> set[Ref] | None:
         """The tensors in memory that one is computed from, where they are few and all else is cheap."""

@@ -5,7 +5,7 @@ could show it. The pair stands for the kernel in eager programs: x / sqrt(mean(x
 each row as second output, which backward uses. Compiled programs have the parts, which the compiler fuses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -107,12 +107,13 @@ def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ..
 rms_norm.register_autograd(_differentiate, setup_context=_save)
 
 
-def fuse_norms(module: fx.GraphModule) -> None:
-    """Replace every call of `rms_norm` with a weight in an exported graph by one of the pair."""
+def fuse_norms(module: fx.GraphModule, chosen: Callable[[fx.Node], bool]) -> None:
+    """Replace the chosen calls of `rms_norm` with a weight in an exported graph by one of the pair."""
     for inner in module.modules():
         if isinstance(inner, fx.GraphModule):
             for node in inner.graph.find_nodes(op="call_function", target=aten.rms_norm.default):
-                node.target = _fused
+                if chosen(node):
+                    node.target = _fused
             inner.recompile()
 
 

@@ -10,6 +10,7 @@ from torch._functorch._aot_autograd import descriptors as desc
 
 from ..calls import Call, facts
 from ..errors import UsageError
+from ._blocks import module_path
 from ._flops import cost
 from ._graph import Input, InputRole, Node, Output, Phase, Ref, TensorInfo
 from ._recompute import is_backward, run_again_in_backward
@@ -223,13 +224,9 @@ def _module_paths(graph: fx.Graph) -> dict[fx.Node, str]:
     """
     paths: dict[fx.Node, str] = {}
     for node in reversed(graph.nodes):
-        stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-        if stack:
-            paths[node] = list(stack.values())[-1][0]
-        elif is_backward(node):
+        paths[node] = module_path(node)
+        if not paths[node] and is_backward(node):
             paths[node] = next((paths[user] for user in node.users if user.op != "output"), "")
-        else:
-            paths[node] = ""
     return paths
 
 

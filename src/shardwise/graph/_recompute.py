@@ -34,10 +34,12 @@ def run_again_in_backward(graph: fx.Graph, chosen: Callable[[fx.Node], bool]) ->
             user.replace_input_with(node, again)
 
 
-def recompute_as_compiled(joint: fx.GraphModule) -> None:
-    """Let backward compute again what torch.compile would; random numbers are kept."""
+def recompute_as_compiled(joint: fx.GraphModule, compiled: Callable[[fx.Node], bool]) -> None:
+    """Let backward compute again what torch.compile would of the calls that are compiled; random numbers are kept."""
     names = _recomputed(joint)
-    run_again_in_backward(joint.graph, lambda node: node.name in names and not _is_random(node))
+    run_again_in_backward(
+        joint.graph, lambda node: node.name in names and compiled(node) and not _is_random(node)
+    )
     joint.recompile()
 
 

@@ -184,7 +184,7 @@ class Evaluation:
         workspace = workspace_bytes(self.plan.graph, self.plan.cluster.device)
         arguments = self._arguments()
         inner = {Value(ref) for ref in self.plan.graph.kernels.inner} if whole_kernels else set()
-        ending = self._ending() if whole_kernels and self.plan.graph.execution == "compiled" else {}
+        ending = self._ending() if whole_kernels else {}
         for entry in self.plan.graph.inputs:
             value = Value(Ref(entry.name))
             owner[value] = value
@@ -221,7 +221,9 @@ class Evaluation:
 
     def _ending(self) -> dict[str, list[Value]]:
         """By call of a compiled kernel what that is the last to read: one of its results may be written over it."""
-        kernels, found = self.plan.graph.kernels.number, dict[int, list[Value]]()
+        graph, found = self.plan.graph, dict[int, list[Value]]()
+        compiled = {node.name for node in graph.nodes if graph.region(node) is not None}
+        kernels = {name: number for name, number in graph.kernels.number.items() if name in compiled}
         for entry in self.schedule.entries:
             if isinstance(entry, Compute) and (number := kernels.get(entry.node.name)) is not None:
                 own = (value for value in entry.dead if kernels.get(value.ref.name) != number)

@@ -17,7 +17,7 @@ from ..graph import Execution, Graph, capture
 from ..layout import Sharding
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
-from ..solver import Solution, prepare, solve
+from ..solver import Solution, solve
 from ._baselines import BaselineRestriction, baselines
 from ._choices import Layouts
 from ._confirm import confirmed_plan
@@ -121,6 +121,10 @@ def plan_graph(
     progress: Progress | None = None,
 ) -> Plan:
     """The cheapest plan of a captured graph on a mesh; options as for `shardwise.plan`."""
+    if graph.execution == "regional":
+        raise UsageError(
+            "programs of plans are run eager or compiled as a whole: execution='regional' is for shardwise.price"
+        )
     planner = Planner(
         *(graph, Mesh.of(mesh), Cluster.of(cluster)),
         memory=memory,
@@ -180,7 +184,6 @@ class Planner:
     ) -> Plan:
         held = Pins(self.mesh, pins)
         held.require_all_used(self.graph)
-        prepare()  # compiled once per installation, which the limit on a search shall not count
 
         needed = bool(shardings) or (compare and bool(pins))
         proposal = self._timed("propagation", lambda: self._proposal(held, shardings)) if needed else None

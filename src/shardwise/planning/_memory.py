@@ -218,7 +218,7 @@ class Memory:
     def _made_at(self, maker: Node) -> int:
         """When a result certainly takes memory of its own: one of a compiled kernel may be written over what that reads
         last."""
-        if self.graph.execution == "compiled" and maker.name in self.graph.kernels.number:
+        if self.graph.region(maker) is not None and maker.name in self.graph.kernels.number:
             return self.points.released(maker)
         return self.points.calls[maker.name]
 

@@ -4,18 +4,15 @@ A block is the outermost numbered module (`model.layers.3`). The parameters of a
 reduced, together; so are those that are used one after another outside of blocks, such as the last norm and the head.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from ..graph import Input, Ref, TensorInfo
+from ..graph import Input, Ref, TensorInfo, block_of
 from ._evaluate import shares_memory_of
 from ._plan import Plan
 from ._schedule import Compute, Entry, Value
-
-_BLOCK = re.compile(r"(?:[^.]+\.)*?\d+(?=\.|$)")
 
 
 @dataclass(frozen=True)
@@ -159,16 +156,6 @@ class Pass:
     @property
     def _parameters(self) -> Iterator[Input]:
         return (entry for entry in self._inputs if entry.role == "parameter")
-
-
-def block_of(path: str) -> str:
-    """The outermost numbered module of a path; nothing if there is none.
-
-    >>> block_of("model.layers.3.mlp.up"), block_of("0.weight"), block_of("model.norm")
-    ('model.layers.3', '0', '')
-    """
-    found = _BLOCK.match(path)
-    return found[0] if found else ""
 
 
 def _runs(parameters: Iterable[Input]) -> Iterator[tuple[str, list[Input]]]:

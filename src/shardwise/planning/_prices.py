@@ -119,10 +119,15 @@ def workspace_bytes(graph: Graph, device: Device) -> int:
 
 def host_seconds(graph: Graph, device: Device) -> float:
     """How long the host needs to start a step: views are calls, too, and calls in one kernel start once."""
-    if graph.execution == "eager":
-        return device.host_seconds("eager", len(graph.nodes))
-    borders = (graph.kernels.borders.get(node.name) for node in graph.nodes if not node.facts.view)
-    return device.host_seconds("compiled", sum(border is None or border.starts for border in borders))
+    alone = sum(graph.region(node) is None for node in graph.nodes)
+    seconds = device.host_seconds("eager", alone) if alone else 0.0
+    if alone == len(graph.nodes):
+        return seconds
+    compiled = (node for node in graph.nodes if graph.region(node) is not None and not node.facts.view)
+    borders = (graph.kernels.borders.get(node.name) for node in compiled)
+    return seconds + device.host_seconds(
+        "compiled", sum(border is None or border.starts for border in borders)
+    )
 
 
 def scratch_bytes(call: Call) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import UsageError, require
 from ..progress import Progress
-from ..solver import FORBIDDEN, Improvement, Problem, Shortfall, Solution, least_memory, solve
+from ..solver import FORBIDDEN, Improvement, Problem, Shortfall, Solution, least_memory, prepare, solve
 from ._fold import Folded, fold
 from ._items import Items, Restriction
 from ._plan import Plan
@@ -34,12 +34,16 @@ _SHARE = 0.8
 
 
 class Clock:
-    """The time of all searches for one plan. Each gets most of what is left, so that the next has some."""
+    """The time of all searches for one plan. Each gets most of what is left, so that the next has some.
+
+    It starts when the solver is compiled, which is done once per installation.
+    """
 
     def __init__(self, seconds: float) -> None:
         require(seconds, (int, float), "time_limit", "a number")
         if not seconds > 0:
             raise UsageError(f"time_limit is {seconds!r}: it must be a positive number of seconds.")
+        prepare()
         self.seconds = seconds
         self._end = time.monotonic() + seconds
 
