@@ -18,12 +18,31 @@ from typing import Any
 import numpy as np
 from truth import collective_rows, product_rows
 
-from shardwise.mesh import Cluster, Collective, Curve, Matmul, Tile, fit_curve
+from shardwise.mesh import Cluster, Collective, Curve, Matmul, Piece, Tile, fit_curve
 
 PRESETS = Path(__file__).parents[1] / "src" / "shardwise" / "mesh" / "presets"
 
 # The devices whose measurements a link is fitted to. Links of H100 and H200 hosts are the same.
 LINKS = {"nvlink3": ("a100",), "nvlink4": ("h100", "h200"), "nvlink5": ("b200",), "pcie4": ("l40s",)}
+
+# Bus bandwidths of 256 MB over EFA on so many hosts of 8 H100, in GB/s: of gathers and scatters, and of all-reduce. No
+# other size was published. What it takes longer on more hosts is taken for latency, since it grows in proportion to the
+# ranks (by 32 us for each), as a ring's latency does: bandwidths are those without it.
+EFA_HOSTS = {2: (185, 362), 4: (119, 160), 8: (69, 100), 16: (55, 85), 32: (28, 65)}
+EFA_BANDWIDTHS = (284e9, 370e9)
+EFA_SIZE, EFA_LAUNCH = 256e6, 3e-5
+
+
+def efa_curves() -> Iterable[Curve]:
+    for collective in ("all_gather", "reduce_scatter", "all_reduce"):
+        sums = collective == "all_reduce"
+        for hosts, published in EFA_HOSTS.items():
+            ranks = 8 * hosts
+            moved = (1 + sums) * (ranks - 1) / ranks  # bytes over the bus for each of the buffer
+            bandwidth = EFA_BANDWIDTHS[sums] / moved
+            latency = EFA_SIZE * moved / (published[sums] * 1e9) - EFA_SIZE / bandwidth
+            piece = Piece(0, _rounded(max(latency, EFA_LAUNCH)), _rounded(bandwidth))
+            yield Curve(collective, ranks, (piece,), members=8)
 
 
 def _start(processors: int, tiles: Iterable[tuple[int, int, float, float]], **others: float) -> Matmul:
@@ -173,12 +192,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default=",".join([*LINKS, *START]))
+    parser.add_argument("--only", default=",".join([*LINKS, "efa", *START]))
     for name in parser.parse_args().only.split(","):
-        folder = "links" if name in LINKS else "devices"
+        folder = "devices" if name in START else "links"
         path = PRESETS / folder / f"{name}.json"
         document = json.loads(path.read_text())
-        if name in LINKS:
+        if name == "efa":
+            document["measured"] = [_without_defaults(curve) for curve in efa_curves()]
+        elif name in LINKS:
             document["measured"] = [_without_defaults(curve) for curve in link_curves(name)]
         else:
             rows = [row for row in product_rows() if row.device == name]

@@ -333,9 +333,8 @@ def grid_runs(folder: Path) -> Iterator[Run]:
         names = ("hidden", "heads", "heads", "ffn", "vocab", "layers")
         shape = Shape(*(int(row[name]) for name in names), tied=row["variant"] == "tied")
         dp, tp = int(row["dp"]), int(row["tp"])
-        layout = NamedLayout(
-            dp=dp, tp=tp, zero=int(row["zero"]) if dp > 1 else 0, sequence=tp > 1, reduce="float32"
-        )
+        zero, many = int(row["zero"]) if dp > 1 else 0, tp > 1
+        layout = NamedLayout(dp=dp, tp=tp, zero=zero, sequence=many, overlap=many, reduce="float32")
         yield Run(
             f"nanotron {row['model']}",
             f"{row['model']} dp={dp},tp={tp},zero={row['zero']} x {row['mbs']}",

@@ -18,6 +18,7 @@ from shardwise.planning._named import mesh_of
         ("fsdp=4,reshard,recompute=full,reduce=float32", "fsdp=4,zero=3,recompute=full,reduce=float32"),
         ("tp=2,sequence=yes,micro_batch=4", "tp=2,micro_batch=4,sequence"),
         ("tp=2,sequence=no", "tp=2"),
+        ("tp=2,overlap,sequence", "tp=2,sequence,overlap"),
         ("", "dp=1"),
     ],
 )
@@ -37,7 +38,8 @@ def test_a_layout_is_written_shortly_and_reads_the_same(text, written):
         ("dp=0", "dp=0: it must be at least 1"),
         ("fsdp=2,zero=4", "zero=4: it must be 0, 1, 2 or 3"),
         ("fsdp=2,zero=0", "write dp=2"),
-        ("dp=2,sequence", "add tp=2 or more"),
+        ("dp=2,sequence", "sequence needs tensor parallelism: add tp=2 or more"),
+        ("dp=2,overlap", "overlap needs tensor parallelism: add tp=2 or more"),
         ("tp=2,sequence=maybe", "is not of the form sequence, sequence=yes or sequence=no"),
         ("fsdp=2,zero=1,reshard=no", "add zero=3"),
         ("recompute=all", "unknown recompute 'all': use one of none, selective"),

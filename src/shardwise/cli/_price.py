@@ -15,7 +15,7 @@ def price(
     layout: Annotated[
         str,
         typer.Option(
-            help="dp=2,fsdp=8,tp=2 with any of zero=1, sequence, reshard=no, micro_batch=1, recompute=full, "
+            help="dp=2,fsdp=8,tp=2 with any of zero=1, sequence, overlap, reshard=no, micro_batch=1, recompute=full, "
             "reduce=float32."
         ),
     ],

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from ..mesh import Cluster, Collective, Mesh
 from ._named import NamedLayout
 from ._pass import Bucket, Pass
-
-# Kernels that run beside a collective take longer by this share of its time: 13 to 15 %, as measured by the authors of
-# torchtitan on H100.
-SLOWDOWN = 0.14
+from ._prices import SLOWDOWN
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@
 | `fsdp=N` | N ranks that share parameters, gradients and the optimizer's states (`zero` says which of them) |
 | `tp=N` | tensor parallelism: the products of a layer are cut among N ranks |
 | `sequence` | with `tp`: what lies between the products is cut along the sequence |
+| `overlap` | with `tp`: its collectives of backward run beside the products that make gradients of weights |
 | `zero=0..3` | what the ranks of `fsdp` (else of `dp`) share: nothing, the states, gradients too, parameters too |
 | `reshard=no` | with `zero=3`: parameters stay gathered from forward to backward, instead of being gathered twice |
 | `micro_batch=N` | samples of one pass on a rank; a step has as many passes as the batch needs |
@@ -24,7 +25,7 @@ from ..mesh import Mesh
 Recompute = Literal["none", "selective", "alternate", "full"]
 
 AXES = ("dp", "fsdp", "tp")  # the outermost first
-_SWITCHES = ("sequence", "reshard")
+_SWITCHES = ("sequence", "overlap", "reshard")
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -42,6 +43,7 @@ class NamedLayout:
     zero: int = 0
     micro_batch: int | None = None
     sequence: bool = False
+    overlap: bool = False
     reshard: bool = True
     recompute: Recompute = "none"
     reduce: str | None = None
@@ -54,8 +56,9 @@ class NamedLayout:
             raise UsageError(f"a layout has zero={self.zero}: it must be 0, 1, 2 or 3")
         if self.fsdp > 1 and self.zero == 0:
             raise UsageError(f"fsdp={self.fsdp} with zero=0 shares nothing: write dp={self.fsdp}")
-        if self.sequence and self.tp == 1:
-            raise UsageError("sequence needs tensor parallelism: add tp=2 or more")
+        for name in ("sequence", "overlap"):
+            if getattr(self, name) and self.tp == 1:
+                raise UsageError(f"{name} needs tensor parallelism: add tp=2 or more")
         if not self.reshard and self.zero < 3:
             raise UsageError("reshard=no is for parameters that are sharded: add zero=3")
         if self.recompute not in get_args(Recompute):

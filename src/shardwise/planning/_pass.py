@@ -4,6 +4,7 @@ A block is the outermost numbered module (`model.layers.3`). The parameters of a
 reduced, together; so are those that are used one after another outside of blocks, such as the last norm and the head.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,8 @@ from itertools import accumulate
 from ..graph import Input, Ref, TensorInfo, block_of
 from ._evaluate import shares_memory_of
 from ._plan import Plan
-from ._schedule import Compute, Entry, Value
+from ._prices import SLOWDOWN
+from ._schedule import Compute, Entry, Move, Value
 
 
 @dataclass(frozen=True)
@@ -43,20 +45,47 @@ class Bucket:
 
 
 class Pass:
-    """The entries of a plan's schedule with what they take, what they hold and where in the model they are."""
+    """The entries of a plan's schedule with what they take, what they hold and where in the model they are.
 
-    def __init__(self, plan: Plan) -> None:
+    With `overlap`, collectives of a block's backward run beside the products that make gradients of its weights, as
+    far as these take long enough, and take the pass only as long as they slow those down.
+    """
+
+    def __init__(self, plan: Plan, *, overlap: bool = False) -> None:
         self.plan = plan
         self.entries = plan.schedule.entries
-        self.seconds = plan.cost.entries
         self.blocks = tuple(map(self._block, self.entries))
         phases = (isinstance(entry, Compute) and entry.node.phase == "backward" for entry in self.entries)
         self.turn = next((place for place, back in enumerate(phases) if back), len(self.entries))
+        self.seconds = plan.cost.entries
+        if overlap:
+            hidden = self._beside_products()
+            self.seconds = tuple(
+                seconds - (1 - SLOWDOWN) * hidden.get(place, 0.0)
+                for place, seconds in enumerate(self.seconds)
+            )
 
     def _block(self, entry: Entry) -> str:
         """The block that an entry is in; a redistribution is in that of what it redistributes."""
         maker = entry.node if isinstance(entry, Compute) else self.plan.graph[entry.source.ref.name]
         return block_of(maker.target if isinstance(maker, Input) else maker.module)
+
+    def _beside_products(self) -> dict[int, float]:
+        """By move of backward the seconds in which products of its block, which nothing waits for, run too."""
+        products: Counter[str] = Counter()
+        for value in self.gradients.values():
+            place = self.made_at.get(self.owners[value])
+            if place is not None and isinstance(self.entries[place], Compute):
+                products[self.blocks[place]] += self.seconds[place]  # type: ignore[assignment]
+        moves: dict[str, list[int]] = {}
+        for place, entry in enumerate(self.entries):
+            if place >= self.turn and isinstance(entry, Move):
+                moves.setdefault(self.blocks[place], []).append(place)
+        hidden: dict[int, float] = {}
+        for block, places in moves.items():
+            share = min(1.0, products[block] / (sum(self.seconds[place] for place in places) or 1.0))
+            hidden |= {place: share * self.seconds[place] for place in places}
+        return hidden
 
     # -- memory
 

@@ -35,7 +35,7 @@ from ._summary import bytes_text, sparkline, time_text
 @dataclass(frozen=True)
 class StepTime:
     """Seconds of a step: `compute` with what is slower beside collectives and copies for them, `recompute`, collectives
-    of tensor parallelism, collectives of data parallelism that are waited for, and the optimizer."""
+    of tensor and of data parallelism that are waited for, and the optimizer."""
 
     compute: float
     recompute: float
@@ -291,7 +291,7 @@ def price_plan(
 ) -> Price:
     """The price of a step of so many passes, from the plan of one pass on the ranks of tensor parallelism."""
     cluster, mesh = Cluster.of(cluster), mesh_of(layout, mesh)
-    one = Pass(plan)
+    one = Pass(plan, overlap=layout.overlap)
     again = recomputed(one, layout.recompute)
     line = timeline(one, layout, mesh, cluster, passes, {r.begin: r.seconds for r in again.values()})
     repeated = [place for each in again.values() for place in each.entries]
