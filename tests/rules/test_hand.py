@@ -54,6 +54,12 @@ def convolved(
     return (r(*grad.shape), x, weight, [grad.shape[1]], *spread, [True, True, bias])
 
 
+def far(x1: Tensor, x2: Tensor, p: float) -> tuple[object, ...]:
+    """The arguments of the backward of distances for a forward call."""
+    distances = torch.ops.aten._cdist_forward.default(x1, x2, p, None)
+    return (r(*distances.shape), x1, x2, p, distances)
+
+
 def pooled(x: Tensor, windows: int = 2) -> tuple[object, ...]:
     """The arguments of max pooling's backward for a forward call."""
     forward = getattr(torch.ops.aten, f"max_pool{windows}d_with_indices").default
@@ -313,6 +319,12 @@ CALLS: dict[str, list[tuple[object, ...]]] = {
         (r(3, 5, 4, 6), i(5, 3, 4, 6), r(5), 1, -100),
         (r(3, 5, 4, 6), i(5, 3, 4, 6), None, 2, -100),
     ],
+    "aten._cdist_backward.default": [
+        *(far(r(5, 4), r(6, 4), p) for p in (0.5, 1.0, 2.0, math.inf)),
+        *(far(r(4, 5, 3), r(4, 6, 3), p) for p in (1.0, 3.0)),
+        far(r(4, 5, 3), r(6, 3), 3.0),
+        far(r(1, 5, 3), r(4, 6, 3), 2.0),
+    ],
 }
 # Integers that kernels trust (offsets ascend, indices are in range), and sizes that must fit each other (windows side
 # by side, whole groups of channels), and values that would overflow if they were drawn apart (the logarithm of a sum):
@@ -540,8 +552,8 @@ def keeps(placement) -> bool:
     return is_partial(placement) and placement.reduce_op != "sum"
 
 
-# Inputs that give a shape or a dtype only: whether they are partial is not asked.
-IGNORED = {"aten.native_layer_norm_backward.default": 5} | dict.fromkeys(
+# Inputs that give a shape or a dtype only, of some calls at least: whether they are partial is not asked.
+IGNORED = {"aten.native_layer_norm_backward.default": 5, "aten._cdist_backward.default": 3} | dict.fromkeys(
     (op for op in CALLS if op.startswith("aten.new_")), 0
 )
 

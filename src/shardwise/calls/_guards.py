@@ -129,6 +129,34 @@ def gradient_of(forward: str) -> Guard:
     return fits
 
 
+def part_fits(_: Sequence[Any], given: Given) -> bool:
+    """Backward of `select` and `slice`: a gradient of the shape of the part; kernels read one that is smaller as if it
+    were not."""
+    arguments = given()
+    sizes, grad = list(arguments["input_sizes"]), tuple(arguments["grad_output"].shape)
+    if not sizes:
+        return False
+    dim = arguments["dim"] % len(sizes)
+    if "index" in arguments:
+        return grad == (*sizes[:dim], *sizes[dim + 1 :])
+    start, end, step = (arguments[name] for name in ("start", "end", "step"))
+    sizes[dim] = len(range(*slice(start, end, step).indices(sizes[dim])))
+    return grad == tuple(sizes)
+
+
+def distances_fit(_: Sequence[Any], given: Given) -> bool:
+    """Backward of distances: one for every pair of vectors, and a gradient for every one."""
+    arguments = given()
+    first, second, grad, distances = (tuple(arguments[name].shape) for name in ("x1", "x2", "grad", "cdist"))
+    if min(map(len, (first, second))) < 2 or first[-1] != second[-1]:
+        return False
+    try:
+        batch = torch.broadcast_shapes(first[:-2], second[:-2])
+    except RuntimeError:
+        return False
+    return grad == distances == (*batch, first[-2], second[-2])
+
+
 def places_fit(_: Sequence[Any], given: Given) -> bool:
     """Gathering and scattering: places with as many dims as the tensor that they are in; without places, kernels take
     any number."""

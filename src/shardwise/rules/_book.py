@@ -231,11 +231,9 @@ class Book:
     def functions(self) -> dict[str, list[str]]:
         """Functions of torch, each with the overloads that it reaches, the usual one first."""
         of_base = {} if self.base is None else self.base.functions
-        known = {
-            f: [op for op in ops if op in self.verdicts]
-            for f, ops in (of_base | self.index["functions"]).items()
-        }
-        return {f: ops for f, ops in known.items() if ops}
+        known = of_base | self.index["functions"]
+        left = {f: [op for op in ops if op in self.verdicts] for f, ops in known.items()}
+        return {f: ops for f, ops in left.items() if ops or not known[f]}
 
     def without(self, absent: Iterable[str]) -> "Book":
         """The book for a torch that lacks some operators."""

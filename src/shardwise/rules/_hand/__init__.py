@@ -7,6 +7,7 @@ from . import (  # noqa: F401  (they register the rules)
     _attention,
     _convolution,
     _copies,
+    _distances,
     _factories,
     _fourier,
     _histograms,
