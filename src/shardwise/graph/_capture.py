@@ -7,6 +7,7 @@ two, what only the first graph still shows is handled: attention as one call, ti
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from types import NoneType
 from typing import Any, get_args
 
@@ -22,11 +23,14 @@ from ._attention import fused_attention
 from ._autograd import Kept, refuse_hooks
 from ._blocks import in_block
 from ._callable import as_module, call_arguments, name_of
+from ._checks import without_error_checks
 from ._device import on_any_device
 from ._eager import IsCompiling, as_if_eager
+from ._experts import batched_experts, chooses_experts
 from ._exported import flatten, keep_one_of_tied, start_backward_from, take_out_copies
-from ._fake import fake_arguments, make_state_fake
+from ._fake import fake_arguments, known_values, make_state_fake
 from ._graph import Execution, Graph, Live
+from ._kept_state import noting_state
 from ._masks import simplify_attention
 from ._norms import fuse_norms
 from ._policy import decompositions
@@ -35,7 +39,8 @@ from ._recompute import recompute_as_compiled
 from ._recurrent import separate_layers
 from ._refusal import refusal, value_read_at
 from ._results import opened_results
-from ._unchanged import noting_assigned, unchanged
+from ._unchanged import unchanged
+from ._versions import matrix_checks_without_effect
 from ._whole import wholes
 
 
@@ -57,9 +62,6 @@ def capture(
     `eager`, `compiled` by torch.compile, which fuses calls into kernels, or `regional`: each block (`layers.3`) is
     compiled by itself, and the rest eager.
     """
-    # Imports torch's whole compiler, which takes a second that `import shardwise` should not take.
-    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-
     name, module = name_of(model), as_module(model)
     given = call_arguments(args, kwargs)
     require(loss, (str, list, tuple, NoneType), "loss", "the name of an output, or a list of them")
@@ -67,6 +69,27 @@ def capture(
         raise UsageError(f"execution is {execution!r}: use 'eager', 'compiled' or 'regional'")
     if training:
         refuse_hooks(name, module)
+    try:
+        return _captured(name, module, given, training, loss, execution)
+    except UsageError:
+        if not chooses_experts(module):
+            raise
+    with batched_experts(module) as note:
+        graph = _captured(name, module, given, training, loss, execution)
+    return replace(graph, notes=(*graph.notes, note))
+
+
+def _captured(
+    name: str,
+    module: nn.Module,
+    given: Any,
+    training: bool,
+    loss: str | Sequence[str] | None,
+    execution: Execution,
+) -> Graph:
+    # Imports torch's whole compiler, which takes a second that `import shardwise` should not take.
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
     ties = _ties(module)
     compiled = in_block if execution == "regional" else lambda _: execution == "compiled"
     with unchanged(module), torch.set_grad_enabled(training), on_any_device():
@@ -92,7 +115,7 @@ def capture(
         names, arguments = _arguments(module, fake_args, reorder_kwargs(fake_kwargs, in_spec))
         flatten(called)
         try:
-            with ExitStack() as stack:
+            with matrix_checks_without_effect(), ExitStack() as stack:
                 joint = aot_export_joint_with_descriptors(
                     stack, called, tuple(arguments), decompositions=decompositions()
                 ).graph_module
@@ -152,7 +175,15 @@ def _export(
 ) -> tuple[torch.export.ExportedProgram, Kept, Any, list[str]]:
     mode, kept, notes = FakeTensorMode(allow_non_fake_inputs=True), Kept(), list[str]()
     args, kwargs = fake_arguments(mode, given, training)
-    with unchanged(module), opened_results(module), kept.recorded(), noting_assigned(notes), around:
+    with (
+        unchanged(module),
+        opened_results(module),
+        kept.recorded(),
+        noting_state(module, notes),
+        without_error_checks(notes),
+        known_values(),
+        around,
+    ):
         make_state_fake(mode, module, training)
         return torch.export.export(module, args, kwargs, strict=False), kept, (args, kwargs), notes
 

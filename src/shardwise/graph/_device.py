@@ -11,6 +11,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ._autograd import NotKept
+
 
 @contextmanager
 def on_any_device() -> Iterator[None]:
@@ -48,7 +50,7 @@ class _Draws(TorchFunctionMode):
     """Makes `random() < rate` false without a random number where the rate is not positive.
 
     Models that skip layers at random evaluate it for every layer, also where the rate is 0, and would otherwise
-    seem to depend on a random number.
+    seem to depend on a random number. Where the rate is positive, they do.
     """
 
     def __init__(self) -> None:
@@ -62,13 +64,20 @@ class _Draws(TorchFunctionMode):
             bound = args[1]
             if isinstance(bound, int | float) and bound <= 0:
                 return False
+        if function is torch.Tensor.__bool__ and args[0] in self.drawn:
+            raise NotKept(
+                "it skips a part of itself at random here; set the rate to 0 first (layerdrop in configurations of "
+                "transformers)"
+            )
         result = function(*args, **(kwargs or {}))
-        if function is torch.rand and result.dim() == 0:
+        if (function is torch.rand and result.numel() == 1) or (
+            function in _LESS and any(isinstance(arg, torch.Tensor) and arg in self.drawn for arg in args)
+        ):
             self.drawn[result] = True
         return result
 
 
-_LESS = (torch.Tensor.__lt__, torch.Tensor.lt, torch.lt)
+_LESS = (torch.Tensor.__lt__, torch.Tensor.lt, torch.lt, torch.Tensor.__le__, torch.Tensor.__gt__)
 
 
 @contextmanager

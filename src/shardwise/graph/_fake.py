@@ -4,14 +4,33 @@ They are fake CPU tensors whatever the model's own device is, meta included: met
 gradients silently, and fake tensors of a device that torch was not built for abort the process.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental import proxy_tensor
 from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
+
+# Tensors of up to this many elements whose values follow from the program alone keep their values: sizes of feature
+# maps, lengths, offsets. Torch itself keeps one element.
+_KNOWN = 4096
+
+
+@contextmanager
+def known_values() -> Iterator[None]:
+    """Within, small tensors that a program computes from numbers keep their values, so that it can read them."""
+    before = [module.CONSTANT_NUMEL_LIMIT for module in (fake_tensor, proxy_tensor)]
+    fake_tensor.CONSTANT_NUMEL_LIMIT = proxy_tensor.CONSTANT_NUMEL_LIMIT = _KNOWN
+    try:
+        yield
+    finally:
+        fake_tensor.CONSTANT_NUMEL_LIMIT, proxy_tensor.CONSTANT_NUMEL_LIMIT = before
 
 
 def without_memory() -> FakeTensorMode:

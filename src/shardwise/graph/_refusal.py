@@ -23,6 +23,21 @@ _ADVICE = "write it with torch.where or masks, or give the value as a Python num
 
 # Patterns in torch's messages, what they mean for the program, and what to do.
 _MEANINGS = (
+    (
+        r"_ctc_loss",
+        "the memory of ctc_loss depends on lengths, which are values",
+        "return the log probabilities and compute the loss of their full tensor outside of the model",
+    ),
+    (
+        r"_pack_padded_sequence",
+        "the shape of a packed sequence depends on lengths, which are values",
+        "give the recurrent layer the padded sequences, and mask its results",
+    ),
+    (
+        r"FlexAttention|flex_attention",
+        "flex attention has no backward on CPU tensors, with which models are captured",
+        "use scaled_dot_product_attention, in models of transformers attn_implementation='sdpa'",
+    ),
     (r"data-dependent|DataDependent|unbacked|u0", "its control flow depends on tensor values here", _ADVICE),
     (
         r"Dynamic(Output)?Shape|dynamic output shape",

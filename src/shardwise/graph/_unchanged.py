@@ -8,9 +8,7 @@ program is noted before it runs, and put back afterwards, also if it fails.
 import functools
 import gc
 import random
-import re
 import types
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -155,26 +153,6 @@ def _holds_fake(cache: Any) -> bool:
     entries = gc.get_referents(*gc.get_referents(cache))
     results = [each for each in entries if isinstance(each, list | tuple | dict)]
     return any(isinstance(each, FakeTensor) for each in (*entries, *gc.get_referents(*results)))
-
-
-_ASSIGNED = r"The tensor attributes? (.+) w\w+ assigned during export"
-
-
-@contextmanager
-def noting_assigned(notes: list[str]) -> Iterator[None]:
-    """Within, torch's warning that the program assigns tensors to attributes becomes a note.
-
-    Recurrent modules hold their weights a second time, in a list; that it changes is expected.
-    """
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.filterwarnings("always", _ASSIGNED)
-        yield
-    for each in caught:
-        found = re.match(_ASSIGNED, str(each.message))
-        if found is None:
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-        elif names := [name for name in found[1].split(", ") if "._flat_weights" not in name]:
-            notes.append(f"it assigns tensors to {', '.join(names)}, which are not kept from call to call")
 
 
 def _random_states() -> tuple[Any, ...]:

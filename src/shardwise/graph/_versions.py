@@ -1,7 +1,11 @@
 """Where versions of torch differ in what capture uses: each difference once, by what that torch has."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import torch
+from torch._library import simple_registry
 
 try:
     from torch.fx.proxy import _register_stack_trace_anchor
@@ -14,3 +18,22 @@ def keep_lines_of(function: Callable[..., Any]) -> None:
     this those of its caller stand for them. Before torch 2.13 there is no way to."""
     if _register_stack_trace_anchor is not None:
         _register_stack_trace_anchor(function)
+
+
+@contextmanager
+def matrix_checks_without_effect() -> Iterator[None]:
+    """Within, the check that a factorisation of a matrix succeeded is not kept for its effect, which is to raise.
+
+    From torch 2.13 on it has one, and would be ordered by tokens that go in and out of the graph.
+    """
+    check = torch.ops.aten._linalg_check_errors.default
+    holder = getattr(simple_registry.singleton.find(check._name), "effect", None)
+    if holder is None:
+        yield
+        return
+    before = holder.effect
+    holder.register(None)
+    try:
+        yield
+    finally:
+        holder.register(before)

@@ -1,0 +1,68 @@
+"""What a program keeps from call to call without having registered it, which a graph does not: noted."""
+
+import pickle
+import random
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+_ASSIGNED = r"The tensor attributes? (.+) w\w+ assigned during export"
+
+
+@contextmanager
+def noting_state(module: nn.Module, notes: list[str]) -> Iterator[None]:
+    """Within, a traced program that keeps tensors, or depends on random numbers that are not torch's, is noted."""
+    with _assigned(notes), _new_buffers(module), _python_draws(notes):
+        yield
+
+
+@contextmanager
+def _assigned(notes: list[str]) -> Iterator[None]:
+    """Within, torch's warning that the program assigns tensors to attributes becomes a note.
+
+    Recurrent modules hold their weights a second time, in a list; that it changes is expected.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", _ASSIGNED)
+        yield
+    for each in caught:
+        found = re.match(_ASSIGNED, str(each.message))
+        if found is None:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+        elif names := [name for name in found[1].split(", ") if "._flat_weights" not in name]:
+            notes.append(f"it assigns tensors to {', '.join(names)}, which are not kept from call to call")
+
+
+@contextmanager
+def _new_buffers(module: nn.Module) -> Iterator[None]:
+    """Within, a buffer that a part of the module registers is an attribute: the graph computes it in every call."""
+    parts, plain = {id(part) for part in module.modules()}, nn.Module.register_buffer
+
+    def register(self: nn.Module, name: str, tensor: Tensor | None, *args: Any, **kwargs: Any) -> None:
+        if id(self) not in parts or self._buffers.get(name) is not None:
+            plain(self, name, tensor, *args, **kwargs)
+            return
+        self.__dict__[name] = tensor
+
+    nn.Module.register_buffer = register
+    try:
+        yield
+    finally:
+        nn.Module.register_buffer = plain
+
+
+@contextmanager
+def _python_draws(notes: list[str]) -> Iterator[None]:
+    before = _states()
+    yield
+    if _states() != before:
+        notes.append("it takes random numbers from Python or NumPy, of which the graph has those of one run")
+
+
+def _states() -> tuple[Any, ...]:
+    return random.getstate(), pickle.dumps(np.random.get_state())
