@@ -37,7 +37,7 @@ lint: $(VENV)/installed
 	  type-var union-attr unused-ignore,--disable-error-code $(code)) benchmarks/*.py
 
 # What measures: neither what the others import nor what draws the page (tables.py).
-BENCHMARKS := $(filter-out %/record.py %/blocks.py %/published_runs.py %/tables.py,$(wildcard benchmarks/*.py))
+BENCHMARKS := $(filter-out %/record.py %/architectures.py %/blocks.py %/published_runs.py %/tables.py,$(wildcard benchmarks/*.py))
 
 bench: $(VENV)/installed
 	for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

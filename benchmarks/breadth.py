@@ -3,8 +3,9 @@
 Each is trained for a step on a mesh of 2x2 simulated ranks, by the cheapest plan and by two random ones, and compared
 with itself unsharded; its state before and after capture is compared as well. Every model has a process of its own.
 
-    python benchmarks/breadth.py --kept build/breadth               all of them, hours; what is kept is not run again
-    python benchmarks/breadth.py --kept build/breadth --only LSTM   those whose names contain a text
+    python benchmarks/breadth.py                  half an hour of them; the next run goes on with what is left
+    python benchmarks/breadth.py --minutes 600    all of them
+    python benchmarks/breadth.py --only LSTM      those whose names contain a text
 """
 
 import argparse
@@ -129,10 +130,12 @@ def alone(build: Callable[[], Built], seconds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kept", type=Path, required=True, metavar="DIR", help="outcomes, a file per model")
+    parser.add_argument(
+        "--kept", type=Path, default=Path("build/breadth"), metavar="DIR", help="outcomes, by model"
+    )
     parser.add_argument("--only", default="", metavar="TEXT", help="models whose names contain this")
     parser.add_argument("--timeout", type=int, default=300, metavar="SECONDS")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no model after these")
+    parser.add_argument("--minutes", type=float, default=30.0, help="begin no model after these")
     parser.add_argument(
         "--again", nargs="*", default=[], metavar="OUTCOME", help="run models of these outcomes again"
     )

@@ -34,6 +34,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Plans from three annotations", ("annotations",), "planning.md"),
     ("Solver", ("solver", "solver_interrupt", "solver_lateness"), "solver.md"),
     ("Capture", ("capture",), "capture.md"),
+    ("Models that work unmodified", ("breadth",), "capture.md"),
     ("Planning", ("planning_8b", "planning_8b_cube", "planning_70b"), "planning.md"),
     ("Prices on a GPU", ("block_on_gpu", "execution_on_gpu", "rank_on_gpu"), "calibration.md"),
     ("Published measurements", ("truth", "truth_held_out"), "calibration.md"),
