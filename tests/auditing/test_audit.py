@@ -11,8 +11,8 @@ import torch
 from torch.distributed.tensor import Replicate
 
 from shardwise import Rule, audit
-from shardwise.auditing import Audit, audit_call, audit_claims, execute
-from shardwise.auditing._audit import isolated
+from shardwise.auditing import Audit, audit_call, audit_claims, designed_calls, execute
+from shardwise.auditing._audit import isolated, isolated_designs
 from shardwise.auditing._reproduce import folded
 from shardwise.calls import Call, diverse_calls, overload_calls
 from shardwise.dtensor import NoDecision, decide, decisions, read, register, registration, unregister
@@ -271,6 +271,18 @@ def test_a_crash_costs_one_call_of_an_operator():
     found = isolated([first, second], crashing)
     assert [f.verdict for f in found][1] == "crashed (SIGABRT)"
     assert found[0].wrong and not found[1].wrong
+
+
+def test_a_designed_call_that_crashes_costs_its_own_findings():
+    calls = [Call.of(aten.linalg_vector_norm.default, torch.rand(4, 3), 2, [0])]
+    first, second, *rest = map(str, designed_calls(calls, 4))
+
+    def crashing(call):
+        return os.abort() if str(call) == second else audit_claims(call)
+
+    found = isolated_designs(calls, 4, crashing)
+    assert [f.call for f in found] == [first, *rest, str(calls[0])]
+    assert found[-1].verdict == "designed calls: SIGABRT"
 
 
 @corrected

@@ -150,12 +150,7 @@ def _overload(calls: Sequence[Call], designed: int) -> list[CallFindings]:
     if not designed or registration(calls[0].op) == "none":
         return known
     wrong = frozenset(w.row for findings in known for w in findings.wrong)
-    found = limited(partial(_designed, calls, designed, wrong), _SECONDS)
-    return (
-        [*known, _verdict(calls[0], f"designed calls: {found}")]
-        if isinstance(found, Crash)
-        else [*known, *found]
-    )
+    return [*known, *isolated_designs(calls, designed, partial(audit_claims, known=wrong))]
 
 
 def isolated(calls: Sequence[Call], judge: Judge | None = None) -> list[CallFindings]:
@@ -174,6 +169,21 @@ def isolated(calls: Sequence[Call], judge: Judge | None = None) -> list[CallFind
     return [_verdict(calls[0], f"crashed ({outcome})")] if isinstance(claims, Crash) else claims
 
 
+def isolated_designs(calls: Sequence[Call], most: int, judge: Judge) -> list[CallFindings]:
+    """The findings of up to so many designed calls from a process of its own; if one crashes it, from one per call."""
+    outcome = limited(partial(_designed, calls, most, judge), _SECONDS)
+    if not isinstance(outcome, Crash):
+        return outcome
+    found, crashes = [], {str(outcome): None}
+    for number in range(0 if outcome in ("SIGXCPU", "timeout") else most):
+        outcome = limited(partial(_designed, calls, most, judge, number), _SECONDS)
+        if isinstance(outcome, Crash):
+            crashes[str(outcome)] = None
+        else:
+            found += outcome
+    return [*found, *(_verdict(calls[0], f"designed calls: {crash}") for crash in crashes)]
+
+
 def _verdict(call: Call, verdict: str) -> CallFindings:
     return CallFindings(str(call.op), str(call), registration(call.op), verdict)
 
@@ -189,18 +199,20 @@ def _each(calls: Sequence[Call], judge: Judge) -> list[CallFindings]:
     return findings
 
 
-def _designed(calls: Sequence[Call], most: int, known: frozenset[str]) -> list[CallFindings]:
-    """The findings of designed calls, without the rows that are known to be wrong."""
+def _designed(
+    calls: Sequence[Call], most: int, judge: Judge, number: int | None = None
+) -> list[CallFindings]:
+    """The findings of designed calls, or of the one with this number."""
     ends = time.process_time() + _DESIGNED_SECONDS
     found = []
     try:
         designed = designed_calls(calls, most)
     except UsageError as error:
         return [_verdict(calls[0], f"designed calls: {error}")]
-    for call in designed:
+    for call in designed if number is None else designed[number : number + 1]:
         if time.process_time() > ends:
             break
-        found += _each([call], partial(audit_claims, known=known))
+        found += _each([call], judge)
     return found
 
 
