@@ -313,6 +313,23 @@ def test_an_operator_may_have_its_own_generator():
     assert "gentle" not in sw.discover(torch.sin, X).evidence[sw.Row.parse("S(0) -> S(0)")]
 
 
+def test_a_generator_that_makes_values_of_no_shape_is_reported():
+    @sw.adversarial("aten.tan")
+    def of_four_dims(shape, dtype, device, input_idx=0):
+        return torch.ones(shape, dtype=dtype) * shape[3]
+
+    @sw.adversarial("aten.tan")
+    def of_even_sizes(shape, dtype, device, input_idx=0):
+        if shape[0] % 2:
+            raise ValueError(f"{shape[0]} is odd")
+        return torch.ones(shape, dtype=dtype)
+
+    found = sw.discover(torch.tan, X)
+    assert list(found.idle) == ["of four dims"] and found.idle["of four dims"].startswith("IndexError: ")
+    assert "The generator `of four dims` made values of no shape: IndexError: " in str(list(found.blocks()))
+    assert not sw.discover(torch.sin, X).idle
+
+
 def test_narrowing_is_a_policy():
     row = "P(sum) -> P(sum)"
     refused = sw.check(torch.Tensor.to, row, X, torch.float16)

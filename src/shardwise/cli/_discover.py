@@ -114,6 +114,8 @@ def discover_command(
     console.print(f"[bold]{found.op}[/bold]{found.arguments}")
     if found.overloads:
         console.print(f"dispatches to {', '.join(found.overloads)}")
+    for name, error in found.idle.items():
+        console.print(f"the generator {name} made values of no shape: {error}")
     if not found.rows:
         console.print(f"{found.verdict}" + (f": {found.reason}" if found.reason else ""))
         return

@@ -188,6 +188,7 @@ def _discover(
         combinations=sum(t.judged for t in candidates.values()),
         ignores_values=all(suite.ignores_values),
         generators=len({e.generator for e in suite.experiments}),
+        idle=suite.idle,
         seconds=time.process_time() - started,
         arguments=call.arguments_text,
     )

@@ -120,7 +120,8 @@ class Verdict(Shown):
 class Found(Shown):
     """How a call may be sharded: `rows` beside the all-replicated one, each with its `evidence`.
 
-    `generators` is how many kinds of values the call accepted; with few of them the evidence is weak.
+    `generators` is how many kinds of values the call accepted; with few of them the evidence is weak. Those that made
+    values of no shape are `idle`, each with the error that it raised.
     `combinations` counts the decided claims: placements of the inputs and an output, compared with one run of all
     ranks.
     """
@@ -136,6 +137,7 @@ class Found(Shown):
     combinations: int = 0
     ignores_values: bool = False
     generators: int = 0
+    idle: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     arguments: str = ""  # of the call, as text
 
@@ -167,6 +169,7 @@ class Found(Shown):
             "rows": [{**row.to_json(), "evidence": dict(e)} for row, e in self.evidence.items()],
             "experiments": self.experiments,
             "combinations": self.combinations,
+            "idle": self.idle,
             "seconds": round(self.seconds, 3),
         }
 
@@ -174,6 +177,8 @@ class Found(Shown):
         yield Heading(1, f"{self.op}{self.arguments}")
         if self.overloads:
             yield f"Dispatches to {', '.join(f'`{name}`' for name in self.overloads)}."
+        for name, error in self.idle.items():
+            yield f"The generator `{name}` made values of no shape: {error}."
         if not self.rows:
             yield f"No rows but the replicated one: {self.reason or self.verdict}."
             return

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 
 from ..calls import Call, Resizer, facts
-from ..errors import UsageError
+from ..errors import UsageError, first_line
 from ..placements import Row, is_float8, is_partial
 from ._experiment import Experiment
 from ._judge import Expected
@@ -71,9 +71,11 @@ class ExperimentSuite:
         self.output_shapes = [tuple(o.shape) if isinstance(o, Tensor) else () for o in outputs]
         self.changes_nothing = changes_nothing(self.call.tensors, outputs)
         self.resizer = Resizer(self.call, self._runs)
+        self._refused: dict[str, tuple[Generator, Exception]] = {}
         self.experiments = list(self._build(ranks))
         if not self.experiments:
-            raise Unjudgeable("cannot run", f"{call.name} ran with no generated input")
+            why = "".join(f"; {name} raised {error}" for name, error in self.idle.items())
+            raise Unjudgeable("cannot run", f"{call.name} ran with no generated input{why}")
         if self.known.exact:
             for output in (o for e in self.experiments for o in e.outputs if isinstance(o, Expected)):
                 output.tighten(0.0)
@@ -84,6 +86,23 @@ class ExperimentSuite:
                     output.degenerate = False  # constant by nature: its shape is the evidence
                     output.has_values = not self.known.uninitialised
         self._digits = [_eps(value) for value in call.tensors], [_eps(value) for value in call.run()]
+
+    @functools.cached_property
+    def idle(self) -> dict[str, str]:
+        """The generators that make values of none of the shapes in use, each with the error that it raised first."""
+        sizes = [*(e.call for e in self.experiments), self.call]
+        return {
+            name: f"{type(error).__name__}: {first_line(error)}"
+            for name, (generator, error) in self._refused.items()
+            if not any(self._makes(generator, sized) for sized in sizes)
+        }
+
+    def _makes(self, generator: Generator, sized: Call) -> bool:
+        try:
+            self.inputs(sized, generator)
+        except (IndexError, RuntimeError, ValueError):
+            return False
+        return True
 
     def narrows(self, output: int, inputs: Sequence[Placement]) -> bool:
         """True if an output holds fewer digits than an input that is added up: its pieces are rounded before."""
@@ -275,8 +294,10 @@ class ExperimentSuite:
         else:
             try:
                 options = [(self.inputs(sized, generator), None, sized)]
-            except (IndexError, RuntimeError, ValueError):
-                return  # a generator that makes no values of this shape, such as one for vectors of three elements
+            except (IndexError, RuntimeError, ValueError) as error:
+                # A generator that makes no values of this shape, such as one for vectors of three elements.
+                self._refused.setdefault(generator.name, (generator, error))
+                return
         for inputs, special, at in options:
             try:
                 experiment = Experiment(at, ranks, generator.name, inputs, way, special, self.mutated)
