@@ -49,6 +49,12 @@ def plan(
     confirm: Annotated[
         bool, typer.Option(help="Run each distinct call at a small size with the rows chosen for it.")
     ] = True,
+    overlap: Annotated[
+        bool, typer.Option("--overlap", help="Run collectives beside calls where they can.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the timeline here, as a trace for chrome://tracing.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan here, as JSON.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -58,7 +64,7 @@ def plan(
     """
     if (mesh is None) == (devices is None):
         raise UsageError("give either --mesh, such as dp=8,tp=8, or --devices, such as 64")
-    require_writable(out)
+    require_writable(out, trace)
     from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
     from ..planning import Plan, plan_graph
 
@@ -71,6 +77,7 @@ def plan(
         "shardings": dict(map(named_sharding, sharding or [])),
         "time_limit": time_limit,
         "confirm": confirm,
+        "overlap": overlap,
     }
     graph = _graph(build, inference, execution, as_json)
     ranked: list[tuple[str, Plan | str]] = []
@@ -89,6 +96,8 @@ def plan(
     best = made[0][1]
     if out is not None:
         best.save(out)
+    if trace is not None:
+        best.trace(trace)
     if as_json:
         document = best.to_json()
         if devices is not None:

@@ -23,6 +23,7 @@ from ._prices import (
     workspace_bytes,
 )
 from ._schedule import Compute, Entry, Move, Schedule, Value
+from ._timeline import timeline
 
 if TYPE_CHECKING:
     from ._plan import Plan
@@ -35,6 +36,7 @@ class Cost:
     `entries` are the seconds of each entry of the schedule, `held` the bytes while each runs. Parameters, buffers and
     the optimizer's state are held throughout (`lasting`); arguments are there when the step begins (`given`). `waiting`
     is how long the device has nothing to do, since the host needs longer to start the step than the device to run it.
+    `hidden` is what collectives beside calls save: their seconds, less those by which calls beside them are slower.
     """
 
     entries: tuple[float, ...]
@@ -46,10 +48,11 @@ class Cost:
     lasting: int
     given: int
     waiting: float = 0.0
+    hidden: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.compute + self.update + sum(self.communication.values()) + self.waiting
+        return self.compute + self.update + sum(self.communication.values()) + self.waiting - self.hidden
 
     @cached_property
     def peak(self) -> int:
@@ -101,7 +104,12 @@ class Evaluation:
         if seconds := self._transfers():
             communication["transfer"] += seconds  # type: ignore[assignment]
         lasting, update = self.lasting()
-        busy = compute + update + sum(communication.values())
+        hidden = 0.0
+        if self.plan.ahead is not None:
+            hidden = (
+                sum(entries) - timeline(self.schedule, entries, self.plan.mesh, self.plan.cluster).seconds
+            )
+        busy = compute + update + sum(communication.values()) - hidden
         return Cost(
             tuple(entries),
             tuple(self.held(lasting)),
@@ -112,6 +120,7 @@ class Evaluation:
             lasting,
             self.given(),
             max(0.0, host_seconds(self.plan.graph, self.plan.cluster.device) - busy),
+            hidden,
         )
 
     def _transfers(self) -> float:

@@ -25,6 +25,7 @@ from ._elsewhere import Elsewhere, place_of
 from ._offers import Offers
 from ._pins import Pins
 from ._prices import OptimizerCost, compute_seconds, kernel_kind, scratch_bytes
+from ._weights import Beside, Weights
 
 UNIT = 1e-13  # seconds that one unit of cost stands for; costs are rounded down, so bounds stay bounds
 FAR = 150  # nodes between two users that do not share a copy
@@ -98,8 +99,11 @@ class Items:
         restriction: Restriction | None = None,
         progress: Callable[[int, int], None] | None = None,
         elsewhere: Mapping[str, Elsewhere] | None = None,
+        weights: Weights | None = None,
     ) -> None:
         self.elsewhere = elsewhere or {}
+        self.weights = weights
+        self.beside = Beside(graph)
         self.graph, self.layouts, self.cluster = graph, layouts, cluster
         self.offers, self.optimizer, self.pins, self.restriction = offers, optimizer, pins, restriction
         self.progress = progress or (lambda done, total: None)
@@ -189,6 +193,8 @@ class Items:
     def _add_call(self, node: Node) -> None:
         border = self.graph.kernels.borders.get(node.name)
         choices, cost, scratch = self._kind_of(node, border)
+        if self.weights is not None:
+            cost = np.floor(cost * self.weights.calls).astype(np.int64)
         self.choices[node.name] = choices
         if scratch.any():
             self.scratch[node.name] = scratch
@@ -255,8 +261,9 @@ class Items:
             for node in users
         ]
         columns = [column for _, each in wanted for column in each]
+        beside = [self.weights is not None and self.beside.of_use(ref, node) for node in users]
         if len(columns) == 1 and self.all[maker].kind == "call":
-            self._tie(maker, wanted[0][0], self._moving(tensor, face, columns[0], moves))
+            self._tie(maker, wanted[0][0], self._moving(tensor, face, columns[0], moves, beside[0]))
             self.groups.setdefault(ref, []).append(Group(users, None))
             return
         kept = self._array(np.unique(face))
@@ -274,9 +281,9 @@ class Items:
         )
         place = self._add(item)
         self.groups.setdefault(ref, []).append(Group(users, place))
-        self._tie(maker, place, self._keeping(tensor, face, kept, into, moves))
-        for user, each in wanted:
-            self._tie(place, user, self._moving_all(tensor, layouts, each, moves))
+        self._tie(maker, place, self._keeping(tensor, face, kept, into, moves, beside[0]))
+        for (user, each), own in zip(wanted, beside, strict=True):
+            self._tie(place, user, self._moving_all(tensor, layouts, each, moves, own))
 
     def _add_output(self, position: int, output: Output, value: Ref) -> None:
         tensor = self.graph.tensor(value)
@@ -294,7 +301,8 @@ class Items:
         first = self.first_given[value]
         if first == position:
             maker, face = self.made[value]
-            self._tie(maker, place, self._moving(tensor, face, options, self._moves(value)))
+            beside = self.weights is not None and self.beside.of_output(output)
+            self._tie(maker, place, self._moving(tensor, face, options, self._moves(value), beside))
         else:
             self._tie_again(self.places["output", str(first)], place)
 
@@ -339,31 +347,41 @@ class Items:
     def _moves(self, ref: Ref) -> Moves | None:
         return None if self.restriction is None else self.restriction.of_move(ref)
 
-    # -- tables
+    # -- tables. `beside` says whether a redistribution can run beside calls, which matters if seconds are weighted.
 
     def _moving(
-        self, tensor: TensorInfo, source: np.ndarray, target: np.ndarray, moves: Moves | None
+        self,
+        tensor: TensorInfo,
+        source: np.ndarray,
+        target: np.ndarray,
+        moves: Moves | None,
+        beside: bool,
     ) -> np.ndarray:
         """The price of bringing a tensor from the layouts of one item's choices to those of another's."""
-        key = tensor.shape, tensor.dtype.itemsize, id(source), id(target), moves
+        key = tensor.shape, tensor.dtype.itemsize, id(source), id(target), moves, beside
         if key not in self._tables:
-            index, prices = self._price(tensor, moves)
+            index, prices = self._price(tensor, moves, beside)
             rows, columns = (np.array([index[n] for n in side.tolist()]) for side in (source, target))
             self._tables[key] = prices[np.ix_(rows, columns)]
         return self._tables[key]
 
     def _moving_all(
-        self, tensor: TensorInfo, source: np.ndarray, targets: list[np.ndarray], moves: Moves | None
+        self,
+        tensor: TensorInfo,
+        source: np.ndarray,
+        targets: list[np.ndarray],
+        moves: Moves | None,
+        beside: bool,
     ) -> np.ndarray:
         """The price for a user that takes a tensor several times: each layout is brought about once."""
         if len(targets) == 1:
-            return self._moving(tensor, source, targets[0], moves)
-        key = tensor.shape, tensor.dtype.itemsize, id(source), *map(id, targets), moves
+            return self._moving(tensor, source, targets[0], moves, beside)
+        key = tensor.shape, tensor.dtype.itemsize, id(source), *map(id, targets), moves, beside
         if key not in self._tables:
             total = np.zeros((len(source), len(targets[0])), np.int64)
             for i, target in enumerate(targets):
                 fresh = np.all([target != before for before in targets[:i]], axis=0)
-                total += np.where(fresh, self._moving(tensor, source, target, moves), 0)
+                total += np.where(fresh, self._moving(tensor, source, target, moves, beside), 0)
             self._tables[key] = np.minimum(total, FORBIDDEN)
         return self._tables[key]
 
@@ -374,21 +392,32 @@ class Items:
         kept: np.ndarray,
         into: np.ndarray,
         moves: Moves | None,
+        beside: bool,
     ) -> np.ndarray:
-        key = tensor.shape, tensor.dtype.itemsize, id(face), id(kept), id(into), moves
+        key = tensor.shape, tensor.dtype.itemsize, id(face), id(kept), id(into), moves, beside
         if key not in self._tables:
             keep = np.where(face[:, None] == kept[None, :], 0, FORBIDDEN)
-            move = np.where(self.layouts.same(face, into), FORBIDDEN, self._moving(tensor, face, into, moves))
+            moving = self._moving(tensor, face, into, moves, beside)
+            move = np.where(self.layouts.same(face, into), FORBIDDEN, moving)
             self._tables[key] = np.concatenate([keep, move], axis=1)
         return self._tables[key]
 
-    def _price(self, tensor: TensorInfo, moves: Moves | None) -> tuple[dict[int, int], np.ndarray]:
+    def _price(
+        self, tensor: TensorInfo, moves: Moves | None, beside: bool
+    ) -> tuple[dict[int, int], np.ndarray]:
         """The prices between all layouts that tensors of a size may have, and where each stands in them."""
-        key = tensor.shape, tensor.dtype.itemsize, moves
+        key = tensor.shape, tensor.dtype.itemsize, moves, beside
         if key not in self._prices:
             numbers = sorted(self._numbers[key[:2]])
+            weights = None
+            if self.weights is not None:
+                weights = self.weights.beside if beside else self.weights.exposed
             seconds = price_table(
-                [self.layouts.all[n] for n in numbers], tensor.shape, dtype=tensor.dtype, cluster=self.cluster
+                [self.layouts.all[n] for n in numbers],
+                tensor.shape,
+                dtype=tensor.dtype,
+                cluster=self.cluster,
+                weights=weights,
             )
             if moves is not None:
                 layouts = [self.layouts.all[n] for n in numbers]

@@ -69,6 +69,7 @@ def _of_cost(plan: Plan) -> dict[str, Any]:
         "update": cost.update,
         "communication": cost.communication,
         "waiting": cost.waiting,
+        "hidden": cost.hidden,
         "bytes_per_axis": cost.bytes_per_axis,
         "peak": cost.peak,
     }
@@ -232,7 +233,9 @@ def _confirmation(document: Field) -> Confirmation:
 
 
 def _baseline(document: Field) -> BaselineCost:
-    fields = document.object(("seconds", "peak", "compute", "update", "communication", "waiting"))
+    fields = document.object(
+        ("seconds", "peak", "compute", "update", "communication", "waiting"), ("hidden",)
+    )
     communication = fields["communication"].object((), (*COLLECTIVES, "transfer"))
     cost = BaselineCost(
         fields["compute"].number(),
@@ -240,6 +243,7 @@ def _baseline(document: Field) -> BaselineCost:
         {kind: seconds.number() for kind, seconds in communication.items()},
         fields["peak"].integer(least=0),
         fields["waiting"].number(),
+        fields["hidden"].number() if "hidden" in fields else 0.0,
     )
     if not isclose(fields["seconds"].number(), cost.seconds, rel_tol=_SAME):
         raise fields["seconds"].expected(f"{cost.seconds}, the sum of the parts")
@@ -252,8 +256,9 @@ _SAME = 1e-6
 
 def _require_kept(plan: Plan, fields: dict[str, Field]) -> None:
     """Refuse a plan that does not cost what it says, or is not what it says it was made for."""
-    stated = fields["cost"].object(tuple(_of_cost(plan)))
-    for name, right in _of_cost(plan).items():
+    costs = {name: right for name, right in _of_cost(plan).items() if name != "hidden"}
+    stated = fields["cost"].object(tuple(costs), ("hidden",))
+    for name, right in costs.items():
         parts = {"": stated[name]} if not isinstance(right, dict) else stated[name].object(tuple(right))
         for part, field in parts.items():
             value = right[part] if isinstance(right, dict) else right
@@ -278,7 +283,7 @@ def _of_baseline(cost: BaselineCost | None) -> dict[str, Any] | None:
     if cost is None:
         return None
     parts = {"compute": cost.compute, "update": cost.update, "communication": dict(cost.communication)}
-    parts["waiting"] = cost.waiting
+    parts["waiting"], parts["hidden"] = cost.waiting, cost.hidden
     return {"seconds": cost.seconds, "peak": cost.peak, **parts}
 
 

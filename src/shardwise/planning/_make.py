@@ -26,12 +26,15 @@ from ._explain import all_considered
 from ._fold import Folded, fold
 from ._items import CopyItem, Items, Restriction
 from ._offers import Offers
+from ._overlap import with_overlap
 from ._pins import Pin, Pins
 from ._plan import BaselineCost, Copy, Plan
 from ._preferences import preferred
 from ._prices import OptimizerCost, host_seconds
 from ._proposal import PinsAndShardings, Proposal, with_shardings
 from ._search import Clock, Search, Unsolved
+from ._timeline import links
+from ._weights import Weights
 
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
 _MANY = 2_000  # items from which layers that are equal share their choices
@@ -52,6 +55,7 @@ def plan(
     shardings: Mapping[str, Sharding | str] | None = None,
     elsewhere: Mapping[str, Elsewhere] | None = None,
     share_layers: bool | None = None,
+    overlap: bool = False,
     gap: float = GAP,
     time_limit: float = 60.0,
     compare: bool = True,
@@ -70,7 +74,9 @@ def plan(
     `{"x": "[{dp}, {}]", "*.up.weight": "[{tp}, {?}]"}`, and propagated to all other tensors: the plan follows them, and
     where they conflict prices decide. `elsewhere` says which arguments come from other meshes, and which results go to
     them: `{"x": Elsewhere("loader=2", "S(0)")}`. With `share_layers`, equal layers share their choices, as they do by
-    default in large graphs. The search stops once the plan is known to lie within `gap` of the
+    default in large graphs. With `overlap`, collectives run beside calls where they can: parameters are gathered before
+    they are needed, gradients reduced while backward goes on, within the memory that is left; plans are compared, and
+    bounded, by the time of such a step. The search stops once the plan is known to lie within `gap` of the
     best; all searches together (within memory, of baselines) have `time_limit` seconds. With `compare` the baselines
     are worked out too, and the plan costs no more than any of them that fits. With `confirm`, each distinct call is run
     at a small size with the rows chosen for it; what that refutes is not used, and shown. With `debug`, every node is
@@ -93,6 +99,7 @@ def plan(
         shardings=shardings,
         elsewhere=elsewhere,
         share_layers=share_layers,
+        overlap=overlap,
         gap=gap,
         time_limit=time_limit,
         compare=compare,
@@ -113,6 +120,7 @@ def plan_graph(
     shardings: Mapping[str, Sharding | str] | None = None,
     elsewhere: Mapping[str, Elsewhere] | None = None,
     share_layers: bool | None = None,
+    overlap: bool = False,
     gap: float = GAP,
     time_limit: float = 60.0,
     compare: bool = True,
@@ -131,6 +139,7 @@ def plan_graph(
         optimizer=optimizer,
         progress=progress,
         elsewhere=elsewhere,
+        overlap=overlap,
     )
     made = planner.plan(
         pin or {},
@@ -159,7 +168,9 @@ class Planner:
         optimizer: str = "adam",
         progress: Progress | None = None,
         elsewhere: Mapping[str, Elsewhere] | None = None,
+        overlap: bool = False,
     ) -> None:
+        self.overlap = overlap
         self.graph, self.mesh, self.cluster, self.elsewhere = graph, mesh, cluster, elsewhere or {}
         require_elsewhere(self.elsewhere, graph)
         self.memory = int(cluster.device.memory) if memory is None else bytes_of(memory)
@@ -250,8 +261,35 @@ class Planner:
         clock: Clock,
         start: Restriction | None = None,
     ) -> tuple[Plan, Plan | None]:
-        """The cheapest plan within a restriction, and the one within `start` from which the search for it started."""
-        items = self._timed("choices", lambda: self._items(held, restriction))
+        """The cheapest plan within a restriction, and the one within `start` from which the search for it started.
+
+        With overlap it is the best of those that are cheapest without it and for a few weights, and the bound is the
+        largest of theirs.
+        """
+        best, started = self._cheapest(held, restriction, share_layers, gap, clock, None, start)
+        if not self.overlap:
+            return best, started
+        best = replace(best, bound=None)
+        for weights in Weights.tried(links(self.mesh, self.cluster)):
+            try:
+                other, _ = self._cheapest(held, restriction, share_layers, gap, clock, weights, None)
+            except UsageError:  # there was no time left to find a plan that fits: there is one already
+                continue
+            bounds = [each.bound for each in (best, other) if each.bound is not None]
+            best = replace(preferred(best, other), bound=max(bounds, default=None))
+        return best, started
+
+    def _cheapest(
+        self,
+        held: Pins,
+        restriction: Restriction | None,
+        share_layers: bool | None,
+        gap: float,
+        clock: Clock,
+        weights: Weights | None,
+        start: Restriction | None,
+    ) -> tuple[Plan, Plan | None]:
+        items = self._timed("choices", lambda: self._items(held, restriction, weights))
         self.most_choices = max(map(len, items.all), default=0)
         if share_layers is None:
             share_layers = len(items.all) > _MANY
@@ -313,13 +351,20 @@ class Planner:
         solution = solve(folded.problem, time_limit=clock.left / searches, gap=gap)
         return None if solution.choices is None else self._read(items, folded, solution, pins)
 
-    def _items(self, pins: Pins, restriction: Restriction | None = None, *, quiet: bool = False) -> Items:
+    def _items(
+        self,
+        pins: Pins,
+        restriction: Restriction | None = None,
+        weights: Weights | None = None,
+        *,
+        quiet: bool = False,
+    ) -> Items:
         def note(done: int, total: int) -> None:
             if not quiet:
                 self.progress("choices", done, total)
 
         made = self.graph, self.layouts, self.cluster, self.offers, self.optimizer
-        return Items(*made, pins, restriction, note, self.elsewhere)
+        return Items(*made, pins, restriction, note, self.elsewhere, weights)
 
     def _why_not(self, solution: Solution, pins: Pins, clock: Clock) -> str:
         if solution.status == "unknown":
@@ -379,7 +424,8 @@ class Planner:
             bound=bound,
         )
         needed = tuple(copy for copy in copies if copy.layout != made.layout(copy.ref))
-        return replace(made, copies=needed)
+        made = replace(made, copies=needed)
+        return with_overlap(made) if self.overlap else made
 
     def _timed(self, phase: str, work: Callable[[], Any]) -> Any:
         begun = time.process_time()
@@ -402,7 +448,7 @@ def _cost_of(made: Plan | None) -> BaselineCost | None:
     if made is None:
         return None
     cost = made.cost
-    return BaselineCost(cost.compute, cost.update, cost.communication, cost.peak, cost.waiting)
+    return BaselineCost(cost.compute, cost.update, cost.communication, cost.peak, cost.waiting, cost.hidden)
 
 
 _AMOUNT = re.compile(r"(\d+\.?\d*(?:e\d+)?)\s*([KMGT]?)(I?)B", re.IGNORECASE)

@@ -18,6 +18,7 @@ from ._elsewhere import Elsewhere
 from ._evaluate import Cost, evaluate
 from ._overlap import overlapped
 from ._schedule import Schedule, schedule
+from ._timeline import Timeline, timeline
 
 PinText = str | Mapping[str, str]  # a layout, or placements by axis
 
@@ -51,10 +52,11 @@ class BaselineCost:
     communication: Mapping[str, float]
     peak: int
     waiting: float = 0.0
+    hidden: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.compute + self.update + sum(self.communication.values()) + self.waiting
+        return self.compute + self.update + sum(self.communication.values()) + self.waiting - self.hidden
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,11 @@ class Plan(Shown):
         return evaluate(self)
 
     @cached_property
+    def timeline(self) -> Timeline:
+        """When the entries of the schedule run, beside each other."""
+        return timeline(self.schedule, self.cost.entries, self.mesh, self.cluster)
+
+    @cached_property
     def proposal(self) -> "Proposal | None":
         """What propagation from the shardings and pins proposes; None if there are none."""
         from ._proposal import proposal_of
@@ -148,6 +155,12 @@ class Plan(Shown):
         from ._explain import diff
 
         return diff(self, other, most)
+
+    def trace(self, path: str | Path) -> None:
+        """Write the timeline as a trace that chrome://tracing and Perfetto show."""
+        from ._trace import save_trace
+
+        save_trace(self, path_of(path))
 
     def to_json(self) -> dict[str, Any]:
         from ._json import to_json

@@ -198,6 +198,11 @@ class _Scheduler:
             self.outputs[position] = self._moved(value, Value(value.ref, f"out:{layout}"), layout)
 
 
+def hides(node: Node) -> bool:
+    """Whether a call takes long enough to run a collective beside it: products of matrices, attention, convolutions."""
+    return node.facts.kernel in ("matmul", "attention")
+
+
 def backward_entries(schedule: Schedule, results: Iterable[Value]) -> list[bool]:
     """Which entries backward runs: its calls, and moves whose targets forward does not use. `results` are the values
     that forward gives back."""

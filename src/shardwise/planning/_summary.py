@@ -26,8 +26,7 @@ def blocks(plan: "Plan", most: int = 10) -> Iterator[Block]:
     how = "" if plan.graph.execution == "eager" else f", {plan.graph.execution}"
     where = f"{plan.graph.name} on mesh {plan.mesh} of {plan.cluster.name}{how}"
     yield Heading(1, f"{where}: {time_text(cost.seconds)} a step")
-    parts = {"compute": cost.compute, "optimizer": cost.update, **cost.communication}
-    parts["waiting for the host"] = cost.waiting
+    parts = _parts(plan)
     if cost.seconds:
         yield Bars(tuple(Bar(name, time_text(s), s / cost.seconds) for name, s in parts.items() if s))
     if cost.bytes_per_axis:
@@ -38,6 +37,7 @@ def blocks(plan: "Plan", most: int = 10) -> Iterator[Block]:
                 for axis, sent in cost.bytes_per_axis.items()
             ],
         )
+    yield from _links(plan)
     allowed = f" of {bytes_text(plan.memory)}" if plan.memory is not None else ""
     yield Table(
         ("", ""),
@@ -57,6 +57,36 @@ def blocks(plan: "Plan", most: int = 10) -> Iterator[Block]:
     yield from _dearest(plan, most)
     yield from _fallen_back(plan)
     yield from _confirmed(plan)
+
+
+def _parts(plan: "Plan") -> dict[str, float]:
+    """What the seconds of a step are for."""
+    cost = plan.cost
+    always = {"compute": cost.compute, "optimizer": cost.update}
+    host = {"waiting for the host": cost.waiting}
+    if plan.ahead is None:
+        return {**always, **cost.communication, **host}
+    line = plan.timeline
+    slower = line.seconds - cost.compute - sum(line.exposed.values())
+    waited = {f"waiting for {link}": seconds for link, seconds in line.exposed.items()}
+    transfer = {"transfer": cost.communication.get("transfer", 0.0)}
+    return {**always, "slower beside collectives": slower, **waited, **transfer, **host}
+
+
+def _links(plan: "Plan") -> Iterator[Block]:
+    """How long links are used, and how much of that is beside calls."""
+    busy, exposed = plan.timeline.busy, plan.timeline.exposed
+    if plan.ahead is not None and busy:
+        rows = [
+            (
+                f"collectives over {link}",
+                time_text(s),
+                f"{max(0.0, 1 - exposed.get(link, 0.0) / s):.0%} beside calls",
+            )
+            for link, s in busy.items()
+            if s
+        ]
+        yield Table(("", ">", ""), rows)
 
 
 def _against(plan: "Plan") -> Table:

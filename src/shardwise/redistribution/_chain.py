@@ -111,23 +111,37 @@ def price_table(
     *,
     dtype: torch.dtype = torch.float32,
     cluster: Cluster | str = DEFAULT_CLUSTER,
+    weights: tuple[float, ...] | None = None,
 ) -> np.ndarray:
-    """The prices, in seconds, from each layout (row) to each other (column); cached."""
+    """The prices, in seconds, from each layout (row) to each other (column); cached.
+
+    With `weights`, those of the chains that are cheapest if each second along an axis counts so many (a step along
+    several axes as much as that which counts most).
+    """
     if not layouts:
         return np.zeros((0, 0))
     for layout in layouts:
         _require(layouts[0], layout, shape)
-    return _price_table(tuple(layouts), tuple(shape), dtype.itemsize, Cluster.of(cluster))
+    return _price_table(tuple(layouts), tuple(shape), dtype.itemsize, Cluster.of(cluster), weights)
 
 
 @lru_cache(maxsize=512)
 def _price_table(
-    layouts: tuple[Layout, ...], shape: tuple[int, ...], itemsize: int, cluster: Cluster
+    layouts: tuple[Layout, ...],
+    shape: tuple[int, ...],
+    itemsize: int,
+    cluster: Cluster,
+    weights: tuple[float, ...] | None,
 ) -> np.ndarray:
     where = space_of(layouts[0].mesh, _placements(layouts), len(shape))
     indices = [where.find(layout) for layout in layouts]
     unique, back = np.unique(indices, return_inverse=True)
-    prices = where.from_sources(unique.tolist(), where.costs(shape, itemsize, cluster))
+    costs = where.costs(shape, itemsize, cluster)
+    if weights is not None:
+        along = where.steps.axes[:, None] >> np.arange(len(weights)) & 1
+        counted = (along * np.array(weights)).max(axis=1, initial=0.0)
+        costs = np.where(np.isfinite(costs), np.where(np.isfinite(costs), costs, 0.0) * counted, np.inf)
+    prices = where.from_sources(unique.tolist(), costs)
     table = prices[np.ix_(back, np.array(indices))]
     table.flags.writeable = False  # it is cached
     return table

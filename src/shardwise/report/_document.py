@@ -247,7 +247,10 @@ def _nearby(source: str) -> str:
 
 def _parts(cost: Cost | BaselineCost) -> dict[str, float]:
     waiting = {"waiting for the host": cost.waiting} if cost.waiting else {}
-    return {"compute": cost.compute, "optimizer": cost.update, **cost.communication, **waiting}
+    sent = sum(cost.communication.values())
+    share = 1 - cost.hidden / sent if sent else 1.0  # of collectives, as long as calls wait for them
+    exposed = {kind: seconds * share for kind, seconds in cost.communication.items()}
+    return {"compute": cost.compute, "optimizer": cost.update, **exposed, **waiting}
 
 
 def _choices(name: str, found: Sequence[Considered]) -> dict[str, Any]:

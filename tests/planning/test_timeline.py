@@ -1,0 +1,133 @@
+"""When calls and collectives run, and plans that are chosen by it."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+import shardwise as sw
+from shardwise.graph import capture
+from shardwise.mesh import Cluster, Mesh
+from shardwise.planning import Plan, Planner, random_plan
+from shardwise.planning._overlap import with_overlap
+from shardwise.planning._pins import Pins
+from shardwise.planning._prices import SLOWDOWN
+from shardwise.planning._timeline import CALLS, links
+
+CLUSTER = Cluster.of("h100")
+
+
+class Stack(nn.Module):
+    def __init__(self, width: int = 1024) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(width, width) for _ in range(3)))
+
+    def forward(self, x):
+        return torch.relu(self.layers(x)).mean()
+
+
+@pytest.fixture(scope="module")
+def graph():
+    with torch.device("meta"):
+        return capture(Stack(), (torch.empty(2**13, 1024),))
+
+
+@pytest.fixture(scope="module")
+def fsdp(graph):
+    planner = Planner(graph, Mesh.parse("d=4"), CLUSTER)
+    made = planner.baselines(Pins(planner.mesh))["FSDP"]
+    assert made is not None
+    return made
+
+
+@pytest.fixture(scope="module")
+def best(graph):
+    return Planner(graph, Mesh.parse("dp=2,tp=2"), CLUSTER, overlap=True).plan({})
+
+
+def test_a_plan_without_overlap_takes_as_long_as_its_entries_together(fsdp):
+    assert fsdp.timeline.seconds == pytest.approx(sum(fsdp.cost.entries))
+    assert sum(fsdp.timeline.exposed.values()) == pytest.approx(sum(fsdp.cost.communication.values()))
+    assert fsdp.cost.hidden == 0
+
+
+def test_collectives_beside_calls_save_their_time_less_what_they_slow_the_calls(fsdp):
+    made = with_overlap(fsdp)
+    line, cost = made.timeline, made.cost
+    busy, exposed = line.busy["d"], line.exposed["d"]
+    assert 0 < exposed < 0.7 * busy
+    slower = line.seconds - cost.compute - exposed
+    assert slower == pytest.approx((busy - exposed) * SLOWDOWN / (1 + SLOWDOWN))
+    assert cost.hidden == pytest.approx(busy - exposed - slower)
+    assert cost.seconds == pytest.approx(line.seconds + cost.update + cost.waiting)
+    assert cost.seconds < fsdp.cost.seconds
+
+
+def test_streams_do_one_thing_at_a_time_and_calls_never_rest(graph):
+    for seed in range(5):
+        line = with_overlap(random_plan(graph, mesh="a=2,b=2", seed=seed)).timeline
+        for stream in {span.stream for span in line.spans}:
+            own = [span for span in line.spans if span.stream == stream]
+            for one, other in pairwise(own):
+                assert one.end <= other.start + 1e-12
+                assert stream != CALLS or one.end == other.start
+        assert line.seconds == max(span.end for span in line.spans)
+
+
+def test_axes_that_use_one_link_share_its_stream():
+    assert links(Mesh.parse("dp=2,pp=2,tp=8"), CLUSTER) == ("dp+pp", "dp+pp", "tp")
+    assert links(Mesh.parse("dp=2,tp=2"), CLUSTER) == ("dp+tp", "dp+tp")
+    assert links(Mesh.parse("d=16"), CLUSTER) == ("d",)
+
+
+@pytest.mark.parametrize("mesh", ["d=4", "dp=2,tp=8"])
+def test_no_plan_takes_less_than_the_bound(graph, mesh):
+    planner = Planner(graph, Mesh.parse(mesh), CLUSTER, overlap=True)
+    made = planner.plan({})
+    assert made.bound is not None and 0 < made.bound <= made.cost.seconds
+    others = [random_plan(graph, mesh=mesh, seed=seed) for seed in range(10)]
+    tried = [with_overlap(replace(plan, optimizer="adam")) for plan in others]
+    tried += [plan for plan in planner.baselines(Pins(planner.mesh)).values() if plan is not None]
+    assert all(made.bound <= plan.cost.seconds for plan in tried)
+
+
+def test_a_plan_with_overlap_is_as_fast_as_any_other_found(graph, best):
+    plain = Planner(graph, best.mesh, CLUSTER).plan({})
+    assert best.cost.seconds <= with_overlap(replace(plain, ahead=None)).cost.seconds
+    for cost in best.baselines.values():
+        assert best.cost.seconds <= cost.seconds
+    assert best.baselines["FSDP"].hidden > 0
+    assert best.baselines["FSDP"].seconds < plain.baselines["FSDP"].seconds
+
+
+def test_a_plan_with_overlap_can_be_kept(best):
+    again = Plan.from_json(best.to_json())
+    assert again.cost == best.cost and again.baselines == best.baselines and again.ahead == best.ahead
+
+
+def test_the_summary_says_what_is_hidden(fsdp):
+    text = with_overlap(fsdp).summary()
+    assert "waiting for d" in text and "beside calls" in text and "slower beside collectives" in text
+
+
+def test_a_trace_has_every_span(fsdp, tmp_path):
+    made = with_overlap(fsdp)
+    made.trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    kinds = Counter(event.get("cat") for event in events)
+    spans = made.timeline.spans
+    assert kinds["collective"] == sum(span.stream != CALLS for span in spans)
+    assert kinds["exposed"] == sum(bool(span.link) for span in spans) > 0
+    assert kinds["call"] == len(made.choices)
+    assert {event["args"]["name"] for event in events if event["ph"] == "M"} == {"calls", "d"}
+
+
+def test_overlap_is_an_option_of_plan():
+    model, args = nn.Linear(16, 16), (torch.rand(8, 16),)
+    made = sw.plan(model, args, mesh="d=2", cluster="laptop", overlap=True, confirm=False)
+    assert made.ahead is not None
+    assert sw.plan(model, args, mesh="d=2", cluster="laptop", confirm=False).ahead is None
