@@ -28,9 +28,11 @@ from ._random import random_plan
 from ._schedule import Compute, Entry, Move, Schedule, Value, Wait, backward_entries
 from ._search import DoesNotFit
 from ._summary import bytes_text, departures_text, time_text
+from ._timeline import CALLS, Span, Timeline
 from ._ways import ways
 
 __all__ = [
+    "CALLS",
     "GAP",
     "BaselineCost",
     "Compute",
@@ -54,8 +56,10 @@ __all__ = [
     "Proposal",
     "RefutedChoice",
     "Schedule",
+    "Span",
     "StepMemory",
     "StepTime",
+    "Timeline",
     "Value",
     "Wait",
     "backward_entries",

@@ -28,6 +28,7 @@ from ..planning import (
 )
 from ..progress import Progress, silent
 from ..rules import book, is_by_hand
+from ._lanes import lanes
 from ._tree import tree
 
 _POINTS = 400  # of the curve of memory
@@ -98,6 +99,7 @@ class _Document:
             "limit": plan.memory,
             "bound": plan.bound,
             "held": self._held(),
+            "timeline": lanes(plan),
             "tree": tree(plan.graph.name, self.modules.all, inputs, entries),
             "inputs": inputs,
             "entries": entries,

@@ -100,6 +100,40 @@ function drawMemory(place) {
   place.append(told);
 }
 
+// A lane for calls, in which time that they wait is marked, and one for the collectives of each link.
+function drawTimeline(place) {
+  if (!plan.timeline) return;
+  byId("timeline-section").hidden = false;
+  const { seconds, lanes, hidden } = plan.timeline;
+  const [width, high, apart, side] = [1160, 26, 10, 90];
+  const x = (at) => (seconds ? side + (width * at) / seconds : side);
+  const height = lanes.length * (high + apart);
+  const told = Object.entries(hidden).map(([link, share]) => `${Math.round(100 * share)}% of those over ${link}`).join(", ");
+  const picture = svg("svg", {
+    viewBox: `0 0 ${width + side + 4} ${height + 18}`, role: "img",
+    "aria-label": `A step of ${timeText(seconds)}; beside calls run ${told}`,
+  });
+  lanes.forEach(({ name, spans }, number) => {
+    const y = number * (high + apart);
+    picture.append(svg("text", { x: 0, y: y + high / 2 + 5 }, name),
+      svg("rect", { class: "lane", x: side, y, width, height: high }),
+      ...spans.map(([start, end, kind]) =>
+        svg("rect", {
+          x: x(start).toFixed(2), y, width: Math.max(0.4, x(end) - x(start)).toFixed(2), height: high,
+          fill: kind === "waiting" ? "var(--warn)" : partColour(kind),
+        }, svg("title", {}, `${kindText(kind)} ${timeText(end - start)} at ${timeText(start)}`))));
+  });
+  picture.append(svg("text", { x: side, y: height + 14 }, "0"),
+    svg("text", { x: side + width, y: height + 14, "text-anchor": "end" }, timeText(seconds)));
+  const kinds = [...new Set(lanes.flatMap(({ spans }) => spans.map(([, , kind]) => kind)))];
+  const legend = el("ul", { class: "legend" }, ...kinds.map((kind) => {
+    const colour = kind === "waiting" ? "var(--warn)" : partColour(kind);
+    return el("li", {}, el("span", { class: "swatch", style: `--colour: ${colour}` }),
+      kind === "waiting" ? "calls wait for a collective" : kindText(kind));
+  }));
+  place.append(picture, legend, told ? el("p", { class: "soft" }, `Of all collectives, beside calls run ${told}.`) : "");
+}
+
 // Entries that differ only in their layer number, added up.
 function drawDearest(place) {
   const calls = new Map(), moves = new Map();

@@ -67,5 +67,6 @@ document.addEventListener("keydown", (event) => {
 drawHead();
 drawStep(byId("step"));
 drawMemory(byId("memory"));
+drawTimeline(byId("timeline"));
 drawTree(byId("tree"));
 drawDearest(byId("dearest"));
