@@ -144,10 +144,9 @@ def part_fits(_: Sequence[Any], given: Given) -> bool:
     return grad == tuple(sizes)
 
 
-def distances_fit(_: Sequence[Any], given: Given) -> bool:
+def distances_fit(tensors: Sequence[Any], _: Given) -> bool:
     """Backward of distances: one for every pair of vectors, and a gradient for every one."""
-    arguments = given()
-    first, second, grad, distances = (tuple(arguments[name].shape) for name in ("x1", "x2", "grad", "cdist"))
+    grad, first, second, distances = (tuple(tensor.shape) for tensor in tensors)
     if min(map(len, (first, second))) < 2 or first[-1] != second[-1]:
         return False
     try:
