@@ -55,8 +55,8 @@ def test_strides_are_kept_where_a_tensor_is_not_contiguous():
             "expected the field 'training'",
         ),
         (
-            '{"format": "shardwise.graph/1", "name": "m", "training": true, "execution": "eager", "inputs": 3, '
-            '"nodes": [], "outputs": []}',
+            '{"format": "shardwise.graph/1", "name": "m", "training": true, "execution": "eager", "recompute": {}, '
+            '"inputs": 3, "nodes": [], "outputs": []}',
             "inputs: expected a list, found 3",
         ),
     ],

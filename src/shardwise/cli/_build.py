@@ -35,6 +35,16 @@ Execution = Annotated[
 ]
 
 
+Recompute = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--recompute",
+        help="What backward computes again: full, selective, or of some blocks 'layers.[0-9]=full'. May be repeated.",
+        show_default=False,
+    ),
+]
+
+
 def built(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The result of the function: a model, its positional arguments and its keyword arguments."""
     result = builder(text)()
@@ -60,3 +70,11 @@ def named_sharding(text: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise UsageError(f"sharding {text!r} is not of the form 'x=[{{dp}}, {{}}]'")
     return name.strip(), sharding.strip()
+
+
+def policies(recompute: list[str] | None) -> dict[str, str]:
+    """By pattern of blocks what is computed again; a policy without a pattern is for all that are left."""
+    found = [("*", text) if "=" not in text else tuple(text.split("=", 1)) for text in recompute or ()]
+    return {
+        pattern.strip(): policy.strip() for pattern, policy in sorted(found, key=lambda pair: pair[0] == "*")
+    }

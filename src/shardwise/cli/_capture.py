@@ -7,7 +7,7 @@ import typer
 
 from ..files import require_writable
 from ._app import Json, app, print_json
-from ._build import Build, Execution, built
+from ._build import Build, Execution, Recompute, built, policies
 from ._progress import Bars
 
 
@@ -19,6 +19,7 @@ def capture(
         str | None, typer.Option(help="The output that backward starts from; see the summary for names.")
     ] = None,
     execution: Execution = None,
+    recompute: Recompute = None,
     table: Annotated[bool, typer.Option("--table", help="Also print every node.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the graph here, as JSON.")] = None,
     as_json: Json = False,
@@ -35,7 +36,13 @@ def capture(
         model, args, kwargs = built(build)
         progress("capturing")
         how: Any = execution or "eager"
-        graph = run(model, args, kwargs, training=not inference, loss=loss, execution=how)
+        graph = run(
+            *(model, args, kwargs),
+            training=not inference,
+            loss=loss,
+            execution=how,
+            recompute=policies(recompute),
+        )
     if out is not None:
         graph.save(out)
     if as_json:

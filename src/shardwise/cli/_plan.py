@@ -8,7 +8,7 @@ import typer
 from ..errors import UsageError
 from ..files import require_writable
 from ._app import Json, app, print_json
-from ._build import ClusterName, Execution, built, named_sharding
+from ._build import ClusterName, Execution, Recompute, built, named_sharding, policies
 from ._progress import Bars
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def plan(
     ] = None,
     inference: Annotated[bool, typer.Option("--inference", help="Forward only.")] = False,
     execution: Execution = None,
+    recompute: Recompute = None,
     optimizer: Annotated[str, typer.Option(help="none, sgd, momentum or adam; adam+master.")] = "adam",
     pin: Annotated[
         list[str] | None, typer.Option(help="A required layout: 'x=S(0), R'. May be repeated.")
@@ -79,7 +80,7 @@ def plan(
         "confirm": confirm,
         "overlap": overlap,
     }
-    graph = _graph(build, inference, execution, as_json)
+    graph = _graph(build, inference, execution, recompute, as_json)
     ranked: list[tuple[str, Plan | str]] = []
     for each in meshes:
         with Bars(quiet=as_json, title="" if mesh is not None else str(each)) as progress:
@@ -113,7 +114,7 @@ def plan(
         typer.echo(f"\nwritten to {out}")
 
 
-def _graph(build: str, inference: bool, execution: Any, quiet: bool) -> "Graph":
+def _graph(build: str, inference: bool, execution: Any, recompute: list[str] | None, quiet: bool) -> "Graph":
     from ..graph import Graph, capture
 
     if build.endswith(".json"):
@@ -122,12 +123,21 @@ def _graph(build: str, inference: bool, execution: Any, quiet: bool) -> "Graph":
             raise UsageError(
                 f"--execution is {execution}, but {build} was captured as {graph.execution}: capture it again"
             )
+        if recompute:
+            raise UsageError(
+                f"--recompute cannot change {build}, which was captured before: capture it again"
+            )
         return graph
     with Bars(quiet=quiet) as progress:
         progress("building the model")
         model, args, kwargs = built(build)
         progress("capturing")
-        return capture(model, args, kwargs, training=not inference, execution=execution or "eager")
+        return capture(
+            *(model, args, kwargs),
+            training=not inference,
+            execution=execution or "eager",
+            recompute=policies(recompute),
+        )
 
 
 def _pins(pins: list[str]) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ import typer
 
 from ..errors import UsageError
 from ._app import Json, app, print_json
-from ._build import Build, ClusterName, Execution, builder, built
+from ._build import Build, ClusterName, Execution, Recompute, builder, built, policies
 from ._progress import Bars
 
 
@@ -21,6 +21,7 @@ def verify(
     cluster: ClusterName = None,
     inference: Annotated[bool, typer.Option("--inference", help="Forward only, in eval mode.")] = False,
     execution: Execution = None,
+    recompute: Recompute = None,
     backend: Annotated[
         str, typer.Option(help="simulate: all ranks in this process; gloo: one process per rank.")
     ] = "simulate",
@@ -71,7 +72,8 @@ def verify(
         else:
             progress("capturing")
             how: Any = execution or "eager"
-            graph = capture(model, args, kwargs, training=not inference, execution=how)
+            given: Any = {"execution": how, "recompute": policies(recompute)}
+            graph = capture(model, args, kwargs, training=not inference, **given)
             if random:
                 plans = [random_plan(graph, mesh=str(mesh), seed=number) for number in range(random)]
             else:

@@ -23,6 +23,7 @@ from ._attention import fused_attention
 from ._autograd import Kept, refuse_hooks
 from ._blocks import in_block
 from ._callable import as_module, call_arguments, name_of
+from ._checkpoints import Policies, policies_of, recompute_blocks
 from ._checks import without_error_checks
 from ._device import on_any_device
 from ._eager import IsCompiling, as_if_eager
@@ -52,6 +53,7 @@ def capture(
     training: bool = True,
     loss: str | Sequence[str] | None = None,
     execution: Execution = "eager",
+    recompute: str | Mapping[str, str] = "none",
 ) -> Graph:
     """The graph of `model(*args, **kwargs)`, with its backward if `training`.
 
@@ -60,7 +62,9 @@ def capture(
     in eval mode. `loss` names the outputs that backward starts from: by default the output called `loss`, else every
     scalar output, else all of them. `execution` is how the program is going to run, which decides what it costs:
     `eager`, `compiled` by torch.compile, which fuses calls into kernels, or `regional`: each block (`layers.3`) is
-    compiled by itself, and the rest eager.
+    compiled by itself, and the rest eager. `recompute` says what backward computes again instead of keeping it: `full`
+    blocks, `selective` ones (all but attention and every second product), or either by pattern:
+    `{"layers.[0-9]": "full"}`.
     """
     name, module = name_of(model), as_module(model)
     given = call_arguments(args, kwargs)
@@ -69,13 +73,14 @@ def capture(
         raise UsageError(f"execution is {execution!r}: use 'eager', 'compiled' or 'regional'")
     if training:
         refuse_hooks(name, module)
+    policies = policies_of(recompute)
     try:
-        return _captured(name, module, given, training, loss, execution)
+        return _captured(name, module, given, training, loss, execution, policies)
     except UsageError:
         if not chooses_experts(module):
             raise
     with batched_experts(module) as note:
-        graph = _captured(name, module, given, training, loss, execution)
+        graph = _captured(name, module, given, training, loss, execution, policies)
     return replace(graph, notes=(*graph.notes, note))
 
 
@@ -86,6 +91,7 @@ def _captured(
     training: bool,
     loss: str | Sequence[str] | None,
     execution: Execution,
+    policies: Policies,
 ) -> Graph:
     # Imports torch's whole compiler, which takes a second that `import shardwise` should not take.
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -125,6 +131,8 @@ def _captured(
     random = random_calls(joint)
     tidy(joint)
     correct_dtypes(joint)
+    if training and policies:
+        recompute_blocks(name, joint, policies)
     if training and execution != "eager":
         recompute_as_compiled(joint, compiled)
     left = set(joint.graph.nodes)
@@ -145,6 +153,7 @@ def _captured(
             execution,
             Live(joint, in_spec, out_spec, draws, wholes(joint.graph)),
             tuple(notes),
+            policies if training else (),
         )
     except UsageError as error:
         raise UsageError(f"{name} cannot be captured: it {error}") from error

@@ -25,6 +25,7 @@ from ._blocks import block_of
 from ._whole import Whole
 
 if TYPE_CHECKING:
+    from ._checkpoints import Policies
     from ._kernels import Kernels
 
 Execution = Literal["eager", "compiled", "regional"]
@@ -176,7 +177,8 @@ class Graph:
     """A captured program. `execution` is how it is run: call by call, compiled, which fuses calls into kernels, or
     regional: each block compiled, and the rest call by call.
 
-    `notes` say what the program does besides, and the graph does not; a graph that was loaded has none.
+    `recompute` says of which blocks backward computes what again. `notes` say what the program does besides, and the
+    graph does not; a graph that was loaded has none.
     """
 
     name: str
@@ -187,6 +189,7 @@ class Graph:
     execution: Execution = "eager"
     live: Live | None = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    recompute: "Policies" = ()
 
     @cached_property
     def _makers(self) -> dict[str, Input | Node]:

@@ -17,6 +17,7 @@ from ..documents import Field
 from ..errors import UsageError
 from ..factors import FactorRule
 from ..files import read_document, write_text
+from ._checkpoints import Policy
 from ._consistent import require_consistent
 from ._graph import Execution, Graph, Input, InputRole, Node, Output, OutputRole, Phase, Ref, TensorInfo
 
@@ -29,6 +30,7 @@ def to_json(graph: Graph) -> dict[str, Any]:
         "name": graph.name,
         "training": graph.training,
         "execution": graph.execution,
+        "recompute": dict(graph.recompute),
         "inputs": [_input_out(i) for i in graph.inputs],
         "nodes": [{**_node_out(n), "rule": _rule_out(graph.rule(n))} for n in graph.nodes],
         "outputs": [_output_out(o) for o in graph.outputs],
@@ -48,9 +50,10 @@ def from_json(document: Any) -> Graph:
 
 def read_graph(document: Field) -> Graph:
     """The graph in a field of a document."""
-    fields = document.object(("format", "name", "training", "execution", "inputs", "nodes", "outputs"))
+    parts = ("inputs", "nodes", "outputs")
+    fields = document.object(("format", "name", "training", "execution", "recompute", *parts))
     fields["format"].one_of([FORMAT])
-    inputs, nodes, outputs = (fields[name].items() for name in ("inputs", "nodes", "outputs"))
+    inputs, nodes, outputs = (fields[name].items() for name in parts)
     graph = Graph(
         fields["name"].text(),
         fields["training"].flag(),
@@ -58,6 +61,10 @@ def read_graph(document: Field) -> Graph:
         tuple(map(_node_in, nodes)),
         tuple(map(_output_in, outputs)),
         fields["execution"].one_of(get_args(Execution)),  # type: ignore[arg-type]
+        recompute=tuple(
+            (pattern, policy.one_of(get_args(Policy)))  # type: ignore[misc]
+            for pattern, policy in fields["recompute"].members().items()
+        ),
     )
     require_consistent(graph, inputs, nodes, outputs)
     return graph

@@ -18,27 +18,27 @@ def is_backward(node: fx.Node) -> bool:
     return node.meta.get("partitioner_tag") == "is_backward"
 
 
-def run_again_in_backward(graph: fx.Graph, chosen: Callable[[fx.Node], bool]) -> None:
-    """Run the chosen calls of forward that backward uses there again, each before its first use."""
-    place = {node: (i, 0) for i, node in enumerate(graph.nodes)}
+def run_again_in_backward(graph: fx.Graph, chosen: Callable[[fx.Node], bool]) -> dict[fx.Node, fx.Node]:
+    """Run the chosen calls of forward that backward uses there again, each before its first use; which are which."""
+    copies: dict[fx.Node, fx.Node] = {}
     for node in reversed(list(graph.nodes)):
         later = [user for user in node.users if is_backward(user)]
         if not later or is_backward(node) or not chosen(node):
             continue
-        first = min(later, key=place.__getitem__)
-        with graph.inserting_before(first):
+        with graph.inserting_before(min(later)):
             again = graph.node_copy(node)
         again.meta = {**node.meta, "partitioner_tag": "is_backward"}
-        place[again] = (place[first][0], place[first][1] - 1)
         for user in later:
             user.replace_input_with(node, again)
+        copies[node] = again
+    return copies
 
 
 def recompute_as_compiled(joint: fx.GraphModule, compiled: Callable[[fx.Node], bool]) -> None:
     """Let backward compute again what torch.compile would of the calls that are compiled; random numbers are kept."""
     names = _recomputed(joint)
     run_again_in_backward(
-        joint.graph, lambda node: node.name in names and compiled(node) and not _is_random(node)
+        joint.graph, lambda node: node.name in names and compiled(node) and not is_random(node)
     )
     joint.recompile()
 
@@ -61,5 +61,5 @@ def _recomputed(joint: fx.GraphModule) -> set[str]:
     return {node.name for node in backward.graph.nodes if node.op == "call_function"} & forward
 
 
-def _is_random(node: fx.Node) -> bool:
+def is_random(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and facts(node.target).random

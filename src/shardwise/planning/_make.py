@@ -50,6 +50,7 @@ def plan(
     memory: int | float | str | None = None,
     training: bool = True,
     execution: Execution = "eager",
+    recompute: str | Mapping[str, str] = "none",
     optimizer: str = "adam",
     pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
@@ -68,19 +69,20 @@ def plan(
     `mesh` has to be given: named axes, such as `"dp=2,tp=2"`. Prices are those of `cluster`: a preset, a JSON file or a
     `Cluster`. The model is captured with its backward if `training`, and `optimizer` is then one of none, sgd, momentum
     and adam, with `+master` for a copy of the weights in float32. `execution` is how every device runs its program:
-    `eager`, or `compiled` by torch.compile, which fuses calls into kernels. `memory` is what each device may hold
-    (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of parameters, inputs, outputs and
-    nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. `shardings` are given in the same way, as
-    `{"x": "[{dp}, {}]", "*.up.weight": "[{tp}, {?}]"}`, and propagated to all other tensors: the plan follows them, and
-    where they conflict prices decide. `elsewhere` says which arguments come from other meshes, and which results go to
-    them: `{"x": Elsewhere("loader=2", "S(0)")}`. With `share_layers`, equal layers share their choices, as they do by
-    default in large graphs. With `overlap`, collectives run beside calls where they can: parameters are gathered before
-    they are needed, gradients reduced while backward goes on, within the memory that is left; plans are compared, and
-    bounded, by the time of such a step. The search stops once the plan is known to lie within `gap` of the
-    best; all searches together (within memory, of baselines) have `time_limit` seconds. With `compare` the baselines
-    are worked out too, and the plan costs no more than any of them that fits. With `confirm`, each distinct call is run
-    at a small size with the rows chosen for it; what that refutes is not used, and shown. With `debug`, every node is
-    printed with what was considered for it. `progress` is called as each stage goes on.
+    `eager`, or `compiled` by torch.compile, which fuses calls into kernels. `recompute` names the blocks of which
+    backward computes again what it needs: `full`, `selective`, or by pattern `{"layers.[0-9]": "full"}`. `memory` is
+    what each device may hold (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of
+    parameters, inputs, outputs and nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. `shardings` are
+    given in the same way, as `{"x": "[{dp}, {}]", "*.up.weight": "[{tp}, {?}]"}`, and propagated to all other tensors:
+    the plan follows them, and where they conflict prices decide. `elsewhere` says which arguments come from other
+    meshes, and which results go to them: `{"x": Elsewhere("loader=2", "S(0)")}`. With `share_layers`, equal layers
+    share their choices, as they do by default in large graphs. With `overlap`, collectives run beside calls where they
+    can: parameters are gathered before they are needed, gradients reduced while backward goes on, within the memory
+    that is left; plans are compared, and bounded, by the time of such a step. The search stops once the plan is known
+    to lie within `gap` of the best; all searches together (within memory, of baselines) have `time_limit` seconds. With
+    `compare` the baselines are worked out too, and the plan costs no more than any of them that fits. With `confirm`,
+    each distinct call is run at a small size with the rows chosen for it; what that refutes is not used, and shown.
+    With `debug`, every node is printed with what was considered for it. `progress` is called as each stage goes on.
 
     >>> import torch
     >>> best = plan(torch.nn.Linear(64, 64), (torch.rand(32, 64),), mesh="dp=2,tp=2", cluster="laptop")
@@ -90,7 +92,7 @@ def plan(
     require_given(mesh, "plan", "a mesh", "shardwise.plan(model, args, mesh='dp=2,tp=2')")
     assert mesh is not None
     return plan_graph(
-        capture(model, args, kwargs, training=training, execution=execution),
+        capture(model, args, kwargs, training=training, execution=execution, recompute=recompute),
         mesh=Mesh.of(mesh),
         cluster=cluster,
         memory=memory,

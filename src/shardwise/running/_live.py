@@ -31,6 +31,7 @@ def with_live_graph(
             training=plan.graph.training,
             loss=losses or None,
             execution=plan.graph.execution,
+            recompute=dict(plan.graph.recompute) or "none",
         )
     if graph != plan.graph:
         raise UsageError(_difference(plan.graph, graph))
