@@ -48,7 +48,6 @@ SMALL: dict[str, Any] = {
     "image_size": 32,
     "patch_size": 8,
     "num_labels": 3,
-    "mlp_ratio": 2,
 }
 
 
@@ -80,6 +79,7 @@ def causal(kind: str, name: str, **others: Any) -> Built:
 
 def sequence_to_sequence(kind: str, name: str, **others: Any) -> Built:
     config = small_config(kind, **others)
+    config.decoder_start_token_id = 1
     return _model(name, config), (), {"input_ids": tokens(), "labels": tokens()}
 
 
@@ -88,7 +88,7 @@ def image_classes(kind: str, name: str, **others: Any) -> Built:
     size = getattr(config, "image_size", 32)
     size = size if isinstance(size, int) else size[0]
     images = torch.randn(4, getattr(config, "num_channels", 3), size, size)
-    return _model(name, config), (), {"pixel_values": images, "labels": torch.randint(3, (4,))}
+    return _model(name, config), (), {"pixel_values": images, "labels": torch.randint(2, (4,))}
 
 
 def _model(name: str, config: Any) -> nn.Module:

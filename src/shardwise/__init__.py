@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .planning import Elsewhere, Plan, Price, plan, price
     from .propagation import propagate
     from .rules import Rule, hand, rows, rule
-    from .running import parallelize, shard_map, simulate, transfer
+    from .running import parallelize, save_checkpoint, shard_map, simulate, transfer
     from .solver import solve
     from .synthesis import Policy, synthesize
     from .verification import Report, verify
@@ -54,6 +54,7 @@ __all__ = [
     "redistribute",
     "rows",
     "rule",
+    "save_checkpoint",
     "shard_map",
     "simulate",
     "solve",
@@ -84,7 +85,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "propagation": ("propagate",),
     "solver": ("solve",),
     "planning": ("Elsewhere", "Plan", "Price", "plan", "price"),
-    "running": ("parallelize", "shard_map", "simulate", "transfer"),
+    "running": ("parallelize", "save_checkpoint", "shard_map", "simulate", "transfer"),
     "verification": ("Report", "verify"),
     "book": (),
     "report": (),

@@ -66,6 +66,7 @@ def run(folder, seed):
         "arguments": arguments(seed),
         "checkpoint": checkpoint(folder, seed),
         "deferred": deferred(seed),
+        "loaded": loaded(folder, seed),
         "transfer": transfers(),
         "elsewhere": elsewhere(),
         "shard_map": mapped(),
@@ -179,6 +180,34 @@ def deferred(seed):
             torch.equal(tensor.full_tensor(), dict(theirs.named_parameters())[name])
             for name, tensor in some.named_parameters()
         ),
+    }
+
+
+def loaded(folder, seed):
+    """A model on the meta device whose weights are read from checkpoints, and written again."""
+    theirs, args = example()
+    sharded = sw.parallelize(theirs, args, mesh="dp=2,tp=2", plan=planned(theirs, args, "dp=2,tp=2", seed))
+    sw.save_checkpoint(sharded, f"{folder}/saved", rename=lambda name: f"model.{name}", file_bytes=800)
+    dcp.save(sharded.state_dict(), checkpoint_id=f"{folder}/by_torch")
+    bare = MLP().to("meta")
+    bare.scale = theirs.scale
+    plan = planned(bare, args, "d=4", seed)
+
+    def parallelized(name, **options):
+        return sw.parallelize(bare, args, mesh="d=4", plan=plan, checkpoint=f"{folder}/{name}", **options)
+
+    def same(model):
+        state = theirs.state_dict()
+        return all(torch.equal(t.full_tensor(), state[name]) for name, t in model.state_dict().items())
+
+    return {
+        "same": same(parallelized("saved", rename=lambda name: f"model.{name}")),
+        "same by a table": same(
+            parallelized("saved", rename={name: f"model.{name}" for name in theirs.state_dict()})
+        ),
+        "same by torch": same(parallelized("by_torch")),
+        "missing": error(lambda: parallelized("saved")),
+        "no checkpoint": error(lambda: parallelized("nowhere")),
     }
 
 

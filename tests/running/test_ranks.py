@@ -1,5 +1,6 @@
 """Plans on four real ranks: processes that talk through gloo on the loopback interface."""
 
+import json
 import math
 import re
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
 
 import shardwise as sw
 from shardwise.modules import module_of
@@ -62,6 +64,25 @@ def test_the_program_reads_as_the_plan_does(ranks):
 
 def test_arguments_may_be_whole_pieces_or_dtensors(ranks):
     assert ranks[0]["arguments"] == pytest.approx([ranks[0]["arguments"][-1]] * 5, rel=1e-5)
+
+
+def test_a_model_on_the_meta_device_is_loaded_from_checkpoints(ranks, folder):
+    for rank in ranks:
+        seen = rank["loaded"]
+        assert seen["same"] and seen["same by a table"] and seen["same by torch"]
+        assert "saved has no 'up.weight'" in seen["missing"] and "`rename`" in seen["missing"]
+        assert "nowhere is not a checkpoint" in seen["no checkpoint"]
+
+
+def test_a_checkpoint_is_written_as_hugging_face_does(ranks, folder):
+    index = json.loads((folder / "saved" / "model.safetensors.index.json").read_text())
+    files = {name: load_file(folder / "saved" / name) for name in set(index["weight_map"].values())}
+    assert len(files) > 1
+    assert {key: file for file, held in files.items() for key in held} == index["weight_map"]
+    assert index["metadata"]["total_size"] == sum(t.nbytes for held in files.values() for t in held.values())
+    assert sorted(index["weight_map"]) == [
+        f"model.{layer}.{name}" for layer in ("down", "up") for name in ("bias", "weight")
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # which is meant: one process, no group

@@ -1,5 +1,6 @@
 """Running a plan: simulated ranks, real ranks, and the proof that both equal the unsharded model."""
 
+from ._checkpoint import Checkpoint, save_checkpoint
 from ._emit import RankProgram, emit
 from ._live import with_live_graph
 from ._lower import Lowering, wide_dtype, widened
@@ -11,6 +12,7 @@ from ._simulate import Pieces, Simulated, Simulation, difference, plan_pieces, r
 from ._transfer import transfer, transfer_parcels
 
 __all__ = [
+    "Checkpoint",
     "Lowering",
     "MakeOptimizer",
     "Pieces",
@@ -27,6 +29,7 @@ __all__ = [
     "plan_pieces",
     "require_planned",
     "require_same_layout",
+    "save_checkpoint",
     "shard_map",
     "simulate",
     "transfer",

@@ -1,11 +1,12 @@
-"""The weights of a sharded model: each rank's pieces of existing weights, or of weights that are initialised here.
+"""The weights of a sharded model: each rank's pieces of existing weights, of a checkpoint, or of weights that are
+initialised here.
 
 A model on the meta device has no weights. Its modules are initialised one at a time, by their own initialisation,
 from a seed that all ranks share; each rank keeps its pieces and drops the rest before the next module.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 from zlib import crc32
 
@@ -22,15 +23,24 @@ Init = Callable[[nn.Module], Any]
 
 
 def local_state(
-    plan: Plan, module: nn.Module, rank: int, device: str, init: Init | str | None, seed: int
+    plan: Plan,
+    module: nn.Module,
+    rank: int,
+    device: str,
+    init: Init | str | None,
+    seed: int,
+    loaded: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """This rank's piece of every parameter and buffer, by name. Tensors with values on the first rank get those."""
+    """This rank's piece of every parameter and buffer, by name: those that are loaded, and of others, where a tensor
+    has values on the first rank, these."""
     entries = {e.target: e for e in plan.graph.inputs if e.role in ("parameter", "buffer")}
     held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    real = from_first([name for name in sorted(entries) if name in held and not held[name].is_meta])
+    real = from_first(
+        [name for name in sorted(entries) if name in held and not held[name].is_meta and name not in loaded]
+    )
 
     def drawn() -> dict[str, Tensor]:
-        wanted = entries.keys() - set(real)
+        wanted = entries.keys() - set(real) - loaded.keys()
         layouts = {name: plan.inputs[entries[name].name] for name in wanted}
         if init == "empty":
             infos = {name: entries[name].tensor for name in wanted}
@@ -47,7 +57,7 @@ def local_state(
         whole = torch.empty_like(own, device=device) if own.is_meta else own.to(device, copy=True)
         dist.broadcast(whole, src=0)
         local[name] = piece_of(whole, plan.inputs[entries[name].name], rank)
-    return local
+    return local | dict(loaded)
 
 
 def _require_all(missing: Set[str]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -15,6 +16,7 @@ from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..planning import GAP, Pin, Plan, require_plan
 from ..planning import plan as make_plan
 from ._agree import agreed, from_first
+from ._checkpoint import Rename, is_of_torch, load_from_torch, loaded_state
 from ._emit import emit
 from ._init import Init, local_state
 from ._live import require_no_written_arguments, with_live_graph
@@ -29,6 +31,8 @@ def parallelize(
     mesh: Mesh | DeviceMesh | str | None = None,
     plan: Plan | None = None,
     init: Init | str | None = None,
+    checkpoint: str | Path | None = None,
+    rename: Rename | None = None,
     local_outputs: bool = False,
     compile: bool | str = False,
     seed: int = 0,
@@ -51,8 +55,10 @@ def parallelize(
     first rank makes one, with the options from `cluster` on, which are those of `shardwise.plan`; the first rank's plan
     is used by all. Weights are the first rank's, and the other ranks' models may be on the meta device; those that are
     on the meta device there, too, are initialised here, by `init` or by its modules, or with `init="empty"` left to a
-    checkpoint. `compile` compiles the local program, by the backend of `torch.compile` that it names; it is then
-    planned for that (`execution="compiled"`) unless it is told otherwise. A failure on one rank raises on every rank.
+    checkpoint. `checkpoint` is a folder of safetensors files or of `torch.distributed.checkpoint`, of which every rank
+    reads its pieces alone; `rename` has the checkpoint's names by the model's. `compile` compiles the local program, by
+    the backend of `torch.compile` that it names; it is then planned for that (`execution="compiled"`) unless it is told
+    otherwise. A failure on one rank raises on every rank.
     """
     if mesh is None and plan is not None:
         require_plan(plan, "parallelize")
@@ -107,16 +113,26 @@ def parallelize(
     rank = _rank_in(device_mesh)
     device = device_mesh.device_type
     program = agreed("lowering", lambda: emit(own, rank, device_mesh, device))
-    local = local_state(own, module, rank, device, init, seed)
-    return Sharded(
+    persistent = _persistence(module)
+    loaded = agreed(
+        "loading the checkpoint",
+        lambda: loaded_state(
+            *(own, rank, device, checkpoint, rename), may_lack=init is not None, persistent=persistent
+        ),
+    )
+    local = local_state(own, module, rank, device, init, seed, loaded)
+    sharded = Sharded(
         program,
         device_mesh,
         local,
-        persistent=_persistence(module),
+        persistent=persistent,
         local_outputs=local_outputs,
         compile=compile,
         seed=from_first(seed),
     )
+    if checkpoint is not None and is_of_torch(checkpoint):
+        load_from_torch(sharded, checkpoint, rename)
+    return sharded
 
 
 def _other_than_default(options: Mapping[str, Any]) -> list[str]:
