@@ -1,11 +1,13 @@
 import functools
 import sys
+from collections import OrderedDict
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
 
 from shardwise.errors import UsageError
 from shardwise.graph import Input, capture, run
@@ -169,6 +171,19 @@ def test_a_buffer_may_be_used_in_the_loss_and_changed(how):
     torch.testing.assert_close(ran.outputs, {"output": loss.detach()})
     torch.testing.assert_close(ran.gradients["weight"], net.weight.grad)
     torch.testing.assert_close(ran.mutations, {"count": net.count})
+
+
+def test_results_of_classes_that_are_registered_without_names_have_those_of_their_keys():
+    class Result(OrderedDict):
+        pass
+
+    pytree.register_pytree_node(
+        Result,
+        lambda held: (list(held.values()), list(held)),
+        lambda values, keys: Result(zip(keys, values, strict=True)),
+    )
+    graph = capture(lambda x: Result(sample=x + 1, loss=x.sum()), (torch.randn(3, requires_grad=True),))
+    assert [output.target for output in graph.outputs if output.role == "user_output"] == ["sample", "loss"]
 
 
 def test_attributes_that_the_program_sets_do_not_stay():

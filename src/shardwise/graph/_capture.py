@@ -240,16 +240,24 @@ def _arguments(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -
     positional = list(takes.positional)
     positional += [f"{takes.more or 'args'}.{i}" for i in range(len(args) - len(positional))]
     given = [*zip(positional, args, strict=False), *kwargs.items()]
-    leaves = [(name, *leaf) for name, value in given for leaf in pytree.tree_flatten_with_path(value)[0]]
+    leaves = [leaf for name, value in given for leaf in _named_leaves(value, name)]
     taken = dict(_state(module))
-    names = [_dotted(path, name) for name, path, _ in leaves]
-    return [f"args.{name}" if name in taken else name for name in names], [leaf for *_, leaf in leaves]
+    return [f"args.{name}" if name in taken else name for name, _ in leaves], [leaf for _, leaf in leaves]
 
 
 def _leaf_names(spec: pytree.TreeSpec) -> list[str]:
     """Names of the leaves of a result: `loss`, `hidden.0`, `output` for a single tensor."""
     tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    return [_dotted(path) or "output" for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+    return [name or "output" for name, _ in _named_leaves(tree)]
+
+
+def _named_leaves(tree: Any, *prefix: str) -> list[tuple[str, Any]]:
+    """The leaves of nested containers, each with the path that leads there, as text."""
+    try:
+        return [(_dotted(path, *prefix), leaf) for path, leaf in pytree.tree_flatten_with_path(tree)[0]]
+    except ValueError:  # a class that is registered with torch without the names of its parts
+        parts = tree.items() if isinstance(tree, Mapping) else enumerate(pytree.tree_leaves(tree))
+        return [leaf for key, part in parts for leaf in _named_leaves(part, *prefix, str(key))]
 
 
 def _dotted(path: Sequence[Any], *prefix: str) -> str:
