@@ -176,6 +176,7 @@ class Run:
     execution: Execution
     seconds: float
     memory: float | None = None
+    cell: str = ""  # runs of one model on as many devices, among which a layout is chosen
 
     @property
     def recomputes(self) -> bool:
@@ -194,6 +195,10 @@ class Predicted:
     @property
     def seconds(self) -> float:
         return sum(self.time.values())
+
+    def exceeds(self, memory: float) -> bool:
+        """Whether so many bytes cannot be what this run took: they are clearly below the least."""
+        return memory < 0.9 * self.least
 
 
 def predict(run: Run) -> Predicted:
@@ -336,7 +341,7 @@ def grid_runs(folder: Path) -> Iterator[Run]:
         zero, many = int(row["zero"]) if dp > 1 else 0, tp > 1
         layout = NamedLayout(dp=dp, tp=tp, zero=zero, sequence=many, overlap=many, reduce="float32")
         yield Run(
-            f"nanotron {row['model']}",
+            "nanotron",
             f"{row['model']} dp={dp},tp={tp},zero={row['zero']} x {row['mbs']}",
             shape,
             int(row["seq_len"]),
@@ -347,6 +352,7 @@ def grid_runs(folder: Path) -> Iterator[Run]:
             "eager",
             float(row["step_s"]),
             float(row["mem_gb"]) * GIB if row["mem_gb"] else None,
+            f"{row['model']} on {row['gpus']}",
         )
 
 

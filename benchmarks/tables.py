@@ -38,7 +38,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Planning", ("planning_8b", "planning_8b_cube", "planning_70b"), "planning.md"),
     ("Prices on a GPU", ("block_on_gpu", "execution_on_gpu", "rank_on_gpu"), "calibration.md"),
     ("Published measurements", ("truth", "truth_held_out"), "calibration.md"),
-    ("Published runs", ("truth_runs",), "pricing.md"),
+    ("Published runs", ("truth_runs", "truth_fsdp", "truth_grid"), "pricing.md"),
     ("Running", ("runtime",), "running.md"),
     ("Importing", ("imports",), "architecture.md"),
 )

@@ -211,10 +211,11 @@ def compare_runs(record: Record, kinds: Sequence[str], data: Path, each: bool, p
     }
     table = record.sheet("Memory that torch's allocator reserves, by no factor", columns, wide=28)
     for source, pairs in found.items():
-        ratios = [p.bytes / r.memory for r, p in pairs if r.memory and p.bytes and r.memory >= p.least]
+        ratios = [p.bytes / r.memory for r, p in pairs if r.memory and p.bytes and not p.exceeds(r.memory)]
         if ratios:
             table.add(source, len(ratios), float(np.median(ratios)), *_errors(ratios, 1.0))
-    below = [pair for pairs in found.values() for pair in pairs if (pair[0].memory or np.inf) < pair[1].least]
+    all_pairs = [pair for pairs in found.values() for pair in pairs]
+    below = [(run, made) for run, made in all_pairs if run.memory and made.exceeds(run.memory)]
     if below:
         columns = {
             "run": "",
@@ -223,11 +224,12 @@ def compare_runs(record: Record, kinds: Sequence[str], data: Path, each: bool, p
             "least": "{:.1f} GiB",
             "published": "{:.1f} GiB",
         }
-        title = "Runs that were published with less than parameters, states and activations take as described"
+        title = "Runs published with 10 % less than parameters, states and activations take as described"
         table = record.sheet(title, columns, wide=40)
         for run, made in below:
-            sizes = (size / 2**30 for size in (made.least, run.memory or 0.0))
+            sizes = (size / 2**30 for size in (made.least, run.memory))
             table.add(f"{run.source}: {run.name}", str(run.layout), run.execution, *sizes)
+    compare_cells(record, [pair for pair in all_pairs if pair[0].cell], factors)
     if each:
         columns = {
             "run": "",
@@ -238,7 +240,7 @@ def compare_runs(record: Record, kinds: Sequence[str], data: Path, each: bool, p
         }
         columns |= {"memory": "{:.1f} GiB", "measured ": "{:.1f} GiB"}
         table = record.sheet("Every run", columns, wide=40)
-        for run, made in (pair for pairs in found.values() for pair in pairs):
+        for run, made in all_pairs:
             name, layout = f"{run.source}: {run.name}", str(run.layout)
             memory = (None if size is None else size / 2**30 for size in (made.bytes, run.memory))
             table.add(name, layout, run.execution, made.seconds, run.seconds, *memory)
@@ -246,6 +248,27 @@ def compare_runs(record: Record, kinds: Sequence[str], data: Path, each: bool, p
         picture.write_text(
             drawn({s: [(r.seconds, p.seconds) for r, p in pairs] for s, pairs in found.items()})
         )
+
+
+def compare_cells(
+    record: Record, pairs: "Sequence[tuple[Run, Predicted]]", factors: dict[str, float]
+) -> None:
+    """Of runs of one model on as many devices: the errors, and how long the layout takes that is predicted to be the
+    fastest, compared with that which is."""
+    cells: dict[str, list[tuple[Run, Predicted]]] = defaultdict(list)
+    for pair in pairs:
+        cells[pair[0].cell].append(pair)
+    if not cells:
+        return
+    columns = {"cell": "", "layouts": "{:,d}", "median error": "{:.1%}", "worst": "{:.1%}"}
+    columns |= {"predicted to be the fastest": "", "compared with the fastest": "{:.3f}"}
+    table = record.sheet("Seconds of a step by model and number of GPUs", columns, wide=28)
+    for cell, inside in cells.items():
+        ratios = [made.seconds / run.seconds for run, made in inside]
+        chosen, _ = min(inside, key=lambda pair: pair[1].seconds)
+        fastest = min(run.seconds for run, _ in inside)
+        errors = _errors(ratios, factors[chosen.source])
+        table.add(cell, len(inside), *errors, chosen.name, chosen.seconds / fastest)
 
 
 def _errors(ratios: Sequence[float], factor: float) -> tuple[float, float]:
