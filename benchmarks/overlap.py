@@ -72,7 +72,7 @@ def job(document: dict[str, Any], rounds: int, ahead: int) -> dict[str, Any]:
     programs = {
         "waits at once": sw.parallelize(model, (x,), mesh=plan.mesh.to_device_mesh("cpu"), plan=plan),
         "beside calls": sw.parallelize(
-            model, (x,), mesh=plan.mesh.to_device_mesh("cpu"), plan=replace(plan, ahead=ahead)
+            model, (x,), mesh=plan.mesh.to_device_mesh("cpu"), plan=replace(plan, ahead=ahead, bound=None)
         ),
     }
 
@@ -128,7 +128,7 @@ def main() -> None:
     title = f"{DEPTH} layers of {WIDTH}x{WIDTH}, {ROWS} rows a rank; {options.ranks} gloo ranks"
     table = record.sheet(title, {"program": "", "step": "{:.0f} ms", "ratio": "{:.2f}"}, wide=24)
     table.add(
-        "collectives at once free", found["calls"] * 1e3, found["calls"] / found["medians"]["waits at once"]
+        "without the slow link", found["calls"] * 1e3, found["calls"] / found["medians"]["waits at once"]
     )
     for name, median in found["medians"].items():
         table.add(name, median * 1e3, median / found["medians"]["waits at once"])

@@ -13,7 +13,6 @@ import shardwise as sw
 from shardwise.graph import capture
 from shardwise.mesh import Cluster, Mesh
 from shardwise.planning import Plan, Planner, random_plan
-from shardwise.planning._overlap import with_overlap
 from shardwise.planning._pins import Pins
 from shardwise.planning._prices import SLOWDOWN
 from shardwise.planning._timeline import CALLS, links
@@ -56,7 +55,7 @@ def test_a_plan_without_overlap_takes_as_long_as_its_entries_together(fsdp):
 
 
 def test_collectives_beside_calls_save_their_time_less_what_they_slow_the_calls(fsdp):
-    made = with_overlap(fsdp)
+    made = fsdp.overlapped()
     line, cost = made.timeline, made.cost
     busy, exposed = line.busy["d"], line.exposed["d"]
     assert 0 < exposed < 0.7 * busy
@@ -69,7 +68,7 @@ def test_collectives_beside_calls_save_their_time_less_what_they_slow_the_calls(
 
 def test_streams_do_one_thing_at_a_time_and_calls_never_rest(graph):
     for seed in range(5):
-        line = with_overlap(random_plan(graph, mesh="a=2,b=2", seed=seed)).timeline
+        line = random_plan(graph, mesh="a=2,b=2", seed=seed).overlapped().timeline
         for stream in {span.stream for span in line.spans}:
             own = [span for span in line.spans if span.stream == stream]
             for one, other in pairwise(own):
@@ -90,14 +89,14 @@ def test_no_plan_takes_less_than_the_bound(graph, mesh):
     made = planner.plan({})
     assert made.bound is not None and 0 < made.bound <= made.cost.seconds
     others = [random_plan(graph, mesh=mesh, seed=seed) for seed in range(10)]
-    tried = [with_overlap(replace(plan, optimizer="adam")) for plan in others]
+    tried = [replace(plan, optimizer="adam").overlapped() for plan in others]
     tried += [plan for plan in planner.baselines(Pins(planner.mesh)).values() if plan is not None]
     assert all(made.bound <= plan.cost.seconds for plan in tried)
 
 
 def test_a_plan_with_overlap_is_as_fast_as_any_other_found(graph, best):
     plain = Planner(graph, best.mesh, CLUSTER).plan({})
-    assert best.cost.seconds <= with_overlap(replace(plain, ahead=None)).cost.seconds
+    assert best.cost.seconds <= plain.overlapped().cost.seconds
     for cost in best.baselines.values():
         assert best.cost.seconds <= cost.seconds
     assert best.baselines["FSDP"].hidden > 0
@@ -105,17 +104,18 @@ def test_a_plan_with_overlap_is_as_fast_as_any_other_found(graph, best):
 
 
 def test_a_plan_with_overlap_can_be_kept(best):
+    assert Plan.from_json(replace(best, ahead=None, bound=None).overlapped().to_json()).ahead == best.ahead
     again = Plan.from_json(best.to_json())
     assert again.cost == best.cost and again.baselines == best.baselines and again.ahead == best.ahead
 
 
 def test_the_summary_says_what_is_hidden(fsdp):
-    text = with_overlap(fsdp).summary()
+    text = fsdp.overlapped().summary()
     assert "waiting for d" in text and "beside calls" in text and "slower beside collectives" in text
 
 
 def test_a_trace_has_every_span(fsdp, tmp_path):
-    made = with_overlap(fsdp)
+    made = fsdp.overlapped()
     made.trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     kinds = Counter(event.get("cat") for event in events)

@@ -1,7 +1,7 @@
 """`Plan`: for each node of a graph the chosen row on every mesh axis, and the copies between nodes."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from ..mesh import Cluster, Mesh
 from ._confirm import Confirmation
 from ._elsewhere import Elsewhere
 from ._evaluate import Cost, evaluate
-from ._overlap import overlapped
+from ._overlap import overlapped, with_overlap
 from ._schedule import Schedule, schedule
 from ._timeline import Timeline, timeline
 
@@ -155,6 +155,11 @@ class Plan(Shown):
         from ._explain import diff
 
         return diff(self, other, most)
+
+    def overlapped(self) -> "Plan":
+        """This plan with collectives beside calls, as much under way as makes it fastest. It has no bound: that of a
+        plan without overlap is none of one with it."""
+        return with_overlap(replace(self, ahead=None, bound=None))
 
     def trace(self, path: str | Path) -> None:
         """Write the timeline as a trace that chrome://tracing and Perfetto show."""
