@@ -59,8 +59,8 @@ class _Slack:
 
     Places are numbers of entries, before which something is done: `at` has the move in the plain schedule; from
     `release` on it can begin, and at `need` it must have ended. `begins` and `waits` are where its stages do. `kept`
-    are the bytes of its source that are held as long as the first stage is under way. What is neither of the graph's
-    inputs nor for its outputs is not `limited`: it cannot be under way for long.
+    are the bytes of its source that are held as long as the first stage is under way. What a program makes and uses
+    itself is not `limited`: it cannot be under way for long.
     """
 
     at: int
@@ -143,7 +143,7 @@ class _Overlap:
             if release <= at <= need and self.before[release] < self.before[need]:
                 owner = owners[entry.source]
                 kept = 0 if owner.ref.name in self.plan.inputs else self.evaluation.local(owner).bytes
-                limited = entry.source.ref.name in self.plan.inputs or entry.target not in used
+                limited = made.get(entry.source, -1) < first or entry.target not in used
                 yield _Slack(at, release, need, list(self._stages(entry)), kept, limited)
 
     def _results(self) -> Iterator[Value]:

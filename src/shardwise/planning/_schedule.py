@@ -236,8 +236,9 @@ def with_deaths(
         for value in entry.used:
             last[value] = max(position, last.get(value, 0))
     dead: dict[int, list[Value]] = {}
+    given = set(kept)
     for value, position in last.items():
-        if value not in kept:
+        if value not in given:
             dead.setdefault(position, []).append(value)
     for position, entry in enumerate(entries):
         yield replace(entry, dead=tuple(dead.get(position, ())))
