@@ -97,12 +97,32 @@ def test_what_was_begun_is_waited_for_once_and_before_it_is_used(plans):
         assert not under_way
 
 
+def in_backward(plan: Plan) -> list[bool]:
+    outputs = zip(plan.graph.outputs, plan.schedule.outputs, strict=True)
+    results = [value for output, value in outputs if value is not None and output.role != "gradient"]
+    return backward_entries(plan.schedule, results)
+
+
+def test_results_of_forward_are_moved_for_backward_within_the_limit(plans):
+    ahead, most = 300, 0
+    for plan in (replace(plain, ahead=ahead) for plain, _ in plans if plain.mesh.ndim == 1):
+        entries, under_way = plan.schedule.entries, 0
+        forward = [e.made for e in entries if isinstance(e, Compute) and e.node.phase == "forward"]
+        made = {value for values in forward for value in values}
+        for entry, backward in zip(entries, in_backward(plan), strict=True):
+            if backward and is_begun(entry) and entry.source in made:
+                under_way += entry.change.collectives[0].size
+            elif backward and isinstance(entry, Wait) and entry.source in made:
+                under_way -= entry.move.change.collectives[0].size
+            elif isinstance(entry, Compute):
+                most = max(most, under_way)
+    assert 0 < most <= ahead
+
+
 def test_nothing_is_under_way_from_forward_to_backward(plans):
     for _, overlapped in plans:
         schedule = overlapped.schedule
-        outputs = zip(overlapped.graph.outputs, schedule.outputs, strict=True)
-        results = [value for output, value in outputs if value is not None and output.role != "gradient"]
-        backward = backward_entries(schedule, results)
+        backward = in_backward(overlapped)
         where = {e.target: back for e, back in zip(schedule.entries, backward, strict=True) if is_begun(e)}
         for entry, back in zip(schedule.entries, backward, strict=True):
             if isinstance(entry, Wait):
