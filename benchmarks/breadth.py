@@ -11,6 +11,7 @@ with itself unsharded; its state before and after capture is compared as well. E
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -156,10 +157,10 @@ def main() -> None:
             print(name, known["outcome"], known["why"], file=sys.stderr, flush=True)
         if known is not None:
             told[name] = known
-    report(told, Record(__doc__, options.json))
+    report(told, Record(__doc__, options.json), options.timeout)
 
 
-def report(told: dict[str, dict[str, Any]], record: Record) -> None:
+def report(told: dict[str, dict[str, Any]], record: Record, seconds: int) -> None:
     ran = {name: each for name, each in told.items() if each["outcome"] != "does not run"}
     sheet = record.sheet("by library", {"": "", "models": "{:d}"} | dict.fromkeys(OUTCOMES, "{:d}"))
     for library in sorted({name.split()[0] for name in ran}):
@@ -168,9 +169,13 @@ def report(told: dict[str, dict[str, Any]], record: Record) -> None:
     others = record.sheet("not verified", {"model": "", "outcome": "", "why": ""}, wide=40)
     for name, each in sorted(ran.items()):
         if each["outcome"] != "verified":
-            others.add(name, each["outcome"], each["why"])
+            others.add(name, each["outcome"], re.sub(r"\S*/site-packages/", "", each["why"]))
     times = sorted(each["planning"] for each in ran.values() if "planning" in each)
     verified = sum(each["outcome"] == "verified" for each in ran.values())
+    record.say(
+        f"{len(told)} of {len(architectures())} models were run, in one or more runs of the command, "
+        f"each for at most {seconds} s."
+    )
     record.say(f"{verified} of {len(ran)} models that train unsharded are captured and verified.")
     if times:
         record.say(f"planning: median {times[len(times) // 2]:.1f} s, longest {times[-1]:.1f} s")

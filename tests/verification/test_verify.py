@@ -254,3 +254,10 @@ def test_complex_results_are_compared_by_a_tolerance(plan_of):
     assert graph == plan.graph
     report = verify(gram, args, plan=plan)
     assert report.ok and report.checks[0].tolerance == 1e-4
+
+
+def test_a_loss_whose_terms_cancel_is_compared_by_their_size():
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8)), torch.randn(4, 6)
+    plan = random_plan(capture(model, (x,)), mesh="a=2,b=2", seed=0)
+    report = verify(model, (x,), plan=plan, only_plan=True)
+    assert report.verdict.kind == "verified"

@@ -49,9 +49,11 @@ def compare(
     found: Mapping[str, Any],
     disagreements: Mapping[str, float],
     least: torch.dtype | None = None,
+    terms: Iterable[Any] = (),
 ) -> list[Check]:
-    """A check for each name of `expected`. `least` is the coarsest dtype that computed them."""
-    floor = floor_of(expected.values())
+    """A check for each name of `expected`. `least` is the coarsest dtype that computed them; `terms` are what they are
+    sums of, which may cancel."""
+    floor = max(floor_of(expected.values()), floor_of(terms))
     checks = []
     for name, tensor in expected.items():
         other = found.get(name)

@@ -84,7 +84,8 @@ def checks(graph: Graph, expected: Run, found: Joined, wide: bool = False) -> li
     ]
     compared = []
     if graph.training:
-        compared += compare("loss", _losses(expected), _losses(made), {}, least)
+        starts = [expected.outputs.get(entry.target) for entry in graph.with_role("tangent")]
+        compared += compare("loss", _losses(expected), _losses(made), {}, least, starts)
     for kind, group, whole, others in groups:
         whole = {name: value for name, value in whole.items() if name in others}
         compared += compare(kind, whole, others, found.apart.get(group, {}), least)
