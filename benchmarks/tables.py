@@ -40,6 +40,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Published measurements", ("truth", "truth_held_out"), "calibration.md"),
     ("Published runs", ("truth_runs", "truth_fsdp", "truth_grid"), "pricing.md"),
     ("Running", ("runtime",), "running.md"),
+    ("Overlap", ("overlap",), "overlap.md"),
     ("Importing", ("imports",), "architecture.md"),
 )
 
