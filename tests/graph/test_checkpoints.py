@@ -82,9 +82,8 @@ def test_patterns_name_blocks_and_the_first_that_matches_counts(model, x):
 
 
 @pytest.mark.parametrize("how", ["selective", "full"])
-@pytest.mark.parametrize("execution", ["eager", "compiled"])
-def test_gradients_are_those_of_the_model(model, x, how, execution):
-    graph = capture(model, (x,), recompute=how, execution=execution)
+def test_gradients_are_those_of_the_model(model, x, how):
+    graph = capture(model, (x,), recompute=how)
     assert Graph.from_json(graph.to_json()) == graph
     expected = run(capture(model, (x,)), model, (x,))
     found = run(graph, model, (x,))
@@ -133,6 +132,11 @@ def test_it_takes_less_memory_and_more_time_and_verifies(model):
 def test_what_cannot_be_is_refused(model, x, recompute, message):
     with pytest.raises(UsageError, match=message):
         capture(model, (x,), recompute=recompute)
+
+
+def test_what_is_compiled_is_not_computed_again_by_name(model, x):
+    with pytest.raises(UsageError, match="decides itself what backward computes again"):
+        capture(model, (x,), recompute="full", execution="compiled")
 
 
 def test_a_model_without_blocks_is_told_so(x):

@@ -64,7 +64,7 @@ def capture(
     `eager`, `compiled` by torch.compile, which fuses calls into kernels, or `regional`: each block (`layers.3`) is
     compiled by itself, and the rest eager. `recompute` says what backward computes again instead of keeping it: `full`
     blocks, `selective` ones (all but attention and every second product), or either by pattern:
-    `{"layers.[0-9]": "full"}`.
+    `{"layers.[0-9]": "full"}`. It is for eager programs: torch.compile decides that itself.
     """
     name, module = name_of(model), as_module(model)
     given = call_arguments(args, kwargs)
@@ -74,6 +74,11 @@ def capture(
     if training:
         refuse_hooks(name, module)
     policies = policies_of(recompute)
+    if policies and execution != "eager":
+        raise UsageError(
+            f"recompute cannot be combined with execution={execution!r}: torch.compile decides itself what backward "
+            "computes again"
+        )
     try:
         return _captured(name, module, given, training, loss, execution, policies)
     except UsageError:
