@@ -1,7 +1,10 @@
 import runpy
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.long
 def test_the_essay_runs_and_agrees_with_the_library(capsys):
     runpy.run_path(str(Path(__file__).parents[2] / "docs" / "from_scratch.py"))
     printed = capsys.readouterr().out

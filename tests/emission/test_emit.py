@@ -440,6 +440,7 @@ def passes_and_sees_a_row_added_to_the_strategy(case: Emitted, folder: Path) -> 
     assert wrong.returncode == 1 and re.search("[23] failed", wrong.stdout), wrong.stdout
 
 
+@pytest.mark.long
 def test_emitted_tests_pass_on_four_ranks(tmp_path: Path) -> None:
     passes_and_sees_a_row_added_to_the_strategy(together("searchsorted", "addbmm", "block_diag"), tmp_path)
 

@@ -117,6 +117,7 @@ def test_examples_of_the_user_are_enough():
     assert [str(row) for row in sw.discover(weigh, torch.rand(4, 6), 1).rows] == ["S(0) -> S(0)"]
 
 
+@pytest.mark.long
 def test_a_rule_says_no_more_than_holds_where_no_condition_explains_all():
     """Which dims may be sharded depends on a number in a way no condition says."""
 

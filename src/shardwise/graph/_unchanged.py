@@ -8,6 +8,7 @@ program is noted before it runs, and put back afterwards, also if it fails.
 import functools
 import gc
 import random
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -145,8 +146,35 @@ def _is_same(now: Any, before: Any) -> bool:
 
 def _caches_of_fake_tensors() -> list[Any]:
     """Functions whose results are kept by `functools.cache`, and that have kept tensors without values."""
-    caches = [each for each in gc.get_objects() if type(each) is functools._lru_cache_wrapper]
-    return [cache for cache in caches if cache.cache_info().currsize and _holds_fake(cache)]
+    return [cache for cache in _caches() if cache.cache_info().currsize and _holds_fake(cache)]
+
+
+_caches_in: dict[
+    str, tuple[int, list[Any]]
+] = {}  # by module, with how many names it had when it was searched
+
+
+def _caches() -> list[Any]:
+    """The cached functions and methods in modules that are not torch's. A module is searched again once it has more
+    names."""
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, types.ModuleType) and name.partition(".")[0] not in ("torch", "shardwise"):
+            names = vars(module)
+            if _caches_in.get(name, (-1, []))[0] != len(names):
+                _caches_in[name] = len(names), list(_cached_functions(list(names.values())))
+    return list({id(cache): cache for _, caches in _caches_in.values() for cache in caches}.values())
+
+
+def _cached_functions(values: list[Any]) -> Iterator[Any]:
+    for value in values:
+        if type(value) is functools._lru_cache_wrapper:
+            yield value
+        elif type(value) in (staticmethod, classmethod):
+            yield from _cached_functions([value.__func__])
+        elif isinstance(value, type):
+            yield from _cached_functions(
+                [each for each in vars(value).values() if not isinstance(each, type)]
+            )
 
 
 def _holds_fake(cache: Any) -> bool:
