@@ -10,7 +10,7 @@ from torch import nn
 import shardwise as sw
 from shardwise.graph import capture
 from shardwise.mesh import Cluster, Mesh
-from shardwise.planning import Compute, Move, Plan, Planner, Wait, backward_entries, random_plan
+from shardwise.planning import Compute, Move, Plan, Planner, Wait, backward_entries, plan_graph, random_plan
 from shardwise.planning._pins import Pins
 
 
@@ -179,3 +179,15 @@ def test_a_plan_keeps_how_much_may_be_under_way(fsdp):
     document["options"]["ahead"] = -1
     with pytest.raises(sw.UsageError, match=r"options\.ahead"):
         Plan.from_json(document)
+
+
+@pytest.mark.parametrize(("mesh", "cluster", "tokens"), [("a=8", "h100", 2**14), ("a=2,b=8", "l40s", 64)])
+def test_no_schedule_takes_less_than_the_bound(mesh, cluster, tokens):
+    with torch.device("meta"):
+        graph = capture(Stack(layers=4, width=1024), (torch.empty(tokens, 1024),))
+    made = plan_graph(graph, mesh=mesh, cluster=cluster, overlap=True, confirm=False, compare=False, gap=0.0)
+    plain = plan_graph(graph, mesh=mesh, cluster=cluster, confirm=False, compare=False)
+    rivals = [plain, made, *(random_plan(graph, mesh=mesh, cluster=cluster, seed=seed) for seed in range(10))]
+    fastest = min(replace(rival, ahead=ahead).cost.seconds for rival in rivals for ahead in (0, 10**6, 10**9))
+    assert made.bound is not None
+    assert made.bound <= fastest * (1 + 1e-9)

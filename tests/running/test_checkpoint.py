@@ -1,5 +1,7 @@
 """Checkpoints of safetensors files: every rank reads its pieces, and nothing else."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -57,4 +59,22 @@ def test_another_shape(tmp_path, tensors):
 def test_a_file_that_is_not_one(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"not one")
     with pytest.raises(UsageError, match="is not a safetensors file"):
+        Checkpoint(tmp_path)
+
+
+def test_files_that_the_index_does_not_name_do_not_count(tmp_path, tensors):
+    """They may be left of a checkpoint that was written before with more files."""
+    save_file({"weight": torch.zeros(9, 7)}, tmp_path / "z-old.safetensors")
+    index = {"weight_map": {"weight": "weight.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    found = Checkpoint(tmp_path).piece("weight", entry("weight", (9, 7)), Layout.parse("R", "a=2"), 0)
+    assert torch.equal(found, tensors["weight"])
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(UsageError, match="expected the field 'weight_map'"):
+        Checkpoint(tmp_path)
+
+
+def test_a_tensor_in_two_files_is_not_chosen_from(tmp_path, tensors):
+    save_file({"weight": torch.zeros(9, 7)}, tmp_path / "z-old.safetensors")
+    with pytest.raises(UsageError, match=r"has weight in weight\.safetensors and in z-old\.safetensors"):
         Checkpoint(tmp_path)

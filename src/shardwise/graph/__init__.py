@@ -14,6 +14,7 @@ from ._json import is_graph, read_graph
 from ._kernels import Border, Kernels
 from ._named import Named, matched, named_tensors
 from ._norms import rms_norm, rms_norm_backward
+from ._recompute_blocks import kept_by_selective
 from ._results import opened
 from ._run import Ran, arguments, constants, inputs_of, run
 from ._unchanged import unchanged
@@ -50,6 +51,7 @@ __all__ = [
     "inputs_of",
     "is_graph",
     "kept",
+    "kept_by_selective",
     "matched",
     "named_tensors",
     "opened",

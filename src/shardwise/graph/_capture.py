@@ -23,7 +23,6 @@ from ._attention import fused_attention
 from ._autograd import Kept, refuse_hooks
 from ._blocks import in_block
 from ._callable import as_module, call_arguments, name_of
-from ._checkpoints import Policies, policies_of, recompute_blocks
 from ._checks import without_error_checks
 from ._device import on_any_device
 from ._eager import IsCompiling, as_if_eager
@@ -37,6 +36,7 @@ from ._norms import fuse_norms
 from ._policy import decompositions
 from ._read import correct_dtypes, name_inputs, random_calls, read_inputs, read_nodes, read_outputs, tidy
 from ._recompute import recompute_as_compiled
+from ._recompute_blocks import Policies, policies_of, recompute_blocks
 from ._recurrent import separate_layers
 from ._refusal import refusal, value_read_at
 from ._results import opened_results

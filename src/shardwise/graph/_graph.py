@@ -25,8 +25,8 @@ from ._blocks import block_of
 from ._whole import Whole
 
 if TYPE_CHECKING:
-    from ._checkpoints import Policies
     from ._kernels import Kernels
+    from ._recompute_blocks import Policies
 
 Execution = Literal["eager", "compiled", "regional"]
 Phase = Literal["forward", "backward"]

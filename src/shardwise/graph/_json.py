@@ -17,9 +17,9 @@ from ..documents import Field
 from ..errors import UsageError
 from ..factors import FactorRule
 from ..files import read_document, write_text
-from ._checkpoints import Policy
 from ._consistent import require_consistent
 from ._graph import Execution, Graph, Input, InputRole, Node, Output, OutputRole, Phase, Ref, TensorInfo
+from ._recompute_blocks import Policy
 
 FORMAT = "shardwise.graph/1"
 

@@ -30,7 +30,7 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class SimulatedStep:
     """Seconds of a step: of the passes themselves, of copies for collectives, of collectives that are waited for, and
     by which kernels are slower because of those that are not."""
 
@@ -45,9 +45,9 @@ class Timeline:
         return self.passes + self.copies + self.exposed + self.slowdown
 
 
-def timeline(
+def simulated_step(
     of: Pass, layout: NamedLayout, mesh: Mesh, cluster: Cluster, passes: int, again: dict[int, float]
-) -> Timeline:
+) -> SimulatedStep:
     """A step of so many passes. `again` are the seconds that recomputing adds before entries."""
     return _Simulation(of, layout, mesh, cluster, again).step(passes)
 
@@ -69,7 +69,7 @@ class _Simulation:
         self.sent: Counter[tuple[str, Collective, str, int]] = Counter()
         self.took: Counter[tuple[str, Collective, str, int]] = Counter()
 
-    def step(self, passes: int) -> Timeline:
+    def step(self, passes: int) -> SimulatedStep:
         """Passes between the first and the last are alike: one of them is simulated, and counts for all."""
         states = []
         for number in range(min(passes, 3)):
@@ -86,7 +86,7 @@ class _Simulation:
         traffic = tuple(
             Traffic(*key[:3], self.mesh[key[2]], key[3], self.sent[key], self.took[key]) for key in self.sent
         )
-        return Timeline(self.worked, self.copied, exposed, SLOWDOWN * hidden, traffic)
+        return SimulatedStep(self.worked, self.copied, exposed, SLOWDOWN * hidden, traffic)
 
     def _state(self) -> tuple[float, float, float, Counter, Counter]:
         return self.clock, self.worked, self.copied, self.sent.copy(), self.took.copy()

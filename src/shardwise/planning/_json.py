@@ -183,8 +183,8 @@ class _Reading:
     def options(self, field: Field) -> dict[str, Any]:
         """What the plan was made for, and what came of it."""
         fields = field.object(
-            ("optimizer", "memory", "pins", "bound", "share_layers", "baselines", "confirmation"),
-            ("shardings", "elsewhere", "ahead"),
+            ("optimizer", "memory", "pins", "ahead", "bound", "share_layers", "baselines", "confirmation"),
+            ("shardings", "elsewhere"),
         )
         optimizer = fields["optimizer"].parsed(OptimizerCost.of).name
         pins = fields["pins"].members()
@@ -196,9 +196,7 @@ class _Reading:
             "pins": {name: pin.value for name, pin in pins.items()},
             "shardings": self._shardings(fields["shardings"]) if "shardings" in fields else {},
             "elsewhere": self._elsewhere(fields["elsewhere"]) if "elsewhere" in fields else {},
-            "ahead": fields["ahead"].optional(lambda ahead: ahead.integer(least=0))
-            if "ahead" in fields
-            else None,
+            "ahead": fields["ahead"].optional(lambda ahead: ahead.integer(least=0)),
             "bound": fields["bound"].optional(Field.number),
             "share_layers": fields["share_layers"].flag(),
             "confirmation": fields["confirmation"].optional(_confirmation),
@@ -233,9 +231,7 @@ def _confirmation(document: Field) -> Confirmation:
 
 
 def _baseline(document: Field) -> BaselineCost:
-    fields = document.object(
-        ("seconds", "peak", "compute", "update", "communication", "waiting"), ("hidden",)
-    )
+    fields = document.object(("seconds", "peak", "compute", "update", "communication", "waiting", "hidden"))
     communication = fields["communication"].object((), (*COLLECTIVES, "transfer"))
     cost = BaselineCost(
         fields["compute"].number(),
@@ -243,7 +239,7 @@ def _baseline(document: Field) -> BaselineCost:
         {kind: seconds.number() for kind, seconds in communication.items()},
         fields["peak"].integer(least=0),
         fields["waiting"].number(),
-        fields["hidden"].number() if "hidden" in fields else 0.0,
+        fields["hidden"].number(),
     )
     if not isclose(fields["seconds"].number(), cost.seconds, rel_tol=_SAME):
         raise fields["seconds"].expected(f"{cost.seconds}, the sum of the parts")
@@ -256,9 +252,8 @@ _SAME = 1e-6
 
 def _require_kept(plan: Plan, fields: dict[str, Field]) -> None:
     """Refuse a plan that does not cost what it says, or is not what it says it was made for."""
-    costs = {name: right for name, right in _of_cost(plan).items() if name != "hidden"}
-    stated = fields["cost"].object(tuple(costs), ("hidden",))
-    for name, right in costs.items():
+    stated = fields["cost"].object(tuple(_of_cost(plan)))
+    for name, right in _of_cost(plan).items():
         parts = {"": stated[name]} if not isinstance(right, dict) else stated[name].object(tuple(right))
         for part, field in parts.items():
             value = right[part] if isinstance(right, dict) else right

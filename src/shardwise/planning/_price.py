@@ -20,7 +20,7 @@ from ..graph import Execution, Graph, TensorInfo, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Link, Mesh
 from ..progress import Progress, silent
 from ._baselines import Baseline, BaselineRestriction, Mode
-from ._data_parallel import Timeline, Traffic, kept_gradients, timeline, transient
+from ._data_parallel import SimulatedStep, Traffic, kept_gradients, simulated_step, transient
 from ._make import Planner
 from ._named import NamedLayout, mesh_of
 from ._pass import Pass
@@ -293,7 +293,7 @@ def price_plan(
     cluster, mesh = Cluster.of(cluster), mesh_of(layout, mesh)
     one = Pass(plan, overlap=layout.overlap)
     again = recomputed(one, layout.recompute)
-    line = timeline(one, layout, mesh, cluster, passes, {r.begin: r.seconds for r in again.values()})
+    line = simulated_step(one, layout, mesh, cluster, passes, {r.begin: r.seconds for r in again.values()})
     repeated = [place for each in again.values() for place in each.entries]
     inside = _tensor_parallel_traffic(one, repeated, passes)
     return Price(
@@ -349,7 +349,7 @@ def _megatron(planner: Planner, mode: Mode, pins: Pins) -> Plan:
     raise UsageError(f"no plan of {planner.graph.name} on {planner.mesh} was found in time")
 
 
-def _time(one: Pass, layout: NamedLayout, line: Timeline, repeated: list[int], passes: int) -> StepTime:
+def _time(one: Pass, layout: NamedLayout, line: SimulatedStep, repeated: list[int], passes: int) -> StepTime:
     moves = [isinstance(entry, Move) for entry in one.entries]
     inside = sum(seconds for seconds, move in zip(one.seconds, moves, strict=True) if move)
     again = sum(one.seconds[place] for place in repeated if not moves[place])

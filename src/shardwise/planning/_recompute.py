@@ -8,8 +8,9 @@ every second product, as torchtitan does; `alternate` leaves every second block 
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import compress
 
-from ..calls import facts
+from ..graph import kept_by_selective
 from ._named import Recompute
 from ._pass import Pass
 from ._schedule import Compute, Value
@@ -94,15 +95,7 @@ def _of_block(
 
 
 def _cached(of: Pass, forward: list[int]) -> set[Value]:
-    """The results of attention, and of the first, third, fifth product of a block."""
-    cached: set[Value] = set()
-    products = 0
-    for place in forward:
-        entry = of.entries[place]
-        if not isinstance(entry, Compute):
-            continue
-        kind = facts(entry.node.overload).kernel
-        products += kind == "matmul"
-        if kind == "attention" or (kind == "matmul" and products % 2):
-            cached |= set(entry.made)
-    return cached
+    """The results that `selective` keeps."""
+    calls = [entry for entry in map(of.entries.__getitem__, forward) if isinstance(entry, Compute)]
+    chosen = kept_by_selective(entry.node.facts.kernel for entry in calls)
+    return {value for entry in compress(calls, chosen) for value in entry.made}

@@ -7,6 +7,7 @@ from the bytes that hold it.
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..documents import Field
 from ..errors import UsageError
-from ..files import path_of
+from ..files import path_of, read_document, write_text
 from ..graph import Input
 from ..layout import Layout
 from ..planning import Plan
+from ._agree import agreed
 
 if TYPE_CHECKING:
     from ._module import Sharded
@@ -31,15 +34,24 @@ _FILE_BYTES = 5_000_000_000
 
 
 class Checkpoint:
-    """A folder of safetensors files, read piece by piece; `rename` has its names by those of the model."""
+    """A folder of safetensors files, read piece by piece; `rename` has its names by those of the model.
+
+    Where there is an index, the files that it names count, and no others: they may be left of another checkpoint.
+    """
 
     def __init__(self, folder: str | Path, rename: Rename | None = None) -> None:
         self.folder, self.rename = path_of(folder), rename
-        files = sorted(self.folder.glob("*.safetensors"))
+        files = _files_of(self.folder)
         if not files:
             raise UsageError(f"{self.folder} is not a checkpoint: it has no *.safetensors files")
         self._open = {file: _opened(file) for file in files}
-        self._file_of = {key: file for file, opened in self._open.items() for key in opened.keys()}  # noqa: SIM118
+        self._file_of: dict[str, Path] = {}
+        for file, opened in self._open.items():
+            for key in opened.keys():  # noqa: SIM118
+                if (other := self._file_of.setdefault(key, file)) != file:
+                    raise UsageError(
+                        f"{self.folder} has {key} in {other.name} and in {file.name}: remove one, or add an index"
+                    )
         self.read = 0  # bytes
 
     def key(self, entry: Input) -> str | None:
@@ -63,6 +75,19 @@ class Checkpoint:
             self.read += part.nbytes
             made[tuple(slice(*run) for run in place)] = part
         return made
+
+
+def _files_of(folder: Path) -> list[Path]:
+    if not (folder / _INDEX).exists():
+        return sorted(folder.glob("*.safetensors"))
+    return read_document(folder / _INDEX, lambda index: [folder / file for file in _named_in(Field(index))])
+
+
+def _named_in(index: Field) -> list[str]:
+    members = index.members()
+    if "weight_map" not in members:
+        raise index.expected("the field 'weight_map'")
+    return sorted({file.text() for file in members["weight_map"].members().values()})
 
 
 def renamed(name: str, rename: Rename | None) -> str:
@@ -147,8 +172,9 @@ def save_checkpoint(
 ) -> None:
     """Write the weights of a sharded model as a folder of safetensors files with an index, as Hugging Face does.
 
-    All ranks call it; the first one writes. It holds one file, of at most `file_bytes`, at a time. Tied weights are
-    written once, under the first of their names. `rename` has the names to write, by those of the model.
+    All ranks call it; the first one writes, the index last, and if it cannot, all ranks raise. It holds one file, of at
+    most `file_bytes`, at a time. Tied weights are written once, under the first of their names. `rename` has the names
+    to write, by those of the model.
     """
     from safetensors.torch import save_file
 
@@ -157,6 +183,12 @@ def save_checkpoint(
     state = {name: tensor for name, tensor in sharded.state_dict().items() if name in named}
     files = list(_files(state, file_bytes))
     index: dict[str, str] = {}
+
+    def write(tensors: dict[str, Tensor], file: str) -> None:
+        if first:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(tensors, folder / file, {"format": "pt"})
+
     for number, names in enumerate(files, 1):
         file = f"model-{number:05d}-of-{len(files):05d}.safetensors"
         tensors = {}
@@ -164,15 +196,11 @@ def save_checkpoint(
             whole = state[name].full_tensor()
             if first:
                 tensors[renamed(name, rename)] = whole.detach().cpu().contiguous()
-        if first:
-            folder.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, folder / file, {"format": "pt"})
-            index |= dict.fromkeys(tensors, file)
-    if first:
-        total = sum(_bytes(tensor) for tensor in state.values())
-        document = {"metadata": {"total_size": total}, "weight_map": index}
-        (folder / _INDEX).write_text(json.dumps(document, indent=2) + "\n")
-    dist.barrier()
+        agreed("writing the checkpoint", partial(write, tensors, file))
+        index |= dict.fromkeys(tensors, file)
+    total = sum(_bytes(tensor) for tensor in state.values())
+    document = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2) + "\n"
+    agreed("writing the checkpoint", lambda: write_text(folder / _INDEX, document) if first else None)
 
 
 def _files(state: Mapping[str, Tensor], limit: int) -> Iterator[list[str]]:

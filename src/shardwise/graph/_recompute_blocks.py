@@ -7,8 +7,9 @@ are planned, priced, run and verified like any others.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from itertools import compress
 from operator import getitem
 from typing import Literal, get_args
 
@@ -78,10 +79,13 @@ def _escaping(nodes: list[fx.Node]) -> set[fx.Node]:
 
 
 def _costly(nodes: list[fx.Node]) -> Iterator[fx.Node]:
-    """Attention, and the first, third, fifth product of a block."""
+    kinds = [None if node.target is getitem else facts(node.target).kernel for node in nodes]
+    return compress(nodes, kept_by_selective(kinds))
+
+
+def kept_by_selective(kernels: Iterable[str | None]) -> Iterator[bool]:
+    """Of the calls of a block, by the kind of their kernels: attention, and the first, third, fifth product."""
     products = 0
-    for node in nodes:
-        kind = None if node.target is getitem else facts(node.target).kernel
+    for kind in kernels:
         products += kind == "matmul"
-        if kind == "attention" or (kind == "matmul" and products % 2):
-            yield node
+        yield kind == "attention" or (kind == "matmul" and products % 2 == 1)
