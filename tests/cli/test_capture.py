@@ -30,6 +30,17 @@ def test_a_model_of_a_module_of_the_current_folder(shardwise, monkeypatch):
     assert status == 0 and "MLP" in out
 
 
+def test_a_loss_outside_of_the_model(shardwise, tmp_path):
+    file = tmp_path / "outside.py"
+    file.write_text(
+        "import torch\n"
+        "def build():\n"
+        "    return torch.nn.Linear(4, 3), (torch.rand(5, 4),), {'target': torch.rand(5, 3)}\n"
+    )
+    status, out, _ = shardwise("capture", f"{file}:build", "--loss-fn", "torch.nn.functional:mse_loss")
+    assert status == 0 and "inputs       input float32[5, 4], target float32[5, 3]" in out
+
+
 def test_the_table_lists_every_node(shardwise):
     _, out, _ = shardwise("capture", f"{MODELS}:build_mlp", "--table")
     assert "aten.gelu_backward.default" in out

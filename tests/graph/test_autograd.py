@@ -294,6 +294,12 @@ def test_the_graph_does_what_the_model_does(name):
     require_same(Model(KEPT[name]), torch.randn(8, 6))
 
 
+@pytest.mark.parametrize("name", ["checkpoint", "reentrant checkpoint"])
+def test_checkpointing_of_the_model_is_noted(name):
+    [note] = capture(Model(KEPT[name]), (torch.randn(8, 6),)).notes
+    assert "checkpointing is left out: `recompute` says" in note
+
+
 def test_a_function_that_writes_to_a_buffer():
     class Average(torch.autograd.Function):
         @staticmethod

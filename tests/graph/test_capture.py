@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from shardwise.errors import UsageError
-from shardwise.graph import Input, capture, run
+from shardwise.graph import Graph, Input, capture, run
 
 
 def targets(graph, role):
@@ -389,6 +389,18 @@ def test_autocast_is_casts_whatever_device_it_is_for(device):
     assert dtypes["aten.addmm.default"] == torch.bfloat16
     assert dtypes["shardwise.attention.default"] == torch.bfloat16
     assert graph.tensor(graph.gradients["net.weight"]).dtype == torch.float32
+
+
+def test_autocast_around_a_program_is_part_of_its_graph():
+    net, args = nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)), (torch.randn(3, 4),)
+    plain = capture(net, args)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        graph = capture(net, args)
+        assert Graph.from_json(graph.to_json()) == graph
+    assert (graph.autocast, plain.autocast) == (torch.bfloat16, None)
+    assert {str(node.outputs[0].dtype) for node in graph.nodes} == {"torch.bfloat16", "torch.float32"}
+    # Only what the program itself casts is cast: backward follows the dtypes of forward.
+    assert graph.tensor(graph.gradients["0.weight"]).dtype == torch.float32
 
 
 @pytest.mark.parametrize("net", [nn.LSTM(4, 3, 2), nn.GRU(4, 3, bidirectional=True)], ids=["lstm", "gru"])

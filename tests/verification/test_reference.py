@@ -214,6 +214,17 @@ def test_double_precision_is_the_models_own_whatever_dtypes_it_names():
         assert report.reference == "the model in double precision"
 
 
+def test_the_model_runs_under_the_autocast_that_it_was_captured_under():
+    model, args = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4)), (torch.randn(16, 8),)
+    with torch.autocast("cpu", torch.bfloat16):
+        plan = random_plan(capture(model, args), mesh="a=1", seed=0)
+        within = verify(model, args, plan=plan, only_plan=True)
+    outside = verify(model, args, plan=plan, only_plan=True)
+    for report in (within, outside):
+        assert report.ok, str(report)
+        assert report.worst.error < 1e-6  # and not the rounding of bfloat16
+
+
 def test_what_stays_narrow_in_double_precision_is_priced_so():
     def program(x):
         places = x.argsort(1)

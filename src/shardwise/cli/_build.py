@@ -45,6 +45,17 @@ Recompute = Annotated[
 ]
 
 
+LossFn = Annotated[
+    str | None,
+    typer.Option(
+        "--loss-fn",
+        metavar="FILE.py:LOSS",
+        help="A function of the model's result, for a loss outside of the model: torch.nn.functional:cross_entropy.",
+        show_default=False,
+    ),
+]
+
+
 def built(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The result of the function: a model, its positional arguments and its keyword arguments."""
     result = builder(text)()
@@ -62,6 +73,10 @@ def built(text: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 def builder(text: str) -> Callable[[], Any]:
     """The function itself."""
     return function_of(text, "model.py:build")
+
+
+def loss_function(text: str | None) -> Callable[..., Any] | None:
+    return None if text is None else function_of(text, "model.py:loss")
 
 
 def named_sharding(text: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import typer
 
 from ..files import require_writable
 from ._app import Json, app, print_json
-from ._build import Build, Execution, Recompute, built, policies
+from ._build import Build, Execution, LossFn, Recompute, built, loss_function, policies
 from ._progress import Bars
 
 
@@ -20,6 +20,7 @@ def capture(
     ] = None,
     execution: Execution = None,
     recompute: Recompute = None,
+    loss_fn: LossFn = None,
     table: Annotated[bool, typer.Option("--table", help="Also print every node.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the graph here, as JSON.")] = None,
     as_json: Json = False,
@@ -40,6 +41,7 @@ def capture(
             *(model, args, kwargs),
             training=not inference,
             loss=loss,
+            loss_fn=loss_function(loss_fn),
             execution=how,
             recompute=policies(recompute),
         )

@@ -8,7 +8,7 @@ import typer
 from ..errors import UsageError
 from ..files import require_writable
 from ._app import Json, app, print_json
-from ._build import ClusterName, Execution, Recompute, built, named_sharding, policies
+from ._build import ClusterName, Execution, LossFn, Recompute, built, loss_function, named_sharding, policies
 from ._progress import Bars
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def plan(
     inference: Annotated[bool, typer.Option("--inference", help="Forward only.")] = False,
     execution: Execution = None,
     recompute: Recompute = None,
+    loss_fn: LossFn = None,
     optimizer: Annotated[str, typer.Option(help="none, sgd, momentum or adam; adam+master.")] = "adam",
     pin: Annotated[
         list[str] | None, typer.Option(help="A required layout: 'x=S(0), R'. May be repeated.")
@@ -80,7 +81,7 @@ def plan(
         "confirm": confirm,
         "overlap": overlap,
     }
-    graph = _graph(build, inference, execution, recompute, as_json)
+    graph = _graph(build, inference, execution, recompute, loss_fn, as_json)
     ranked: list[tuple[str, Plan | str]] = []
     for each in meshes:
         with Bars(quiet=as_json, title="" if mesh is not None else str(each)) as progress:
@@ -114,7 +115,14 @@ def plan(
         typer.echo(f"\nwritten to {out}")
 
 
-def _graph(build: str, inference: bool, execution: Any, recompute: list[str] | None, quiet: bool) -> "Graph":
+def _graph(
+    build: str,
+    inference: bool,
+    execution: Any,
+    recompute: list[str] | None,
+    loss_fn: str | None,
+    quiet: bool,
+) -> "Graph":
     from ..graph import Graph, capture
 
     if build.endswith(".json"):
@@ -127,6 +135,8 @@ def _graph(build: str, inference: bool, execution: Any, recompute: list[str] | N
             raise UsageError(
                 f"--recompute cannot change {build}, which was captured before: capture it again"
             )
+        if loss_fn:
+            raise UsageError(f"--loss-fn cannot change {build}, which was captured before: capture it again")
         return graph
     with Bars(quiet=quiet) as progress:
         progress("building the model")
@@ -135,6 +145,7 @@ def _graph(build: str, inference: bool, execution: Any, recompute: list[str] | N
         return capture(
             *(model, args, kwargs),
             training=not inference,
+            loss_fn=loss_function(loss_fn),
             execution=execution or "eager",
             recompute=policies(recompute),
         )

@@ -7,7 +7,7 @@ import typer
 
 from ..errors import UsageError
 from ._app import Json, app, print_json
-from ._build import Build, ClusterName, Execution, Recompute, builder, built, policies
+from ._build import Build, ClusterName, Execution, LossFn, Recompute, builder, built, loss_function, policies
 from ._progress import Bars
 
 
@@ -22,6 +22,7 @@ def verify(
     inference: Annotated[bool, typer.Option("--inference", help="Forward only, in eval mode.")] = False,
     execution: Execution = None,
     recompute: Recompute = None,
+    loss_fn: LossFn = None,
     backend: Annotated[
         str, typer.Option(help="simulate: all ranks in this process; gloo: one process per rank.")
     ] = "simulate",
@@ -59,6 +60,7 @@ def verify(
         raise UsageError(
             "give either --mesh, such as dp=2,tp=2, or --plan, a file written by `shardwise plan --out`"
         )
+    outside = loss_function(loss_fn)
     torch.manual_seed(seed)
     with Bars(quiet=as_json) as progress:
         progress("building the model")
@@ -73,7 +75,7 @@ def verify(
             progress("capturing")
             how: Any = execution or "eager"
             given: Any = {"execution": how, "recompute": policies(recompute)}
-            graph = capture(model, args, kwargs, training=not inference, **given)
+            graph = capture(model, args, kwargs, training=not inference, loss_fn=outside, **given)
             if random:
                 plans = [random_plan(graph, mesh=str(mesh), seed=number) for number in range(random)]
             else:
@@ -86,6 +88,7 @@ def verify(
                 run(
                     *(model, args, kwargs),
                     plan=chosen,
+                    loss_fn=outside,
                     steps=steps,
                     optimizer=optimizer,
                     double=double,

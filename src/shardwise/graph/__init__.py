@@ -6,12 +6,13 @@ from ._boxed import boxed
 from ._callable import as_module, call_arguments
 from ._capture import capture
 from ._compile import backend_of, compiled
-from ._device import autocast_on_cpu
+from ._device import active_autocast, autocast_on_cpu, autocast_to
 from ._fake import without_memory
 from ._flops import cost
 from ._graph import Execution, Graph, Input, Live, Node, Output, Ref, TensorInfo
 from ._json import is_graph, read_graph
 from ._kernels import Border, Kernels
+from ._loss import with_loss
 from ._named import Named, matched, named_tensors
 from ._norms import rms_norm, rms_norm_backward
 from ._recompute_blocks import kept_by_selective
@@ -35,11 +36,13 @@ __all__ = [
     "Ref",
     "TensorInfo",
     "Whole",
+    "active_autocast",
     "arguments",
     "as_module",
     "attention",
     "attention_backward",
     "autocast_on_cpu",
+    "autocast_to",
     "backend_of",
     "block_of",
     "boxed",
@@ -60,5 +63,6 @@ __all__ = [
     "rms_norm_backward",
     "run",
     "unchanged",
+    "with_loss",
     "without_memory",
 ]

@@ -22,7 +22,7 @@ from torch.nn.modules import module as modules
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import CheckpointFunction
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from ..errors import UsageError
 
@@ -51,10 +51,11 @@ def refuse_hooks(name: str, module: nn.Module) -> None:
 
 
 class Kept:
-    """The calls of one program that run again where its graph is differentiated."""
+    """The calls of one program that run again where its graph is differentiated; and notes of what does not."""
 
-    def __init__(self) -> None:
+    def __init__(self, notes: list[str]) -> None:
         self.calls: list[nn.Module] = []
+        self.notes = notes
         self.recording = False
 
     @contextmanager
@@ -66,7 +67,7 @@ class Kept:
             )
             stack.enter_context(_replaced(torch.inference_mode, "__enter__", _without_gradients))
             stack.enter_context(_replaced(torch.inference_mode, "__exit__", _gradients_again))
-            stack.enter_context(_replaced(saved_tensors_hooks, "__enter__", _hooks_on_saved_tensors))
+            stack.enter_context(_replaced(saved_tensors_hooks, "__enter__", self._hooks_on_saved_tensors()))
             stack.enter_context(_Watch(self))
             yield
 
@@ -101,6 +102,7 @@ class Kept:
 
         def apply(function: type[Function], *args: Any, **kwargs: Any) -> Any:
             if function is CheckpointFunction:  # recomputation does not change the result
+                self._note_checkpointing()
                 run, _preserve, *rest = args
                 return run(*rest)
             if self.recording or _tracer() is None or not _is_differentiated((args, kwargs)):
@@ -115,6 +117,24 @@ class Kept:
             return result
 
         return apply
+
+    def _hooks_on_saved_tensors(self) -> Callable[[saved_tensors_hooks], None]:
+        """Torch's own hooks move or recompute saved tensors, and do not change their values."""
+
+        def enter(hooks: saved_tensors_hooks) -> None:
+            kind = type(hooks)
+            if kind is saved_tensors_hooks or not kind.__module__.startswith("torch."):
+                raise NotKept("it changes what is saved for backward by saved_tensors_hooks")
+            if kind.__module__ == checkpoint.__module__:
+                self._note_checkpointing()
+            torch._C._autograd._push_saved_tensors_default_hooks(hooks.pack_hook, hooks.unpack_hook)
+
+        return enter
+
+    def _note_checkpointing(self) -> None:
+        note = "its own activation checkpointing is left out: `recompute` says what backward computes again"
+        if note not in self.notes:
+            self.notes.append(note)
 
 
 class _Again(nn.Module):
@@ -303,13 +323,6 @@ def _without_gradients(self: torch.inference_mode) -> None:
 
 def _gradients_again(self: torch.inference_mode, *_: Any) -> None:
     torch.set_grad_enabled(self._before)
-
-
-def _hooks_on_saved_tensors(self: saved_tensors_hooks) -> None:
-    """Torch's own hooks move or recompute saved tensors, and do not change their values."""
-    if type(self) is saved_tensors_hooks or not type(self).__module__.startswith("torch."):
-        raise NotKept("it changes what is saved for backward by saved_tensors_hooks")
-    torch._C._autograd._push_saved_tensors_default_hooks(self.pack_hook, self.unpack_hook)
 
 
 @contextmanager

@@ -24,13 +24,14 @@ from ._autograd import Kept, refuse_hooks
 from ._blocks import in_block
 from ._callable import as_module, call_arguments, name_of
 from ._checks import without_error_checks
-from ._device import on_any_device
+from ._device import active_autocast, autocast_to, on_any_device
 from ._eager import IsCompiling, as_if_eager
 from ._experts import batched_experts, chooses_experts
 from ._exported import flatten, keep_one_of_tied, start_backward_from, take_out_copies
 from ._fake import fake_arguments, known_values, make_state_fake
 from ._graph import Execution, Graph, Live
 from ._kept_state import noting_state
+from ._loss import with_loss
 from ._masks import simplify_attention
 from ._norms import fuse_norms
 from ._policy import decompositions
@@ -52,6 +53,7 @@ def capture(
     *,
     training: bool = True,
     loss: str | Sequence[str] | None = None,
+    loss_fn: Callable[..., Any] | None = None,
     execution: Execution = "eager",
     recompute: str | Mapping[str, str] = "none",
 ) -> Graph:
@@ -60,13 +62,16 @@ def capture(
     No memory is allocated for weights or arguments: they may be real, fake or on the meta device, and are left
     unchanged. With `training` the model is captured in its current mode (`model.train()`, `model.eval()`), without it
     in eval mode. `loss` names the outputs that backward starts from: by default the output called `loss`, else every
-    scalar output, else all of them. `execution` is how the program is going to run, which decides what it costs:
-    `eager`, `compiled` by torch.compile, which fuses calls into kernels, or `regional`: each block (`layers.3`) is
-    compiled by itself, and the rest eager. `recompute` says what backward computes again instead of keeping it: `full`
+    scalar output, else all of them. `loss_fn` is a function of the model's result where the loss is computed outside
+    of the model: the graph is that of both, and keyword arguments that `loss_fn` has parameters for go to it:
+    `capture(model, (x,), {"target": labels}, loss_fn=torch.nn.functional.cross_entropy)`. Casts by an autocast that is
+    active are part of the graph. `execution` is how the program is going to run, which decides what it costs: `eager`,
+    `compiled` by torch.compile, which fuses calls into kernels, or `regional`: each block (`layers.3`) is compiled by
+    itself, and the rest eager. `recompute` says what backward computes again instead of keeping it: `full`
     blocks, `selective` ones (all but attention and every second product), or either by pattern:
     `{"layers.[0-9]": "full"}`. It is for eager programs: torch.compile decides that itself.
     """
-    name, module = name_of(model), as_module(model)
+    name, module = name_of(model), as_module(with_loss(model, loss_fn))
     given = call_arguments(args, kwargs)
     require(loss, (str, list, tuple, NoneType), "loss", "the name of an output, or a list of them")
     if execution not in get_args(Execution):
@@ -101,9 +106,9 @@ def _captured(
     # Imports torch's whole compiler, which takes a second that `import shardwise` should not take.
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
-    ties = _ties(module)
+    ties, autocast = _ties(module), active_autocast()
     compiled = in_block if execution == "regional" else lambda _: execution == "compiled"
-    with unchanged(module), torch.set_grad_enabled(training), on_any_device():
+    with unchanged(module), torch.set_grad_enabled(training), on_any_device(), autocast_to(autocast):
         try:
             exported, kept, (fake_args, fake_kwargs), notes = _exported(module, given, training)
         except UsageError:
@@ -159,6 +164,7 @@ def _captured(
             Live(joint, in_spec, out_spec, draws, wholes(joint.graph)),
             tuple(notes),
             policies if training else (),
+            autocast,
         )
     except UsageError as error:
         raise UsageError(f"{name} cannot be captured: it {error}") from error
@@ -187,7 +193,8 @@ def _exported(
 def _export(
     module: nn.Module, given: Any, training: bool, around: AbstractContextManager[None]
 ) -> tuple[torch.export.ExportedProgram, Kept, Any, list[str]]:
-    mode, kept, notes = FakeTensorMode(allow_non_fake_inputs=True), Kept(), list[str]()
+    mode, notes = FakeTensorMode(allow_non_fake_inputs=True), list[str]()
+    kept = Kept(notes)
     args, kwargs = fake_arguments(mode, given, training)
     with (
         unchanged(module),

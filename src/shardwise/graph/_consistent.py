@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..calls import Call, facts, flat_outputs, must_run, with_leaves
 from ..documents import Field
+from ._device import autocast_to
 from ._fake import without_memory
 from ._flops import cost
 from ._graph import Graph, Input, Node, Output, Ref, TensorInfo
@@ -19,6 +20,7 @@ from ._graph import Graph, Input, Node, Output, Ref, TensorInfo
 Tensors = dict[Ref, TensorInfo]
 
 
+@autocast_to(None)
 def require_consistent(
     graph: Graph, inputs: Sequence[Field], nodes: Sequence[Field], outputs: Sequence[Field]
 ) -> None:

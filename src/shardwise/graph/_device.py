@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from io import StringIO
 from typing import Any
 
@@ -44,6 +44,23 @@ def autocast_on_cpu() -> Iterator[None]:
         yield
     finally:
         torch.autocast.__init__ = plain_init
+
+
+def active_autocast() -> torch.dtype | None:
+    """The dtype of the autocast that is active, of whatever device; None if there is none."""
+    for device in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(device):
+            return torch.get_autocast_dtype(device)
+    return None
+
+
+@contextmanager
+def autocast_to(dtype: torch.dtype | None) -> Iterator[None]:
+    """Within, autocast is to this dtype, on all devices that torch can use; with None there is none."""
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            stack.enter_context(torch.autocast(device, dtype, enabled=dtype is not None))
+        yield
 
 
 class _Draws(TorchFunctionMode):

@@ -177,8 +177,9 @@ class Graph:
     """A captured program. `execution` is how it is run: call by call, compiled, which fuses calls into kernels, or
     regional: each block compiled, and the rest call by call.
 
-    `recompute` says of which blocks backward computes what again. `notes` say what the program does besides, and the
-    graph does not; a graph that was loaded has none.
+    `recompute` says of which blocks backward computes what again. `autocast` is the dtype of the autocast that was
+    active around the program, whose casts are nodes. `notes` say what the program does besides, and the graph does not;
+    a graph that was loaded has none.
     """
 
     name: str
@@ -190,6 +191,7 @@ class Graph:
     live: Live | None = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     recompute: "Policies" = ()
+    autocast: torch.dtype | None = None
 
     @cached_property
     def _makers(self) -> dict[str, Input | Node]:

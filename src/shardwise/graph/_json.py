@@ -25,7 +25,7 @@ FORMAT = "shardwise.graph/1"
 
 
 def to_json(graph: Graph) -> dict[str, Any]:
-    return {
+    document = {
         "format": FORMAT,
         "name": graph.name,
         "training": graph.training,
@@ -35,6 +35,7 @@ def to_json(graph: Graph) -> dict[str, Any]:
         "nodes": [{**_node_out(n), "rule": _rule_out(graph.rule(n))} for n in graph.nodes],
         "outputs": [_output_out(o) for o in graph.outputs],
     }
+    return document if graph.autocast is None else {**document, "autocast": str(graph.autocast)[6:]}
 
 
 def is_graph(document: Any) -> bool:
@@ -51,7 +52,7 @@ def from_json(document: Any) -> Graph:
 def read_graph(document: Field) -> Graph:
     """The graph in a field of a document."""
     parts = ("inputs", "nodes", "outputs")
-    fields = document.object(("format", "name", "training", "execution", "recompute", *parts))
+    fields = document.object(("format", "name", "training", "execution", "recompute", *parts), ("autocast",))
     fields["format"].one_of([FORMAT])
     inputs, nodes, outputs = (fields[name].items() for name in parts)
     graph = Graph(
@@ -65,6 +66,7 @@ def read_graph(document: Field) -> Graph:
             (pattern, policy.one_of(get_args(Policy)))  # type: ignore[misc]
             for pattern, policy in fields["recompute"].members().items()
         ),
+        autocast=_dtype(fields["autocast"]) if "autocast" in fields else None,
     )
     require_consistent(graph, inputs, nodes, outputs)
     return graph
@@ -176,7 +178,7 @@ def _tensor_in(document: Field) -> TensorInfo:
     stride = None
     if "stride" in fields:
         stride = tuple(step.integer(least=0) for step in fields["stride"].items(len(shape)))
-    return TensorInfo(shape, _named(torch.dtype, "a dtype such as 'float32'")(fields["dtype"]), stride)
+    return TensorInfo(shape, _dtype(fields["dtype"]), stride)
 
 
 def _out(value: Any) -> Any:
@@ -232,6 +234,9 @@ def _named(kind: type, right: str) -> Callable[[Field], Any]:
     return read
 
 
+_dtype = _named(torch.dtype, "a dtype such as 'float32'")
+
+
 def _device(field: Field) -> torch.device:
     try:
         return torch.device(field.text())
@@ -252,7 +257,7 @@ def _complex(field: Field) -> complex:
 
 # Arguments that are none of JSON's kinds: their class, and how they are read.
 _KINDS: dict[str, tuple[Any, Callable[[Field], Any]]] = {
-    "dtype": (torch.dtype, _named(torch.dtype, "a dtype such as 'float32'")),
+    "dtype": (torch.dtype, _dtype),
     "device": (torch.device, _device),
     "layout": (torch.layout, _named(torch.layout, "a layout such as 'strided'")),
     "memory_format": (

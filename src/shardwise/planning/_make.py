@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..errors import UsageError, require_given
 from ..expansion import Choice
 from ..experiments import Confirmations
-from ..graph import Execution, Graph, capture
+from ..graph import Execution, Graph, autocast_to, capture
 from ..layout import Sharding
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
@@ -49,6 +49,7 @@ def plan(
     cluster: Cluster | str = DEFAULT_CLUSTER,
     memory: int | float | str | None = None,
     training: bool = True,
+    loss_fn: Callable[..., Any] | None = None,
     execution: Execution = "eager",
     recompute: str | Mapping[str, str] = "none",
     optimizer: str = "adam",
@@ -68,7 +69,8 @@ def plan(
 
     `mesh` has to be given: named axes, such as `"dp=2,tp=2"`. Prices are those of `cluster`: a preset, a JSON file or a
     `Cluster`. The model is captured with its backward if `training`, and `optimizer` is then one of none, sgd, momentum
-    and adam, with `+master` for a copy of the weights in float32. `execution` is how every device runs its program:
+    and adam, with `+master` for a copy of the weights in float32. `loss_fn` is a function of the model's result where
+    the loss is computed outside of the model, as for `capture`. `execution` is how every device runs its program:
     `eager`, or `compiled` by torch.compile, which fuses calls into kernels. `recompute` names the blocks of which
     backward computes again what it needs: `full`, `selective`, or by pattern `{"layers.[0-9]": "full"}`. `memory` is
     what each device may hold (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of
@@ -92,7 +94,13 @@ def plan(
     require_given(mesh, "plan", "a mesh", "shardwise.plan(model, args, mesh='dp=2,tp=2')")
     assert mesh is not None
     return plan_graph(
-        capture(model, args, kwargs, training=training, execution=execution, recompute=recompute),
+        capture(
+            *(model, args, kwargs),
+            training=training,
+            loss_fn=loss_fn,
+            execution=execution,
+            recompute=recompute,
+        ),
         mesh=Mesh.of(mesh),
         cluster=cluster,
         memory=memory,
@@ -111,6 +119,7 @@ def plan(
     )
 
 
+@autocast_to(None)
 def plan_graph(
     graph: Graph,
     *,

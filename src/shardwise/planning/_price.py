@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..display import Bar, Bars, Block, Heading, Shown, Table
 from ..errors import UsageError, require_given
-from ..graph import Execution, Graph, TensorInfo, capture
+from ..graph import Execution, Graph, TensorInfo, autocast_to, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Link, Mesh
 from ..progress import Progress, silent
 from ._baselines import Baseline, BaselineRestriction, Mode
@@ -262,6 +262,7 @@ def micro_batch(
     return micro, local // micro, pytree.tree_unflatten(cut, spec)
 
 
+@autocast_to(None)
 def price_graph(
     graph: Graph,
     *,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..expansion import Choice
-from ..graph import Graph, Node
+from ..graph import Graph, Node, autocast_to
 from ..layout import Layout
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..placements import parse_placement, shard
@@ -14,6 +14,7 @@ from ._offers import Offers
 from ._plan import Plan
 
 
+@autocast_to(None)
 def random_plan(
     graph: Graph,
     *,

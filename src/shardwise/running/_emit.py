@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
 from ..dtensor import before_last_wait, run_step
-from ..graph import Ref, without_memory
+from ..graph import Ref, autocast_to, without_memory
 from ..planning import Entry as ScheduleEntry
 from ..planning import Move, Plan, Value, Wait, backward_entries
 from ._lower import Lowering, piece
@@ -110,6 +110,7 @@ class Parts:
         return backward_entries(self.plan.schedule, self.results)
 
 
+@autocast_to(None)
 def emit(plan: Plan, rank: int, device_mesh: DeviceMesh, device: str | None = None) -> RankProgram:
     """The program of one rank, which must be the one that runs this (its process groups are looked up)."""
     parts = Parts(plan)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import UsageError
-from ..graph import Graph, as_module, capture
+from ..graph import Graph, as_module, autocast_to, capture
 from ..planning import Plan
 
 
@@ -26,13 +26,14 @@ def with_live_graph(
     graph = captured
     if graph is None or graph.live is None or graph != plan.graph:
         losses = [entry.target for entry in plan.graph.with_role("tangent")]
-        graph = capture(
-            *(model, args, dict(kwargs)),
-            training=plan.graph.training,
-            loss=losses or None,
-            execution=plan.graph.execution,
-            recompute=dict(plan.graph.recompute) or "none",
-        )
+        with autocast_to(plan.graph.autocast):
+            graph = capture(
+                *(model, args, dict(kwargs)),
+                training=plan.graph.training,
+                loss=losses or None,
+                execution=plan.graph.execution,
+                recompute=dict(plan.graph.recompute) or "none",
+            )
     if graph != plan.graph:
         raise UsageError(_difference(plan.graph, graph))
     return replace(plan, graph=graph)

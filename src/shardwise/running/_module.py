@@ -18,7 +18,19 @@ from torch.utils import _pytree as pytree
 
 from ..dtensor import layout_of, local_of, redistribute, run_chain
 from ..errors import UsageError
-from ..graph import Graph, Input, Named, Ref, arguments, backend_of, boxed, compiled, constants
+from ..graph import (
+    Graph,
+    Input,
+    Named,
+    Ref,
+    active_autocast,
+    arguments,
+    autocast_to,
+    backend_of,
+    boxed,
+    compiled,
+    constants,
+)
 from ..layout import Layout
 from ..placements import is_partial
 from ..planning import Plan, Value, place_of
@@ -113,11 +125,12 @@ class Sharded(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with announced() as call:
+            self._require_planned_autocast()
             given = arguments(self._graph, args, kwargs)
             inputs = [self._input(value, given) for value in self._parts.inputs]
         seed = torch.tensor(self.seed + self.steps, device=self.device_mesh.device_type)
         self.steps += 1
-        with explained(call), self._generator():
+        with explained(call), self._generator(), autocast_to(None):  # casts are part of the program
             results = self._run(call, *inputs, seed)
         values = dict(zip(self._parts.results, results, strict=True))
         leaves = []
@@ -129,6 +142,14 @@ class Sharded(nn.Module):
                 self._write(output.target, values[value].detach())
         assert self._graph.live is not None
         return pytree.tree_unflatten(leaves, self._graph.live.out_spec)
+
+    def _require_planned_autocast(self) -> None:
+        planned, active = self._graph.autocast, active_autocast()
+        if planned != active:
+            raise UsageError(
+                f"{self._graph.name} was planned {_autocast_text(planned)}, but is called {_autocast_text(active)}: "
+                "call parallelize under the autocast that it is called under"
+            )
 
     def _run(self, call: str, *given: Tensor) -> Sequence[Tensor]:
         """The results of forward, compiled if it is to be: when first called, with its backward if there is one."""
@@ -268,7 +289,7 @@ class _Run(torch.autograd.Function):
         values = [*saved, *tangents, seed]
         del saved, tangents, given, grads
         ctx.maybe_clear_saved_tensors()  # unless backward is to run again, the list alone holds them
-        with explained(ctx.call), torch.no_grad():
+        with explained(ctx.call), torch.no_grad(), autocast_to(None):
             made = sharded._backward(values)
         made_by_value: dict[Value | None, Tensor] = dict(zip(parts.gradients, made, strict=True))
         return None, None, *(made_by_value.get(sharded._gradients.get(value)) for value in parts.inputs), None
@@ -311,6 +332,10 @@ def _mutated(plan: Plan) -> dict[str, Layout]:
     held = {entry.target for entry in plan.graph.inputs if entry.role in ("parameter", "buffer")}
     pairs = zip(plan.graph.outputs, plan.outputs, strict=True)
     return {o.target: layout for o, layout in pairs if o.role == "mutation" and layout and o.target in held}
+
+
+def _autocast_text(dtype: torch.dtype | None) -> str:
+    return "without autocast" if dtype is None else f"under autocast to {str(dtype)[6:]}"
 
 
 def _shown(value: Any) -> str:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import UsageError, require_given
-from ..graph import Execution, as_module, call_arguments
+from ..graph import Execution, as_module, call_arguments, with_loss
 from ..layout import Sharding
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..planning import GAP, Pin, Plan, require_plan
@@ -39,6 +39,7 @@ def parallelize(
     cluster: Cluster | str = DEFAULT_CLUSTER,
     memory: int | float | str | None = None,
     training: bool = True,
+    loss_fn: Callable[..., Any] | None = None,
     execution: Execution | None = None,
     recompute: str | Mapping[str, str] = "none",
     optimizer: str = "adam",
@@ -56,9 +57,10 @@ def parallelize(
     is used by all. Weights are the first rank's, and the other ranks' models may be on the meta device; those that are
     on the meta device there, too, are initialised here, by `init` or by its modules, or with `init="empty"` left to a
     checkpoint. `checkpoint` is a folder of safetensors files or of `torch.distributed.checkpoint`, of which every rank
-    reads its pieces alone; `rename` has the checkpoint's names by the model's. `compile` compiles the local program, by
-    the backend of `torch.compile` that it names; it is then planned for that (`execution="compiled"`) unless it is told
-    otherwise. A failure on one rank raises on every rank.
+    reads its pieces alone; `rename` has the checkpoint's names by the model's. `loss_fn` is a function of the model's
+    result, and the sharded model returns what that returns: `sharded(x, target=labels)`. `compile` compiles the local
+    program, by the backend of `torch.compile` that it names; it is then planned for that (`execution="compiled"`)
+    unless it is told otherwise. A failure on one rank raises on every rank.
     """
     if mesh is None and plan is not None:
         require_plan(plan, "parallelize")
@@ -91,6 +93,7 @@ def parallelize(
         )
     if init is not None and init != "empty" and not callable(init):
         raise UsageError(f"init is {init!r}: give a function that initialises a module, or 'empty'")
+    model = with_loss(model, loss_fn)
     require_all_processes(mesh)
     device_mesh = agreed("making the mesh", lambda: _device_mesh(mesh))
     module, args, given = agreed("reading the arguments", lambda: _given(model, args, kwargs, plan))

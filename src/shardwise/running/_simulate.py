@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..dtensor import Recorded, run_step_on_all
 from ..errors import UsageError, require
-from ..graph import Ref, inputs_of
+from ..graph import Ref, autocast_to, inputs_of
 from ..layout import Layout
 from ..placements import is_replicate
 from ..planning import Compute, Move, Plan, Value, Wait, require_plan
@@ -71,6 +71,7 @@ class Simulated:
     peak: int = 0
 
 
+@autocast_to(None)
 def simulate(
     model: Callable[..., Any],
     args: Sequence[Any] = (),

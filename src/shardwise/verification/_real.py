@@ -64,11 +64,12 @@ def train_on_gloo(
     optimizer: str | MakeOptimizer,
     seed: int,
     build: Callable[[], Any] | None = None,
+    loss_fn: Callable[..., Any] | None = None,
 ) -> Trained:
     """As `train`, on a process for each rank of the plan. The model is sent to them, or made there by `build`."""
     found = on_ranks(
         _train_here,
-        *(plan.to_json(), _Sent.of(model, build), tuple(args), dict(kwargs), steps, optimizer, seed),
+        *(plan.to_json(), _Sent.of(model, build), tuple(args), dict(kwargs), steps, optimizer, seed, loss_fn),
         ranks=plan.mesh.ranks,
         files=_files(model, build),
     )
@@ -118,11 +119,12 @@ def _train_here(
     steps: int,
     optimizer: str | MakeOptimizer,
     seed: int,
+    loss_fn: Callable[..., Any] | None,
 ) -> tuple[Locals, Locals, Locals, list[Recorded], list[Locals]]:
     """The pieces of this rank at the end: outputs, gradients of the first step, state; the collectives of the last
     step; and the losses of every step."""
     plan, model = Plan.from_json(document), sent.model()
-    sharded = parallelize(model, args, kwargs, plan=plan, seed=seed, local_outputs=True)
+    sharded = parallelize(model, args, kwargs, plan=plan, loss_fn=loss_fn, seed=seed, local_outputs=True)
     graph = sharded.plan.graph
     losses = {entry.target for entry in graph.with_role("tangent")}
     trained = [parameter for parameter in sharded.parameters() if parameter.requires_grad]

@@ -25,6 +25,7 @@ from ..graph import (
     arguments,
     as_module,
     autocast_on_cpu,
+    autocast_to,
     opened,
     unchanged,
     without_memory,
@@ -121,6 +122,7 @@ def _as_captured(module: nn.Module, graph: Graph) -> Iterator[None]:
         stack.enter_context(torch.set_grad_enabled(graph.training))
         if all(parameter.is_cpu for parameter in module.parameters()):
             stack.enter_context(autocast_on_cpu())
+        stack.enter_context(autocast_to(graph.autocast))
         if any(draws_inside(graph, node) for node in graph.nodes):
             stack.enter_context(
                 sdpa_kernel(SDPBackend.MATH)

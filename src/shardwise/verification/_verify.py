@@ -7,7 +7,7 @@ from typing import Any
 
 from ..dtensor import Recorded
 from ..errors import UsageError, require
-from ..graph import Graph, call_arguments, inputs_of
+from ..graph import Graph, autocast_to, call_arguments, inputs_of, with_loss
 from ..planning import Compute, Plan, most_sharded_plan, peak_of_values, require_plan
 from ..progress import Progress, silent
 from ..running import MakeOptimizer, chosen_optimizer, require_planned, with_live_graph
@@ -23,12 +23,14 @@ from ._verdict import Verdict, verdict
 BACKENDS = ("simulate", "gloo")
 
 
+@autocast_to(None)
 def verify(
     model: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     plan: Plan | None = None,
+    loss_fn: Callable[..., Any] | None = None,
     steps: int = 1,
     optimizer: str | MakeOptimizer = "sgd",
     double: bool = False,
@@ -40,7 +42,7 @@ def verify(
 ) -> Report:
     """Run a plan and the unsharded model side by side and compare all results.
 
-    `plan` is required: the result of `shardwise.plan` for this model and such arguments.
+    `plan` is required: the result of `shardwise.plan` for this model, such arguments and this `loss_fn`.
     Compared are outputs and losses, every gradient, and parameters and buffers after `steps` optimizer steps (none
     for a plan without backward), by a tolerance that follows from the dtypes; `double` runs both in double precision.
     The model is run as written, with the plan's random numbers. If something differs, both run again in double
@@ -54,7 +56,8 @@ def verify(
     require(seed, int, "seed", "a whole number")
     require(steps, int, "steps", "a whole number, 0 or more")
     args, kwargs = call_arguments(args, kwargs)
-    plan = with_live_graph(plan, model, args, kwargs)
+    whole = with_loss(model, loss_fn)
+    plan = with_live_graph(plan, whole, args, kwargs)
     chosen = chosen_optimizer(optimizer)
     if steps < 0:
         raise UsageError(f"steps is {steps}: give 0 or more")
@@ -62,10 +65,10 @@ def verify(
         raise UsageError(f"unknown backend {backend!r}: use one of {', '.join(BACKENDS)}")
     if backend == "gloo" and double:
         raise UsageError("double precision needs simulated ranks: leave out `double`, or the backend")
-    given = inputs_of(plan.graph, model, args, kwargs)
+    given = inputs_of(plan.graph, whole, args, kwargs)
     require_planned(plan, given)
     steps = steps if plan.graph.training else 0
-    runs = Runs(model, args, kwargs, given, steps, chosen, seed, progress)
+    runs = Runs(whole, args, kwargs, given, steps, chosen, seed, progress)
     expected: Run | UnmatchedDraws
     try:
         expected = runs.model(plan.graph, double)
@@ -75,7 +78,7 @@ def verify(
         trained = runs.plan(plan, double)
     else:
         progress("running the plan on its ranks")
-        trained = train_on_gloo(plan, model, args, kwargs, steps, optimizer, seed, build)
+        trained = train_on_gloo(plan, model, args, kwargs, steps, optimizer, seed, build, loss_fn)
     report = _report(runs, plan, backend, double, expected, trained)
     if only_plan or plan.mesh.ranks == 1:
         return report
