@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,8 +57,13 @@ def small_config(kind: str, **others: Any) -> Any:
     from transformers import CONFIG_MAPPING
 
     made = CONFIG_MAPPING[kind]
-    known = _fields(made)
-    return made(**{name: value for name, value in SMALL.items() if name in known} | others)
+    known, default = _fields(made), made()
+    small = {
+        name: value
+        for name, value in SMALL.items()
+        if name in known and not isinstance(getattr(default, name, None), list | tuple)
+    }
+    return made(**small | others)
 
 
 def _fields(config: type) -> set[str]:
@@ -158,7 +164,23 @@ TIMM = """
 """
 SPECIAL: dict[str, dict[str, Any]] = {
     "gptj": {"rotary_dim": 4},
-    "efficientnet": {"image_size": 64},
+    "efficientnet": {"image_size": 64, "hidden_dim": 2560},
+    "convnext": {"patch_size": 4},
+    "convnextv2": {"patch_size": 4},
+    "swin": {"embed_dim": 48, "patch_size": 4, "depths": [2, 2], "num_heads": [3, 6], "window_size": 4},
+    "swinv2": {"embed_dim": 48, "patch_size": 4},
+    "mobilevitv2": {"image_size": 64, "patch_size": 2},
+    "levit": {"image_size": 64, "patch_size": 16},
+    "mamba2": {"num_heads": 8},
+    "jamba": {"attn_layer_offset": 1, "attn_layer_period": 2},
+    "qwen3_next": {"layer_types": ["linear_attention", "full_attention"]},
+    "deepseek_v3": {"head_dim": 8, "qk_rope_head_dim": 8, "num_key_value_heads": 4},
+    "youtu": {"head_dim": 8, "qk_rope_head_dim": 8, "num_key_value_heads": 4},
+    "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
+    "siglip": {
+        "vision_config": {"image_size": 32, "patch_size": 8, "hidden_size": 32, "num_hidden_layers": 2}
+        | {"num_attention_heads": 4, "intermediate_size": 64}
+    },
 }
 
 
@@ -172,7 +194,7 @@ def _of_torchvision() -> dict[str, Callable[[], Built]]:
         own |= {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
         model = torchvision.models.get_model(name, weights=None, num_classes=4, **own)
         size = sizes.get(name, 32)
-        return model, (torch.randn(4, 3, size, size),), {}
+        return model, (torch.randn(2 if size > 64 else 4, 3, size, size),), {}
 
     return {f"torchvision {name}": partial(build, name) for name in TORCHVISION.split()}
 
@@ -190,11 +212,11 @@ def _of_timm() -> dict[str, Callable[[], Built]]:
         **dict.fromkeys(("mixer_s32_224", "gmlp_s16_224", "resmlp_12_224"), small),
         **{name: {} for name in TIMM.split()},
     }
-    size = {"botnet26t_256": 256, "coatnet_nano_rw_224": 224}
+    names |= {name: {"img_size": 64} for name in ("botnet26t_256", "coatnet_nano_rw_224")}
 
     def build(name: str, own: dict[str, Any]) -> Built:
         model = timm.create_model(name, pretrained=False, num_classes=4, **own)
-        side = size.get(name, 32 if own else 64)
+        side = own.get("img_size", 64)
         return model, (torch.randn(4, 3, side, side),), {}
 
     return {f"timm {name}": partial(build, name, own) for name, own in names.items()}
@@ -307,10 +329,28 @@ _LIBRARIES: dict[str, Callable[[], dict[str, Callable[[], Built]]]] = {
 }
 
 
-def architectures() -> dict[str, Callable[[], Built]]:
-    """Every model, by its library and name; without those of libraries that are not installed."""
+def architectures() -> tuple[dict[str, Callable[[], Built]], dict[str, str]]:
+    """Every model, by its library and name; and the libraries that are left out, with the reason."""
     found: dict[str, Callable[[], Built]] = {}
+    left_out: dict[str, str] = {}
+    _declare_operators_of_torchvision()
     for library, listed in _LIBRARIES.items():
-        if find_spec(library) is not None:
+        try:
             found |= listed()
-    return found
+        except (ImportError, RuntimeError) as error:
+            left_out[library] = f"it cannot be imported ({str(error).splitlines()[0]})"
+    return found, left_out
+
+
+_DECLARED: list[torch.library.Library] = []  # which hold their operators while they live
+
+
+def _declare_operators_of_torchvision() -> None:
+    """Without its compiled library torchvision fails to import for want of two operators that no model here uses."""
+    spec = find_spec("torchvision")
+    if spec is None or spec.origin is None or any(Path(spec.origin).parent.glob("_C*.so")):
+        return
+    declared = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _DECLARED.append(declared)

@@ -18,7 +18,8 @@ import shardwise as sw
 from shardwise.graph import Graph, capture
 from shardwise.planning import DoesNotFit, Planner
 from shardwise.planning._fold import Folded, fold
-from shardwise.planning._items import UNIT, Items
+from shardwise.planning._items import Items
+from shardwise.planning._kinds import UNIT
 from shardwise.planning._pins import Pins
 from shardwise.solver import FORBIDDEN, Solution
 

@@ -11,7 +11,8 @@ import shardwise as sw
 from shardwise.graph import capture
 from shardwise.planning import Planner, plan_graph
 from shardwise.planning._fold import Folded
-from shardwise.planning._items import UNIT, Items
+from shardwise.planning._items import Items
+from shardwise.planning._kinds import UNIT
 from shardwise.planning._memory import Memory
 from shardwise.planning._pins import Pins
 from shardwise.solver import FORBIDDEN, Solution

@@ -92,3 +92,11 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(sw.UsageError, match="set SHARDWISE_CACHE to one that can be written"):
         unknown(torch.neg, tmp_path / "file" / "rows")
+
+
+def test_discovery_leaves_the_programs_random_numbers_alone(tmp_path):
+    graph = capture(lambda x: torch.special.zeta(x, x).sum(), (torch.rand(4, 6),), training=False)
+    before = torch.get_rng_state()
+    offers = Offers(graph, tmp_path, known=lambda call: None)
+    assert any(offers.of(node).source == "discovered" for node in graph.nodes)
+    assert torch.equal(torch.get_rng_state(), before)

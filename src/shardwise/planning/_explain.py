@@ -12,7 +12,8 @@ from ..graph import Node, Ref
 from ..layout import Layout
 from ..propagation import Annotations
 from ._choices import Layouts
-from ._items import UNIT, CopyItem, Item, Items
+from ._items import CopyItem, Item, Items
+from ._kinds import UNIT
 from ._offers import Offers
 from ._pins import Pins
 from ._prices import OptimizerCost

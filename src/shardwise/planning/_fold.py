@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..solver import FORBIDDEN, Problem, Solution
-from ._items import UNIT, Item, Items, Tie
+from ._items import Item, Items, Tie
+from ._kinds import UNIT
 from ._memory import Memory
 from ._preferences import preferences
 

@@ -13,21 +13,21 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ..graph import Border, Graph, Input, Named, Node, Output, Ref, TensorInfo, named_tensors
+from ..graph import Graph, Input, Named, Node, Output, Ref, TensorInfo, named_tensors
 from ..layout import Layout
 from ..mesh import Cluster
 from ..placements import parse_placement
 from ..redistribution import price_table
 from ..solver import FORBIDDEN
 from ._baselines import Moves
-from ._choices import Choices, Layouts, choices_of
+from ._choices import Choices, Layouts
 from ._elsewhere import Elsewhere, place_of
+from ._kinds import Kinds, units
 from ._offers import Offers
 from ._pins import Pins
-from ._prices import OptimizerCost, compute_seconds, kernel_kind, scratch_bytes
+from ._prices import OptimizerCost
 from ._weights import Beside, Weights
 
-UNIT = 1e-13  # seconds that one unit of cost stands for; costs are rounded down, so bounds stay bounds
 FAR = 150  # nodes between two users that do not share a copy
 
 Kind = Literal["input", "call", "copy", "output", "use"]
@@ -100,7 +100,9 @@ class Items:
         progress: Callable[[int, int], None] | None = None,
         elsewhere: Mapping[str, Elsewhere] | None = None,
         weights: Weights | None = None,
+        kinds: Kinds | None = None,
     ) -> None:
+        self.kinds = kinds or Kinds(graph, layouts, cluster)
         self.elsewhere = elsewhere or {}
         self.weights = weights
         self.beside = Beside(graph)
@@ -112,8 +114,6 @@ class Items:
         self.choices: dict[str, Choices] = {}
         self.scratch: dict[str, np.ndarray] = {}  # bytes of each choice, of calls whose kernels hold some
         self.groups: dict[Ref, list[Group]] = {}
-        self._choices: dict[Any, Choices] = {}  # of all calls with the same arguments
-        self._costs: dict[Any, tuple[np.ndarray, np.ndarray]] = {}  # with the same border, too
         self._tables: dict[Any, np.ndarray] = {}
         self._numbers: dict[Any, set[int]] = {}
         self._prices: dict[Any, tuple[dict[int, int], np.ndarray]] = {}
@@ -192,7 +192,7 @@ class Items:
 
     def _add_call(self, node: Node) -> None:
         border = self.graph.kernels.borders.get(node.name)
-        choices, cost, scratch = self._kind_of(node, border)
+        choices, cost, scratch = self.kinds.of(node, self.offers)
         if self.weights is not None:
             cost = np.floor(cost * self.weights.calls).astype(np.int64)
         self.choices[node.name] = choices
@@ -205,33 +205,6 @@ class Items:
             if info is not None:
                 assert face is not None
                 self.made[Ref(node.name, output)] = place, face
-
-    def _kind_of(self, node: Node, border: Border | None) -> tuple[Choices, np.ndarray, np.ndarray]:
-        """Choices, costs and scratch memory of a call; worked out once for all calls of the same kind."""
-        call = self.graph.call(node)
-        if call.signature not in self._choices:
-            combinations = self.offers.combinations(node, self.layouts.mesh)
-            self._choices[call.signature] = choices_of(combinations, call.tensors, node.outputs, self.layouts)
-        choices = self._choices[call.signature]
-        key = call.signature, border
-        if key not in self._costs:
-            inputs: Sequence[TensorInfo] = call.tensors
-            kernel = kernel_kind(node.overload, inputs, node.outputs)
-            seconds, scratch = [], []
-            for c in range(len(choices)):
-                local = [
-                    self.layouts.local(int(column[c]), info)
-                    for column, info in zip(choices.inputs, inputs, strict=True)
-                ]
-                made = tuple(
-                    None if info is None or column is None else self.layouts.local(int(column[c]), info)
-                    for column, info in zip(choices.outputs, node.outputs, strict=True)
-                )
-                local_call = call.with_tensors(local)
-                seconds.append(compute_seconds(self.cluster.device, kernel, local_call, made, border))
-                scratch.append(scratch_bytes(local_call))
-            self._costs[key] = _units(seconds), np.array(scratch, np.int64)
-        return choices, *self._costs[key]
 
     def _allowed(self, node: Node, choices: Choices) -> np.ndarray | None:
         """Which choices the restriction and the pins on the node's outputs leave."""
@@ -424,8 +397,8 @@ class Items:
                 allowed = [[moves.allowed(a, b, tensor.shape) for b in layouts] for a in layouts]
                 seconds = np.where(allowed, seconds, np.inf)
             # Of equal plans that with fewer redistributions is preferred: each costs one unit more than its time.
-            units = np.minimum(_to_units(seconds) + (seconds > 0), FORBIDDEN)
-            self._prices[key] = {n: i for i, n in enumerate(numbers)}, units
+            prices = np.minimum(units(seconds) + (seconds > 0), FORBIDDEN)
+            self._prices[key] = {n: i for i, n in enumerate(numbers)}, prices
         return self._prices[key]
 
     def _note_layouts(self) -> None:
@@ -476,15 +449,9 @@ def _uses(node: Node, ref: Ref) -> list[int]:
     return [position for position, used in enumerate(node.inputs) if used == ref]
 
 
-def _units(seconds: Sequence[float], allowed: np.ndarray | None = None) -> np.ndarray:
-    cost = _to_units(np.array(seconds, float))
+def _units(seconds: Sequence[float], allowed: np.ndarray | None) -> np.ndarray:
+    cost = units(np.array(seconds, float))
     return cost if allowed is None else _forbid(cost, allowed)
-
-
-def _to_units(seconds: np.ndarray) -> np.ndarray:
-    return np.where(
-        np.isfinite(seconds), np.floor(np.where(np.isfinite(seconds), seconds, 0) / UNIT), FORBIDDEN
-    ).astype(np.int64)
 
 
 def _forbid(cost: np.ndarray, allowed: np.ndarray) -> np.ndarray:

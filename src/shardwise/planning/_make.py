@@ -25,6 +25,7 @@ from ._elsewhere import Elsewhere, require_elsewhere
 from ._explain import all_considered
 from ._fold import Folded, fold
 from ._items import CopyItem, Items, Restriction
+from ._kinds import Kinds
 from ._offers import Offers
 from ._overlap import with_overlap
 from ._pins import Pin, Pins
@@ -189,6 +190,7 @@ class Planner:
         self.progress = progress or silent
         self.offers = Offers(graph, alone=mesh.ranks == 1)
         self.layouts = Layouts(mesh)
+        self.kinds = Kinds(graph, self.layouts, cluster)
         self.seconds: dict[str, float] = {}
         self.most_choices = 0
 
@@ -375,7 +377,7 @@ class Planner:
                 self.progress("choices", done, total)
 
         made = self.graph, self.layouts, self.cluster, self.offers, self.optimizer
-        return Items(*made, pins, restriction, note, self.elsewhere, weights)
+        return Items(*made, pins, restriction, note, self.elsewhere, weights, self.kinds)
 
     def _why_not(self, solution: Solution, pins: Pins, clock: Clock) -> str:
         if solution.status == "unknown":
