@@ -1,5 +1,6 @@
 """The bridge to DTensor: the one room that touches PyTorch's private DTensor modules."""
 
+from ._group import arrived, begin_along, with_late_waits
 from ._hooks import use_search
 from ._install import install, reset, uninstall
 from ._lists import run_step_on_all
@@ -18,7 +19,9 @@ __all__ = [
     "NoDecision",
     "Recorded",
     "RuleLike",
+    "arrived",
     "before_last_wait",
+    "begin_along",
     "decide",
     "decisions",
     "default_store",
@@ -39,5 +42,6 @@ __all__ = [
     "uninstall",
     "unregister",
     "use_search",
+    "with_late_waits",
     "wrong_operators",
 ]

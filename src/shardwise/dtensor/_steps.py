@@ -23,7 +23,7 @@ from ..placements import is_partial, is_shard
 from ..redistribution import Step
 from ._versions import all_gather_single, reduce_scatter_single
 
-_WAIT = torch.ops._c10d_functional.wait_tensor.default
+WAIT = torch.ops._c10d_functional.wait_tensor.default
 
 
 def run_step(local: Tensor, step: Step, device_mesh: DeviceMesh, shape: Sequence[int]) -> Tensor:
@@ -59,7 +59,7 @@ def run_step(local: Tensor, step: Step, device_mesh: DeviceMesh, shape: Sequence
 
 def before_last_wait(nodes: Sequence[fx.Node]) -> int:
     """How many of the traced nodes of a redistribution come before its last collective is waited for."""
-    waits = [place for place, node in enumerate(nodes) if node.target is _WAIT]
+    waits = [place for place, node in enumerate(nodes) if node.target is WAIT]
     return waits[-1] if waits else len(nodes)
 
 

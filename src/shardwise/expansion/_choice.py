@@ -15,7 +15,7 @@ import numpy as np
 from torch.distributed.tensor.placement_types import Placement
 
 from ..calls import Call
-from ..forms import depends_on_positions, operator_by
+from ..forms import Held, Piece, depends_on_positions, is_communicating, operator_by
 from ..layout import Layout, mixes_partials
 from ..mesh import Mesh
 from ..placements import Row, is_shard
@@ -47,15 +47,41 @@ class Choice:
 
     @property
     def local(self) -> str | None:
-        """The local form that the call needs: that of the first axis that needs one, since two combine only where they
+        """The form that the call needs: that of the first axis that needs one, since two combine only where they
         are the same for the operator."""
         return next((row.local for row in self.rows if row.local is not None), None)
+
+    @cached_property
+    def group_axis(self) -> int | None:
+        """The axis along which ranks communicate inside of the call; None if they do not."""
+        talking = (axis for axis, row in enumerate(self.rows) if is_communicating(row.local))
+        return next(talking, None)
+
+    def group(self, rank: int) -> list[int]:
+        """The ranks that communicate with this one inside of the call, itself among them, in order."""
+        axis, place = self.group_axis, self.mesh.coordinate(rank)
+        assert axis is not None
+        return [self.mesh.rank((*place[:axis], i, *place[axis + 1 :])) for i in range(self.mesh.shape[axis])]
+
+    def held(self, call: Call, shapes: Sequence[Shape], made: Sequence[Shape | None], rank: int) -> Held:
+        """What a rank holds of the tensors of a call, given their shapes and those of its outputs."""
+        inputs = [_piece(s, layout, rank) for s, layout in zip(shapes, self.input_layouts, strict=True)]
+        outputs = [
+            None if s is None or layout is None else _piece(s, layout, rank)
+            for s, layout in zip(made, self.output_layouts, strict=True)
+        ]
+        return Held(call, tuple(inputs), tuple(outputs))
 
     def __str__(self) -> str:
         return "; ".join(f"{name}: {row}" for name, row in zip(self.mesh.names, self.rows, strict=True))
 
     def __repr__(self) -> str:
         return f"<Choice {self}>"
+
+
+def _piece(shape: Shape, layout: Layout, rank: int) -> Piece:
+    shape = tuple(shape)
+    return Piece(shape, layout.local_shape(shape, rank), layout.offset(shape, rank))
 
 
 def is_valid(choice: Choice, inputs: Sequence[Shape], outputs: Sequence[Shape | None] = ()) -> bool:
@@ -238,9 +264,11 @@ def _is_strided(row: Row) -> bool:
 
 
 def _has_form(call: Call | None, said: tuple[tuple[str | None, bool], ...]) -> bool:
-    """True if there is a way to run the call: one local form at most, or several that are the same for its operator,
-    on pieces that are one range of positions where it needs to know these."""
+    """True if there is a way to run the call: one form at most, or several that are the same for its operator, on
+    pieces that are one range of positions where it needs to know these. Ranks communicate along one axis at most."""
     forms = {form for form, _ in said if form is not None}
+    if sum(is_communicating(form) for form, _ in said) > 1:
+        return False
     if any(map(depends_on_positions, forms)) and any(strided for _, strided in said):
         return False
     if len(forms) < 2:

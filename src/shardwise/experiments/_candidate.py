@@ -139,7 +139,7 @@ class Candidate:
         if row_case in claim.failed:
             return
         expected = experiment.outputs[output]
-        if expected.agrees(local, placement, experiment.excused(self.inputs, placement)):
+        if expected.agrees(local, placement, experiment.excused(self.inputs, placement, self.local)):
             claim.passed[row_case] += 1
             if not expected.degenerate:
                 claim.evidence[experiment.generator] += 1

@@ -17,7 +17,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ..calls import Call, flat_outputs
 from ..errors import first_line
-from ..forms import Piece, local_call
+from ..forms import Held, Piece, calls_together, is_communicating, local_call, operator_by
 from ..placements import Shards, is_partial, is_replicate, is_shard, piece_sizes, shard_sizes, split
 from ._judge import Excuse, Expected, array
 from ._partials import PartialPieces
@@ -82,15 +82,20 @@ class Experiment:
             return True
         return not any(is_partial(p) for p in inputs)
 
-    def excused(self, inputs: Sequence[Placement], output: Placement) -> Excuse:
+    def excused(self, inputs: Sequence[Placement], output: Placement, form: str | None = None) -> Excuse:
         """Which differences a sum over the ranks may have, where infinities and NaN are among the values.
 
         If every rank has the same infinity, each multiplies it by values of its own, of either sign or none: inf - inf
         and 0 * inf are excused. If the infinity is one rank's part of a sum, it is no number that exact arithmetic
         could add: a linear operator spreads it (a Fourier transform to every element), and what it reaches is excused.
+        A form may skip what the whole call multiplies by zero: where that makes the whole NaN, its result is excused.
         """
         special = self.special_input
-        if special is None or not _adds(output):
+        if special is None:
+            return "nothing"
+        if form is not None and operator_by(form, self.call).skips:
+            return "skipped"
+        if not _adds(output):
             return "nothing"
         if is_replicate(inputs[special]):
             return "cancelled"
@@ -149,34 +154,50 @@ class Experiment:
         """Run every rank on its pieces, by the local form `local` where one is named; that may depend on how the
         outputs are placed (None where that is open)."""
         cut = [self.pieces(i, placement) for i, placement in enumerate(inputs)]
-        results: list[list[Any]] = []
-        runner = self.call.runner
-        for rank in range(self.ranks):
-            held = [pieces[rank] for pieces in cut]
+        held = [[pieces[rank] for pieces in cut] for rank in range(self.ranks)]
+        for tensors in held:
             for i in self.mutated:
-                held[i] = held[i].clone()
-            try:
-                if local is None:
-                    flat = flat_outputs(runner(held))
-                else:
-                    flat = flat_outputs(self._run_local_form(local, rank, held, inputs, outputs))
-            except Exception as error:
-                raise LocalRunFailed(f"rank {rank} raised: {first_line(error)}") from error
-            results.append([*flat, *(held[i] for i in self.mutated)] if self.mutated else flat)
+                tensors[i] = tensors[i].clone()
+        results = [
+            [*flat_outputs(result), *(tensors[i] for i in self.mutated)]
+            for result, tensors in zip(self._run_on_each(held, local, inputs, outputs), held, strict=True)
+        ]
         return self._arrays(results)
 
-    def _run_local_form(
+    def _run_on_each(
         self,
-        form: str,
-        rank: int,
-        held: list[Tensor],
+        held: Sequence[list[Tensor]],
+        form: str | None,
         inputs: Sequence[Placement],
         outputs: Sequence[Placement | None],
-    ) -> Any:
+    ) -> list[Any]:
+        """What each rank computes from its local tensors, alone or in a form that communicates."""
+        if is_communicating(form):
+            assert form is not None
+            calls = [self._guarded.with_tensors(tensors) for tensors in held]
+            places = [self._held(rank, inputs, outputs) for rank in range(self.ranks)]
+            try:
+                return calls_together(form, calls, places)
+            except Exception as error:
+                raise LocalRunFailed(f"a rank raised: {first_line(error)}") from error
+        results, runner = [], self.call.runner
+        for rank, tensors in enumerate(held):
+            try:
+                if form is None:
+                    results.append(runner(tensors))
+                else:
+                    place = self._held(rank, inputs, outputs)
+                    call = self._guarded.with_tensors(tensors)
+                    results.append(local_call(form, call, place.inputs, place.outputs))
+            except Exception as error:
+                raise LocalRunFailed(f"rank {rank} raised: {first_line(error)}") from error
+        return results
+
+    def _held(self, rank: int, inputs: Sequence[Placement], outputs: Sequence[Placement | None]) -> Held:
         shapes = [r.shape if isinstance(r, Expected) else None for r in self.outputs]
         given = [self._piece(s, p, rank) for s, p in zip(self.call.shapes, inputs, strict=True)]
         made = [None if s is None else self._piece(s, p, rank) for s, p in zip(shapes, outputs, strict=True)]
-        return local_call(form, self._guarded.with_tensors(held), given, made)
+        return Held(self.call, given, made)
 
     @cached_property
     def _guarded(self) -> Call:

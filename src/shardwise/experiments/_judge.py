@@ -26,7 +26,7 @@ _TOLERANCES = {
 
 
 # Which differences of a sum of local outputs are excused; see `Experiment.excused`.
-Excuse = Literal["nothing", "cancelled", "infinite"]
+Excuse = Literal["nothing", "cancelled", "infinite", "skipped"]
 
 
 def array(tensor: Tensor) -> np.ndarray:
@@ -85,7 +85,8 @@ class Expected:
 
     def agrees(self, pieces: Sequence[np.ndarray], placement: Placement, excuse: Excuse = "nothing") -> bool:
         """True if these local outputs, placed so, are this output. A sum may be excused where infinities of the pieces
-        cancel, so that it is NaN, or where it or this output is infinite or NaN."""
+        cancel, so that it is NaN, or where it or this output is infinite or NaN; any output where what was skipped
+        makes this one NaN."""
         if is_replicate(placement):
             return all(piece.shape == self.shape and self.equals(piece) for piece in pieces)
         if is_partial(placement):
@@ -96,6 +97,8 @@ class Expected:
                 whole = np.where(np.isnan(whole), self.array, whole)
             elif excuse == "infinite":
                 whole = np.where(np.isfinite(whole) & np.isfinite(self.array), whole, self.array)
+            elif excuse == "skipped":
+                whole = np.where(np.isnan(whole) | np.isnan(self.array), self.array, whole)
             if self.equals(whole):
                 return True
             # Large pieces that cancel leave rounding errors of their own size.
@@ -105,7 +108,10 @@ class Expected:
         if hasattr(placement, "split_factor"):
             joined = join([torch.from_numpy(np.ascontiguousarray(p)) for p in pieces], placement)
             return self.equals(array(joined))
-        return self.equals(np.concatenate(pieces, placement.dim))
+        whole = np.concatenate(pieces, placement.dim)
+        return self.equals(
+            np.where(np.isnan(self.array), self.array, whole) if excuse == "skipped" else whole
+        )
 
     def first_difference(self, pieces: Sequence[np.ndarray], placement: Placement) -> tuple[Any, ...]:
         """Where the local outputs, replicated or reduced as `placement` says, differ most from this output."""

@@ -7,7 +7,7 @@ whole call.
 
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from torch import Tensor
 from ..calls import Call, facts, flat_outputs
 from ..errors import first_line
 from ..expansion import Choice
-from ..forms import Piece, local_call
+from ..forms import calls_together, local_call
 from ..layout import Layout
 from ..placements import is_partial, is_replicate, parse_placement
 from ._judge import Expected, array
@@ -80,12 +80,18 @@ class MeshExperiment:
             self._cut(t, layout, i)
             for i, (t, layout) in enumerate(zip(call.tensors, choice.input_layouts, strict=True))
         ]
-        local: list[list[Any]] = []
+        local: list[list[Any]] = [[] for _ in range(choice.mesh.ranks)]
         for rank in range(choice.mesh.ranks):
+            ranks = [rank] if choice.group_axis is None else choice.group(rank)
+            if rank != ranks[0]:
+                continue
+            held = {member: [of_rank[member] for of_rank in pieces] for member in ranks}
             try:
-                local.append(self._run(choice, rank, [held[rank] for held in pieces], made))
+                for member, results in zip(ranks, self._run(choice, held, made), strict=True):
+                    local[member] = results
             except Exception as error:
-                return Tried("refuted", f"rank {rank} raises: {first_line(error)}")
+                who = f"rank {rank} raises" if len(ranks) == 1 else f"ranks {ranks} raise"
+                return Tried("refuted", f"{who}: {first_line(error)}")
         for number, (whole, layout) in enumerate(zip(expected, outputs, strict=True)):
             values = [of_rank[number] for of_rank in local]
             if not isinstance(whole, Expected) or layout is None:
@@ -119,20 +125,22 @@ class MeshExperiment:
             pieces.append(piece.clone(memory_format=torch.contiguous_format))
         return pieces
 
-    def _run(self, choice: Choice, rank: int, held: list[Tensor], made: Sequence[Any]) -> list[Any]:
+    def _run(self, choice: Choice, held: Mapping[int, list[Tensor]], made: Sequence[Any]) -> list[list[Any]]:
+        """The outputs of one rank, or of several that communicate, given their local tensors."""
+        call = self.call
         if choice.local is None:
-            flat = flat_outputs(self.call.runner(held))
+            results = [call.runner(tensors) for tensors in held.values()]
         else:
-            given = [
-                _piece(s, layout, rank)
-                for s, layout in zip(self.call.shapes, choice.input_layouts, strict=True)
-            ]
-            gives = [
-                None if s is None or layout is None else _piece(s, layout, rank)
-                for s, layout in zip(made, choice.output_layouts, strict=True)
-            ]
-            flat = flat_outputs(local_call(choice.local, self._guarded.with_tensors(held), given, gives))
-        return [*flat, *(held[i] for i in self.call.mutated)]
+            calls = [self._guarded.with_tensors(tensors) for tensors in held.values()]
+            places = [choice.held(call, call.shapes, made, rank) for rank in held]
+            if choice.group_axis is None:
+                results = [local_call(choice.local, calls[0], places[0].inputs, places[0].outputs)]
+            else:
+                results = calls_together(choice.local, calls, places)
+        return [
+            [*flat_outputs(result), *(tensors[i] for i in call.mutated)]
+            for result, tensors in zip(results, held.values(), strict=True)
+        ]
 
     @cached_property
     def _guarded(self) -> Call:
@@ -148,10 +156,6 @@ def check_choice(call: Call, choice: Choice, way: str = "uneven") -> Tried:
     True
     """
     return MeshExperiment(call, way).check(choice)
-
-
-def _piece(shape: tuple[int, ...], layout: Layout, rank: int) -> Piece:
-    return Piece(shape, layout.local_shape(shape, rank), layout.offset(shape, rank))
 
 
 def _disagrees(whole: Expected, values: Sequence[Any], layout: Layout) -> str | None:

@@ -1,18 +1,39 @@
-"""Local forms: how one rank runs an operator whose call on pieces differs from the call on the whole."""
+"""Forms: how one rank runs an operator whose call on pieces differs from the call on the whole."""
 
-from ._local_call import depends_on_positions, local_call, operator_by, require_form
-from ._piece import Held, Operator, Piece
+from ._group import Group, Request, run_alone, run_together
+from ._group import Run as GroupRun
+from ._local_call import (
+    call_in_group,
+    calls_together,
+    communicating,
+    depends_on_positions,
+    is_communicating,
+    local_call,
+    operator_by,
+    require_form,
+)
+from ._operator import Operator
+from ._piece import Held, Piece
 from ._streams import draw, draws_whole, uniform
 
 __all__ = [
+    "Group",
+    "GroupRun",
     "Held",
     "Operator",
     "Piece",
+    "Request",
+    "call_in_group",
+    "calls_together",
+    "communicating",
     "depends_on_positions",
     "draw",
     "draws_whole",
+    "is_communicating",
     "local_call",
     "operator_by",
     "require_form",
+    "run_alone",
+    "run_together",
     "uniform",
 ]

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from ..calls import Call
-from ._piece import Held, Operator
+from ._blocks import Attended, Range, Sequences, as_given, gradients
+from ._operator import Operator
+from ._piece import Held
 
 
 def _changes(call: Call, held: Held) -> dict[str, Any]:
@@ -21,26 +23,31 @@ def _changes(call: Call, held: Held) -> dict[str, Any]:
     if call["dropout"]:
         where, seed = (*query.offset[:3], *query.shape[:3]), call["seed"]
         changes["seed"] = torch.cat([seed.view(1), *(seed.new_full((1,), n) for n in where)])
-    if call["causal"] and (query.cuts(2) or held["key"].cuts(2)):
-        changes |= {"causal": False, "mask": _mask(call, held)}
+        if _is_cut(call, held):
+            changes |= {"causal": False, "mask": _mask(call, held)}
     if (serving := _serving_heads(call, held)) is not None:
         changes |= {name: call[name].index_select(1, serving) for name in ("key", "value")}
     return changes
 
 
+def _is_cut(call: Call, held: Held) -> bool:
+    """True for a causal call whose queries or keys do not begin at the first position, or do not end at the last."""
+    return bool(call["causal"] and (held["query"].cuts(2) or held["key"].cuts(2)))
+
+
 def _mask(call: Call, held: Held) -> Tensor:
-    """Where the rank's queries may attend, as a mask; the call's own mask goes on holding."""
-    queries, keys = (_positions(call, held, name) for name in ("query", "key"))
-    allowed = keys <= queries.unsqueeze(1)
-    mask = call["mask"]
-    if mask is None:
-        return allowed
-    return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -torch.inf)
+    """Where the rank's queries may attend, as a mask, which dropout needs; the call's own mask goes on holding."""
+    queries, keys = (
+        torch.arange(*positions(held, name), device=call[name].device) for name in ("query", "key")
+    )
+    allowed, mask = keys <= queries.unsqueeze(1), call["mask"]
+    return allowed if mask is None else mask & allowed
 
 
-def _positions(call: Call, held: Held, name: str) -> Tensor:
+def positions(held: Held, name: str) -> Range:
+    """The positions of a sequence that a rank holds."""
     piece = held[name]
-    return torch.arange(piece.local[2], device=call[name].device) + piece.offset[2]
+    return piece.offset[2], piece.offset[2] + piece.local[2]
 
 
 def _serving_heads(call: Call, held: Held) -> Tensor | None:
@@ -58,23 +65,39 @@ def _serving_heads(call: Call, held: Held) -> Tensor | None:
 
 
 def _forward(call: Call, held: Held) -> Any:
-    return call(**_changes(call, held))
+    call = call.with_arguments(**_changes(call, held))
+    if not _is_cut(call, held):
+        return call()
+    attended = Attended(call, Sequences((positions(held, "query"),), (call["query"],)))
+    attended.add(_keys(call, held))
+    return attended.results()
 
 
 def _backward(call: Call, held: Held) -> Any:
-    grad_query, *grads = call(**_changes(call, held))
-    serving = _serving_heads(call, held)
+    given = call
+    call = call.with_arguments(**_changes(call, held))
+    if _is_cut(call, held):
+        of_queries = tuple(call[name] for name in ("grad", "query", "output", "logsumexp"))
+        queries = Sequences((positions(held, "query"),), of_queries)
+        grad_query, *grads = as_given(call, gradients(call, queries, _keys(call, held)))
+    else:
+        grad_query, *grads = call()
+    serving = _serving_heads(given, held)
     if serving is not None:  # each key head gathers from the query heads that it serves
         grads = [
-            torch.zeros_like(call[name]).index_add(1, serving, grad)
+            torch.zeros_like(given[name]).index_add(1, serving, grad)
             for name, grad in zip(("key", "value"), grads, strict=True)
         ]
     return grad_query, *grads
 
 
+def _keys(call: Call, held: Held) -> Sequences:
+    return Sequences((positions(held, "key"),), (call["key"], call["value"]))
+
+
 _HEADS = ((("query", 1), ("key", 1)), (("query", 1), ("value", 1)))
 
 ATTENTION: dict[str, Operator] = {
-    "shardwise.attention": Operator(_forward, leads=_HEADS),
-    "shardwise.attention_backward": Operator(_backward, leads=_HEADS),
+    "shardwise.attention": Operator(_forward, leads=_HEADS, varies=True, skips=True),
+    "shardwise.attention_backward": Operator(_backward, leads=_HEADS, varies=True, skips=True),
 }

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..calls import Call
-from ._piece import Held, Operator, Piece, Run
+from ._operator import Operator, Run
+from ._piece import Held, Piece
 from ._sizes import select_backward
 
 

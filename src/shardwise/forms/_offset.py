@@ -3,7 +3,8 @@
 from typing import Any
 
 from ..calls import Call
-from ._piece import Held, Operator
+from ._operator import Operator
+from ._piece import Held
 
 
 def _cut_out(call: Call, held: Held) -> Any:

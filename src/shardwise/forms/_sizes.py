@@ -11,7 +11,8 @@ from typing import Any
 
 from ..calls import Call, facts
 from ..errors import UsageError
-from ._piece import Held, Operator, Piece
+from ._operator import Operator
+from ._piece import Held, Piece
 
 
 def by_sizes(call: Call) -> Operator:

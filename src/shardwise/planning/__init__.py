@@ -1,5 +1,6 @@
 """From a graph to the cheapest plan: choices per node, prices, the problem, and its solution explained."""
 
+from ._call_prices import collectives_inside
 from ._confirm import Confirmation, RefutedChoice
 from ._discovered import Discovered
 from ._elsewhere import Elsewhere, place_of
@@ -64,6 +65,7 @@ __all__ = [
     "Wait",
     "backward_entries",
     "bytes_text",
+    "collectives_inside",
     "departures_text",
     "most_sharded_plan",
     "pattern",

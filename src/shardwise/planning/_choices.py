@@ -15,6 +15,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ..calls import Shape
 from ..expansion import Combinations
+from ..forms import is_communicating
 from ..graph import TensorInfo
 from ..layout import Layout
 from ..mesh import Mesh
@@ -120,13 +121,23 @@ def choices_of(
         None if info is None else _column([row.outputs[o] for row in rows], grid, layouts)
         for o, info in enumerate(outputs)
     ]
-    kept = _first_of_each([column for column in (*columns, *made) if column is not None])
+    forms = _talking(rows)[grid].max(
+        axis=1, initial=0
+    )  # ways to communicate for the same layouts are choices
+    kept = _first_of_each([column for column in (*columns, *made, forms) if column is not None])
     return Choices(
         grid[kept],
         rows,
         tuple(column[kept] for column in columns),
         tuple(None if column is None else column[kept] for column in made),
     )
+
+
+def _talking(rows: Sequence[Row]) -> np.ndarray:
+    """A number for the communicating form of each row, 0 for none."""
+    numbers: dict[str | None, int] = {None: 0}
+    forms = (row.local if is_communicating(row.local) else None for row in rows)
+    return np.array([numbers.setdefault(form, len(numbers)) for form in forms])
 
 
 def _column(placements: Sequence[Placement | None], grid: np.ndarray, layouts: Layouts) -> np.ndarray:
@@ -140,7 +151,5 @@ def _column(placements: Sequence[Placement | None], grid: np.ndarray, layouts: L
 
 
 def _first_of_each(columns: Sequence[np.ndarray]) -> np.ndarray:
-    """Positions of the first of every kind, in order; of calls without tensors there is one kind."""
-    if not columns:
-        return np.zeros(1, np.int64)
+    """Positions of the first of every kind, in order."""
     return np.sort(np.unique(np.stack(columns, axis=1), axis=0, return_index=True)[1])

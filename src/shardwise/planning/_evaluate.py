@@ -10,18 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..calls import Call
 from ..graph import Named, Ref, TensorInfo
+from ._call_prices import CallPrice, CallPrices
 from ._choices import Layouts
 from ._elsewhere import place_of
-from ._prices import (
-    OptimizerCost,
-    compute_seconds,
-    host_seconds,
-    kernel_kind,
-    scratch_bytes,
-    workspace_bytes,
-)
+from ._prices import OptimizerCost, host_seconds, workspace_bytes
 from ._schedule import Compute, Entry, Move, Schedule, Value
 from ._timeline import timeline
 
@@ -81,7 +74,8 @@ class Evaluation:
         self.schedule = schedule
         self.optimizer = OptimizerCost.of(plan.optimizer)
         self.numbers = {value: self.layouts.of(layout) for value, layout in self.schedule.layouts.items()}
-        self._seconds: dict[object, float] = {}
+        self._pricing = CallPrices(plan.mesh, plan.cluster)
+        self._prices: dict[object, CallPrice] = {}
 
     def cost(self) -> Cost:
         entries: list[float] = []
@@ -90,8 +84,13 @@ class Evaluation:
         compute = 0.0
         for entry in self.schedule.entries:
             if isinstance(entry, Compute):
-                seconds = self._compute(entry)
-                compute += seconds
+                price = self._price(entry)
+                seconds = price.seconds
+                compute += price.compute
+                for kind, taken in price.exposed.items():
+                    communication[kind] += taken  # type: ignore[assignment]
+                if entry.choice.group_axis is not None:
+                    sent[self.plan.mesh.names[entry.choice.group_axis]] += price.sent
             elif isinstance(entry, Move):
                 seconds = entry.change.price
                 for step in entry.change.collectives:
@@ -142,21 +141,15 @@ class Evaluation:
     def local(self, value: Value) -> TensorInfo:
         return self.layouts.local(self.numbers[value], self.plan.graph.tensor(value.ref))
 
-    def _compute(self, entry: Compute) -> float:
-        node, call = entry.node, self.plan.graph.call(entry.node)
-        border = self.plan.graph.kernels.borders.get(node.name)
+    def _price(self, entry: Compute) -> CallPrice:
+        graph, node = self.plan.graph, entry.node
+        call, border = graph.call(node), graph.kernels.borders.get(node.name)
         key = call.signature, entry.choice.rows, border
-        if key not in self._seconds:
+        if key not in self._prices:
+            inputs = [self.local(value) for value in entry.inputs]
             made = [None if value is None else self.local(value) for value in entry.outputs]
-            kernel = kernel_kind(node.overload, call.tensors, node.outputs)
-            self._seconds[key] = compute_seconds(
-                self.plan.cluster.device, kernel, self._local_call(entry), made, border
-            )
-        return self._seconds[key]
-
-    def _local_call(self, entry: Compute) -> Call:
-        """The call with its local shapes in the place of tensors."""
-        return self.plan.graph.call(entry.node).with_tensors([self.local(value) for value in entry.inputs])
+            self._prices[key] = self._pricing.of(node, call, entry.choice.rows, inputs, made, border)
+        return self._prices[key]
 
     def lasting(self) -> tuple[int, float]:
         """Bytes that are held throughout, and the seconds of the optimizer's update."""
@@ -179,9 +172,7 @@ class Evaluation:
         return {Value(Ref(entry.name)) for entry in inputs if entry.role in ("user_input", "tangent")}
 
     def _scratch(self, entry: Entry) -> int:
-        if not isinstance(entry, Compute) or entry.node.facts.scratch is None:
-            return 0
-        return scratch_bytes(self._local_call(entry))
+        return self._price(entry).scratch if isinstance(entry, Compute) else 0
 
     def held(self, lasting: int, whole_kernels: bool = True) -> list[int]:
         """Bytes held while each entry runs; unless of `whole_kernels`, with the values inside of them and without what

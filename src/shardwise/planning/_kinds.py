@@ -10,9 +10,9 @@ from ..expansion import Combinations
 from ..graph import Graph, Node, TensorInfo
 from ..mesh import Cluster
 from ..solver import FORBIDDEN
+from ._call_prices import CallPrices
 from ._choices import Choices, Layouts, choices_of
 from ._offers import Offers
-from ._prices import compute_seconds, kernel_kind, scratch_bytes
 
 UNIT = 1e-13  # seconds that one unit of cost stands for; costs are rounded down, so bounds stay bounds
 
@@ -21,7 +21,8 @@ class Kinds:
     """Choices, costs and scratch memory by kind of call."""
 
     def __init__(self, graph: Graph, layouts: Layouts, cluster: Cluster) -> None:
-        self.graph, self.layouts, self.cluster = graph, layouts, cluster
+        self.graph, self.layouts = graph, layouts
+        self._pricing = CallPrices(layouts.mesh, cluster)
         self._choices: dict[Any, tuple[Combinations, Choices]] = {}  # of all calls with the same arguments
         self._costs: dict[Any, tuple[Choices, np.ndarray, np.ndarray]] = {}  # with the same border, too
 
@@ -37,8 +38,7 @@ class Kinds:
         key = call.signature, border
         if key not in self._costs or self._costs[key][0] is not choices:
             inputs: Sequence[TensorInfo] = call.tensors
-            kernel = kernel_kind(node.overload, inputs, node.outputs)
-            seconds, scratch = [], []
+            prices = []
             for c in range(len(choices)):
                 local = [
                     self.layouts.local(int(column[c]), info)
@@ -48,10 +48,10 @@ class Kinds:
                     None if info is None or column is None else self.layouts.local(int(column[c]), info)
                     for column, info in zip(choices.outputs, node.outputs, strict=True)
                 )
-                local_call = call.with_tensors(local)
-                seconds.append(compute_seconds(self.cluster.device, kernel, local_call, made_here, border))
-                scratch.append(scratch_bytes(local_call))
-            self._costs[key] = choices, units(np.array(seconds, float)), np.array(scratch, np.int64)
+                prices.append(self._pricing.of(node, call, choices.rows_of(c), local, made_here, border))
+            seconds = np.array([price.seconds for price in prices], float)
+            scratch = np.array([price.scratch for price in prices], np.int64)
+            self._costs[key] = choices, units(seconds), scratch
         return self._costs[key]
 
 

@@ -15,7 +15,7 @@ from ..forms import draws_whole
 from ..graph import Graph, Node
 from ..mesh import Mesh
 from ..placements import Row, is_partial, parse_placement
-from ..rules import book_rows, rows_left
+from ..rules import book_rows, rows_besides, rows_left
 from ._discovered import Discovered
 
 Source = Literal["book", "discovered", "replicated"]
@@ -90,11 +90,11 @@ class Offers:
             return Offer((replicated, *_useful(rows)), "book")
         if not call.tensors:
             return Offer((replicated,), "replicated", "it makes its result from nothing")
-        note = "no small call like it runs"
+        note, besides = "no small call like it runs", rows_besides(call)
         for small in small_calls(call):
             rows, note = self.discovered.rows(small)
-            if rows:
-                return Offer((replicated, *_useful(rows)), "discovered")
+            if rows or (rows is not None and besides):
+                return Offer((replicated, *_useful(rows), *besides), "discovered")
             if rows is not None:  # what was refuted at these sizes is not tried at others
                 break
         return Offer((replicated,), "replicated", note)

@@ -6,7 +6,17 @@ from ._cases import Case, always_alike, constants, is_covered, plain
 from ._clause import Clause, Term, merged
 from ._editions import SHIPPED, edition, editions, is_beyond, next_to, opened, stands_on
 from ._expression import Scope, names_in
-from ._hand import hand, hand_rows, hand_written, is_by_hand, own_rules, row_of
+from ._hand import (
+    HandRule,
+    hand,
+    hand_rows,
+    hand_written,
+    is_by_hand,
+    more_rows,
+    own_rules,
+    row_of,
+    rows_besides,
+)
 from ._lookup import book, book_rows, rows, rows_left, rule, variant_by_hand
 from ._partials import partials_fit
 from ._rule import Rule
@@ -20,6 +30,7 @@ __all__ = [
     "Case",
     "Clause",
     "Entry",
+    "HandRule",
     "Reading",
     "Rule",
     "Scope",
@@ -40,6 +51,7 @@ __all__ = [
     "is_covered",
     "is_in_place",
     "merged",
+    "more_rows",
     "names_in",
     "next_to",
     "opened",
@@ -49,6 +61,7 @@ __all__ = [
     "require_no_others",
     "row_of",
     "rows",
+    "rows_besides",
     "rows_left",
     "rule",
     "stands_on",

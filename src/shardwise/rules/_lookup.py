@@ -15,7 +15,7 @@ from ..placements import Row
 from ._book import Book
 from ._domain import possible
 from ._editions import SHIPPED, edition
-from ._hand import hand_rows, is_by_hand
+from ._hand import hand_rows, is_by_hand, rows_besides
 from ._partials import results_fit
 from ._rule import Rule
 from ._variants import is_in_place, rows_in_place
@@ -89,7 +89,13 @@ def _front(call: Call) -> Dispatched:
 
 
 def book_rows(call: Call) -> list[Row] | None:
-    """Rows for a call of an overload: by its hand-written rule, else by the book's; None if there is neither."""
+    """Rows for a call of an overload: by its hand-written rule, else by the book's; None if there is neither. Those
+    that it has besides come last."""
+    rows = _ruled_rows(call)
+    return None if rows is None else [*rows, *rows_besides(call)]
+
+
+def _ruled_rows(call: Call) -> list[Row] | None:
     if is_by_hand(call.name):
         return hand_rows(call)
     entry = book().entry(call.name)

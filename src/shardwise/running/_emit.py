@@ -17,10 +17,11 @@ from torch import Tensor, fx
 from torch.distributed.device_mesh import DeviceMesh
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
-from ..dtensor import before_last_wait, run_step
+from ..dtensor import arrived, before_last_wait, begin_along, run_step, with_late_waits
+from ..forms import run_alone
 from ..graph import Ref, autocast_to, without_memory
+from ..planning import Compute, Move, Plan, Value, Wait, backward_entries
 from ..planning import Entry as ScheduleEntry
-from ..planning import Move, Plan, Value, Wait, backward_entries
 from ._lower import Lowering, piece
 from ._whole import Entry, Recomposed, with_whole_calls
 
@@ -148,6 +149,8 @@ class _Emitter:
                 fresh = list(islice(reversed(nodes), len(nodes) - before))
                 results.update(dict(zip(fresh, reversed(made), strict=False)))
                 now = fresh[::-1]
+                if isinstance(entry, Compute) and entry.choice.group_axis is not None:
+                    now = with_late_waits(now)
                 if isinstance(entry, Move) and entry.begun:
                     number = before_last_wait(now)
                     now, waiting[entry.target] = now[:number], now[number:]
@@ -181,7 +184,12 @@ class _Emitter:
             return {}
         if isinstance(entry, Recomposed):
             return entry([values[value] for value in entry.inputs], self.lowering.retargeted)
-        made = self.lowering.on_rank(entry, self.rank)([values[v] for v in entry.inputs], seed)
+        local, tensors = self.lowering.on_rank(entry, self.rank), [values[v] for v in entry.inputs]
+        axis = entry.choice.group_axis
+        if axis is None:
+            made = local(tensors, seed)
+        else:
+            made = run_alone(local.in_group(tensors, begin_along(self.device_mesh, axis)), arrived)
         return {value: tensor for value, tensor in zip(entry.outputs, made, strict=True) if value is not None}
 
 

@@ -5,7 +5,7 @@ kernel that relies on strides gets its inputs stored as they were captured; a ro
 random operator generates the random numbers of the positions that the rank holds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..calls import Call, overload, with_leaves
-from ..forms import Piece, draw, local_call
+from ..forms import Group, GroupRun, Held, Piece, Request, call_in_group, draw, local_call
 from ..graph import Node
 from ..layout import Layout
 from ..planning import Compute, Plan
@@ -89,22 +89,24 @@ class RankCompute:
         return self.compute.choice.local
 
     @cached_property
-    def inputs(self) -> tuple[Piece, ...]:
-        graph, layouts = self.lowering.plan.graph, self.lowering.plan.schedule.layouts
-        return tuple(piece(graph.tensor(v.ref).shape, layouts[v], self.rank) for v in self.compute.inputs)
+    def held(self) -> Held:
+        """What the rank holds of the call's tensors."""
+        return self._held_by(self.rank)
 
-    @cached_property
-    def outputs(self) -> tuple[Piece | None, ...]:
-        pairs = zip(self.compute.node.outputs, self.compute.choice.output_layouts, strict=True)
-        return tuple(
-            None if info is None or layout is None else piece(info.shape, layout, self.rank)
-            for info, layout in pairs
-        )
+    def _held_by(self, rank: int) -> Held:
+        node = self.compute.node
+        made = [None if info is None else info.shape for info in node.outputs]
+        call = self.lowering.call(node)
+        return self.compute.choice.held(call, call.shapes, made, rank)
+
+    @property
+    def outputs(self) -> Sequence[Piece | None]:
+        return self.held.outputs
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
         """Ranks with equal keys and equal inputs get equal results."""
-        return (self.inputs, self.outputs, self._runs if self.is_random else ())
+        return (self.held.inputs, self.held.outputs, self._runs if self.is_random else ())
 
     @cached_property
     def _runs(self) -> tuple[Any, ...]:
@@ -120,16 +122,34 @@ class RankCompute:
 
     def __call__(self, tensors: Sequence[Tensor], seed: Tensor | None = None) -> tuple[Any, ...]:
         """The outputs on this rank, given its pieces of the inputs."""
-        node = self.compute.node
-        call = self.lowering.call(node).with_tensors(self.lowering.stored(node, tensors))
+        node, call = self.compute.node, self._call(tensors)
         if self.is_random and not (self.lowering.traced and node.facts.draws is None):
             assert seed is not None
             made = draw(call, seed, self.lowering.numbers[node.name], self._drawn[0], self._runs)
         elif self.form is None:
             made = call()
         else:
-            made = local_call(self.form, call, self.inputs, self.outputs)
-        return tuple(made) if isinstance(made, tuple | list) else (made,)
+            made = local_call(self.form, call, self.held.inputs, self.held.outputs)
+        return _as_tuple(made)
+
+    def in_group(
+        self, tensors: Sequence[Tensor], begin: Callable[[Request], None] = lambda request: None
+    ) -> GroupRun:
+        """The same for a call whose ranks communicate, as a run that stops where it waits for the others; `begin`
+        begins its collectives."""
+        assert self.form is not None
+        ranks = self.compute.choice.group(self.rank)
+        group = Group(ranks.index(self.rank), [self._held_by(rank) for rank in ranks], begin)
+        made = yield from call_in_group(self.form, self._call(tensors), group)
+        return _as_tuple(made)
+
+    def _call(self, tensors: Sequence[Tensor]) -> Call:
+        node = self.compute.node
+        return self.lowering.call(node).with_tensors(self.lowering.stored(node, tensors))
+
+
+def _as_tuple(made: Any) -> tuple[Any, ...]:
+    return tuple(made) if isinstance(made, tuple | list) else (made,)
 
 
 def piece(shape: tuple[int, ...], layout: Layout, rank: int) -> Piece:

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from ..dtensor import Recorded, run_step_on_all
 from ..errors import UsageError, require
+from ..forms import Request, run_together
 from ..graph import Ref, autocast_to, inputs_of
 from ..layout import Layout
 from ..placements import is_replicate
 from ..planning import Compute, Move, Plan, Value, Wait, require_plan
-from ._lower import Lowering, widened
+from ._lower import Lowering, RankCompute, widened
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,8 @@ class Simulation:
                 if progress is not None:
                     progress(number)
                 if isinstance(item, Compute):
-                    made = self._compute(item, [values[v] for v in item.inputs], draws)
+                    used = [values[v] for v in item.inputs]
+                    made = self._compute(item, used, draws, result.collectives)
                 elif isinstance(item, Wait):
                     made = {}
                 else:
@@ -176,15 +178,23 @@ class Simulation:
             places[output.role][output.target] = None if given is None else values[given]
         return result
 
-    def _compute(self, entry: Compute, inputs: Sequence[Pieces], seed: Tensor) -> dict[Value, Pieces]:
+    def _compute(
+        self, entry: Compute, inputs: Sequence[Pieces], seed: Tensor, record: list[Recorded]
+    ) -> dict[Value, Pieces]:
+        ranks = range(self.plan.mesh.ranks)
+        local = [self.lowering.on_rank(entry, rank) for rank in ranks]
+        tensors = [[pieces.locals[rank] for pieces in inputs] for rank in ranks]
         made: list[tuple[Any, ...]] = []
         known: dict[Any, tuple[Any, ...]] = {}  # replicas need not compute the same again
-        for rank in range(self.plan.mesh.ranks):
-            local, tensors = self.lowering.on_rank(entry, rank), [pieces.locals[rank] for pieces in inputs]
-            key = (*map(id, tensors), local.key)
-            if key not in known:
-                known[key] = self._checked(local(tensors, seed), entry, rank, local.outputs)
-            made.append(known[key])
+        if entry.choice.group_axis is not None:
+            made = self._compute_in_groups(entry, local, tensors, record)
+        else:
+            for rank in ranks:
+                key = (*map(id, tensors[rank]), local[rank].key)
+                if key not in known:
+                    computed = local[rank](tensors[rank], seed)
+                    known[key] = self._checked(computed, entry, rank, local[rank].outputs)
+                made.append(known[key])
         columns = zip(
             entry.outputs,
             entry.node.outputs,
@@ -197,6 +207,29 @@ class Simulation:
             for value, info, layout, column in columns
             if value is not None and info is not None and layout is not None
         }
+
+    def _compute_in_groups(
+        self,
+        entry: Compute,
+        local: Sequence[RankCompute],
+        tensors: Sequence[list[Tensor]],
+        record: list[Recorded],
+    ) -> list[tuple[Any, ...]]:
+        """The same where ranks communicate inside of the call: all of a group run together."""
+        made: dict[int, tuple[Any, ...]] = {}
+
+        def note(request: Request) -> None:
+            kind = "all_to_all" if request.kind == "permute" else request.kind
+            record.append(Recorded(kind, request.size, request.ranks))
+
+        for rank in range(len(local)):
+            if rank not in made:
+                ranks = entry.choice.group(rank)
+                runs = [local[member].in_group(tensors[member]) for member in ranks]
+                results = run_together(runs, None if rank else note)
+                for member, result in zip(ranks, results, strict=True):
+                    made[member] = self._checked(result, entry, member, local[member].outputs)
+        return [made[rank] for rank in range(len(local))]
 
     def _checked(
         self, made: tuple[Any, ...], entry: Compute, rank: int, expected: Sequence[Any]

@@ -8,7 +8,15 @@ from typing import Any
 from ..dtensor import Recorded
 from ..errors import UsageError, require
 from ..graph import Graph, autocast_to, call_arguments, inputs_of, with_loss
-from ..planning import Compute, Plan, most_sharded_plan, peak_of_values, require_plan
+from ..planning import (
+    Compute,
+    Move,
+    Plan,
+    collectives_inside,
+    most_sharded_plan,
+    peak_of_values,
+    require_plan,
+)
 from ..progress import Progress, silent
 from ..running import MakeOptimizer, chosen_optimizer, require_planned, with_live_graph
 from ._compare import Check
@@ -126,14 +134,24 @@ def priced_collectives(plan: Plan, graph: Graph | None = None) -> list[Recorded]
 
     A permute is an exchange among all ranks.
     """
+    graph = graph or plan.graph
+    nodes = {node.name: node for node in graph.nodes}
     priced = []
-    for move in plan.schedule.moves:
-        own, other = (g.tensor(move.source.ref).dtype.itemsize for g in (plan.graph, graph or plan.graph))
-        for step in move.change.collectives:
-            permutes = step.kind == "permute"
-            ranks = plan.mesh.ranks if permutes else plan.mesh.shape[step.axes[0]]
-            priced.append(Recorded("all_to_all" if permutes else step.kind, step.size // own * other, ranks))
+    for entry in plan.schedule.entries:
+        if isinstance(entry, Compute):
+            node = nodes[entry.node.name]
+            inside = collectives_inside(graph.call(node), entry.choice, plan.cluster)
+            priced += [Recorded(_kind(kind), size, ranks) for kind, size, ranks in inside]
+        elif isinstance(entry, Move):
+            own, other = (g.tensor(entry.source.ref).dtype.itemsize for g in (plan.graph, graph))
+            for step in entry.change.collectives:
+                ranks = plan.mesh.ranks if step.kind == "permute" else plan.mesh.shape[step.axes[0]]
+                priced.append(Recorded(_kind(step.kind), step.size // own * other, ranks))
     return priced
+
+
+def _kind(kind: str) -> str:
+    return "all_to_all" if kind == "permute" else kind
 
 
 def predicted_peak(plan: Plan) -> int:

@@ -21,7 +21,26 @@ from . import (  # noqa: F401  (they register the rules)
     _views,
     _windows,
 )
-from ._register import hand, hand_rows, hand_written, is_by_hand, own_rules
+from ._register import (
+    HandRule,
+    hand,
+    hand_rows,
+    hand_written,
+    is_by_hand,
+    more_rows,
+    own_rules,
+    rows_besides,
+)
 from ._rows import row_of
 
-__all__ = ["hand", "hand_rows", "hand_written", "is_by_hand", "own_rules", "row_of"]
+__all__ = [
+    "HandRule",
+    "hand",
+    "hand_rows",
+    "hand_written",
+    "is_by_hand",
+    "more_rows",
+    "own_rules",
+    "row_of",
+    "rows_besides",
+]

@@ -83,6 +83,15 @@ def _all_alike(call: Call, names: Sequence[str]) -> Iterator[Row]:
         yield row_of(call, row, shard(1), "nonempty" if heads == shared else "even", local=_form(call, None))
 
 
+def _along_the_sequence(call: Call) -> Iterator[str]:
+    """The ways in which ranks that hold parts of the queries, keys and values attend together."""
+    if call["dropout"] or not _has_positions(call) or not {2} <= {*dims(call, "query"), *dims(call, "key")}:
+        return
+    yield "ring"
+    if call["causal"] and not call.has("mask") and call.shape("query")[2] == call.shape("key")[2]:
+        yield "balanced"
+
+
 @hand("shardwise.attention.default")
 def attention(call: Call) -> Iterator[Row]:
     if not _is_attention(call):
@@ -96,6 +105,9 @@ def attention(call: Call) -> Iterator[Row]:
     if 2 in dims(call, "query") and _has_positions(call):
         row = {"query": shard(2)} | _mask(call, _QUERY)
         yield row_of(call, row, shard(2), local=_form(call, queries))
+    for form in _along_the_sequence(call):
+        row = dict.fromkeys(("query", "key", "value"), shard(2)) | _mask(call, _QUERY)
+        yield row_of(call, row, shard(2), local=form)
     if 3 in dims(call, "value"):
         yield row_of(call, {"value": shard(3)}, [shard(3), R])
     for p in partials_of(call["value"].dtype, LINEAR):
@@ -119,6 +131,9 @@ def attention_backward(call: Call) -> Iterator[Row]:
     if 2 in dims(call, "key") and _has_positions(call) and not call["dropout"]:
         row = {"key": shard(2), "value": shard(2)} | _mask(call, _KEY)
         yield row_of(call, row, [_SUM, shard(2), shard(2)], local=positions)
+    for form in _along_the_sequence(call):
+        row = dict.fromkeys((*of_queries, "key", "value"), shard(2)) | _mask(call, _QUERY)
+        yield row_of(call, row, shard(2), local=form)
     if 3 in dims(call, "value"):
         row = dict.fromkeys(("grad", "value", "output"), shard(3))
         yield row_of(call, row, [_SUM, _SUM, shard(3)])

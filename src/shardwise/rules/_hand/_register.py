@@ -12,6 +12,8 @@ from .._partials import partials_fit, results_fit
 HandRule = Callable[[Call], Iterable[Row]]
 
 _RULES: dict[str, HandRule] = {}
+# Rows that operators have besides, each function of them by a name of its own.
+_MORE: dict[str, dict[str, HandRule]] = {}
 
 
 def hand(*ops: str) -> Callable[[HandRule], HandRule]:
@@ -33,15 +35,29 @@ def hand(*ops: str) -> Callable[[HandRule], HandRule]:
     return register
 
 
+def more_rows(*ops: str, name: str) -> Callable[[HandRule], HandRule]:
+    """Give overloads rows besides those of their rules, wherever these are from; `name` tells several such functions
+    apart, and one of the same name takes the place of the one before."""
+
+    def register(rule: HandRule) -> HandRule:
+        for op in ops:
+            _MORE.setdefault(op, {})[name] = rule
+        return rule
+
+    return register
+
+
 @contextmanager
 def own_rules() -> Iterator[None]:
     """Rules that are registered inside are forgotten afterwards."""
-    before = dict(_RULES)
+    before, more = dict(_RULES), {op: dict(each) for op, each in _MORE.items()}
     try:
         yield
     finally:
         _RULES.clear()
         _RULES.update(before)
+        _MORE.clear()
+        _MORE.update(more)
 
 
 def hand_written() -> list[str]:
@@ -59,8 +75,15 @@ def hand_rows(call: Call) -> list[Row] | None:
     that the operator is not meant for has none; rows with partials that the dtype of an input or output does not have
     are left out."""
     rule = _RULES.get(call.name)
-    if rule is None:
-        return None
+    return None if rule is None else _rows(rule, call)
+
+
+def rows_besides(call: Call) -> list[Row]:
+    """The rows that `more_rows` gives a call."""
+    return [row for rule in _MORE.get(call.name, {}).values() for row in _rows(rule, call)]
+
+
+def _rows(rule: HandRule, call: Call) -> list[Row]:
     if not is_in_domain(call):
         return []
     rows = (row for row in rule(call) if not row.is_replicated and partials_fit(row.inputs, call.tensors))

@@ -1,0 +1,221 @@
+"""What a call costs by the rows chosen for it: that of the operator on local shapes, or of what its form runs.
+
+A form that communicates, or that gives some ranks more to do than others, is priced by running it on tensors without
+values: each operator that it calls takes as long as that operator does, collectives run beside them from where they are
+begun to where they are waited for, and what is allocated at once is its scratch memory. So the price is that of the
+text that runs.
+"""
+
+import weakref
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..calls import Call, facts
+from ..expansion import Choice
+from ..forms import Group, Request, call_in_group, local_call, operator_by, run_alone
+from ..graph import Border, Node, TensorInfo
+from ..mesh import Cluster, Collective, Device, Link, Mesh, Span
+from ..placements import Row
+from ._prices import SLOWDOWN, compute_seconds, kernel_kind, scratch_bytes
+
+
+@dataclass(frozen=True)
+class CallPrice:
+    """Seconds of a call on the rank that needs longest, `compute` without waiting for others; bytes that it holds
+    beside its inputs and outputs; and the collectives inside of it: kind, bytes and seconds of each."""
+
+    seconds: float
+    compute: float
+    scratch: int = 0
+    collectives: tuple[tuple[Collective, int, float], ...] = ()
+
+    @property
+    def sent(self) -> int:
+        return sum(size for _, size, _ in self.collectives)
+
+    @cached_property
+    def exposed(self) -> Mapping[str, float]:
+        """The seconds in which it waits, by kind of collective, in proportion to how long these take."""
+        total = sum(seconds for _, _, seconds in self.collectives)
+        found: dict[str, float] = {}
+        for kind, _, seconds in self.collectives:
+            share = seconds / total if total else 0.0
+            found[kind] = found.get(kind, 0.0) + (self.seconds - self.compute) * share
+        return found
+
+
+# Prices of forms, by call, rows, mesh and cluster.
+_known: dict[Any, CallPrice] = {}
+
+
+class CallPrices:
+    """The prices of calls on a mesh."""
+
+    def __init__(self, mesh: Mesh, cluster: Cluster) -> None:
+        self.mesh, self.cluster = mesh, cluster
+
+    def of(
+        self,
+        node: Node,
+        call: Call,
+        rows: Sequence[Row],
+        inputs: Sequence[TensorInfo],
+        made: Sequence[TensorInfo | None],
+        border: Border | None,
+    ) -> CallPrice:
+        """The price of a node's call by one row per axis; `inputs` and `made` are its local tensors."""
+        choice = Choice(self.mesh, tuple(rows))
+        if choice.local is not None and _runs_otherwise(choice.local, call):
+            key = call.signature, choice.rows, self.mesh, self.cluster
+            if key not in _known:
+                _known[key] = form_price(call, choice, self.cluster)
+            return _known[key]
+        local = call.with_tensors(list(inputs))
+        kernel = kernel_kind(node.overload, call.tensors, node.outputs)
+        seconds = compute_seconds(self.cluster.device, kernel, local, made, border)
+        return CallPrice(seconds, seconds, scratch_bytes(local))
+
+
+def _runs_otherwise(form: str, call: Call) -> bool:
+    operator = operator_by(form, call)
+    return operator.varies or operator.in_group is not None
+
+
+def form_price(call: Call, choice: Choice, cluster: Cluster) -> CallPrice:
+    """The price of a call by its form, on that of a few ranks which needs longest."""
+    mesh, axis = choice.mesh, choice.group_axis
+    ranks = [0, mesh.ranks - 1]
+    if axis is not None:
+        ranks = [member for rank in ranks for member in _some(choice.group(rank))]
+    prices = [_price_on(rank, call, choice, cluster) for rank in dict.fromkeys(ranks)]
+    longest = max(prices, key=lambda price: price.seconds)
+    scratch = max(price.scratch for price in prices)
+    return CallPrice(longest.seconds, longest.compute, scratch, longest.collectives)
+
+
+def collectives_inside(call: Call, choice: Choice, cluster: Cluster) -> list[tuple[Collective, int, int]]:
+    """The collectives that the first rank performs inside of a call: kind, bytes and number of ranks of each."""
+    if choice.group_axis is None:
+        return []
+    ranks = choice.mesh.shape[choice.group_axis]
+    return [(kind, size, ranks) for kind, size, _ in _price_on(0, call, choice, cluster).collectives]
+
+
+def _some(ranks: Sequence[int]) -> list[int]:
+    return [ranks[0], ranks[len(ranks) // 2], ranks[-1]]
+
+
+def _price_on(rank: int, call: Call, choice: Choice, cluster: Cluster) -> CallPrice:
+    assert choice.local is not None
+    axis = choice.group_axis
+    ranks = [rank] if axis is None else choice.group(rank)
+    held = [choice.held(call, call.shapes, call.outputs, member) for member in ranks]
+    own = held[ranks.index(rank)]
+    tensors = [
+        torch.empty(piece.local, dtype=tensor.dtype, device="meta")
+        for piece, tensor in zip(own.inputs, call.tensors, strict=True)
+    ]
+    local = call.with_tensors(tensors)
+    trace = _Trace(cluster.device, None if axis is None else cluster.link(choice.mesh, axis))
+    with torch.no_grad(), trace:
+        if axis is None:
+            result = local_call(choice.local, local, own.inputs, own.outputs)
+        else:
+            group = Group(ranks.index(rank), held, trace.begin)
+            result = run_alone(call_in_group(choice.local, local, group), trace.arrived)
+    made = sum(t.nbytes for t in pytree.tree_leaves(result) if isinstance(t, Tensor))
+    return CallPrice(trace.now, trace.compute, max(0, trace.memory.peak - made), tuple(trace.collectives))
+
+
+class _Trace(TorchDispatchMode):
+    """Runs a form without values and counts its seconds and bytes."""
+
+    def __init__(self, device: Device, link: Link | Span | None) -> None:
+        super().__init__()
+        self.device, self.link = device, link
+        self.now = self.compute = 0.0
+        self.free = 0.0  # when the link is
+        self.collectives: list[tuple[Collective, int, float]] = []
+        self.memory = _Memory()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        known = facts(func)
+        if known.view:
+            for tensor in pytree.tree_leaves(result):
+                self.memory.add_view(tensor)
+            return result
+        call = Call(func, args, kwargs or {})
+        call = call.with_tensors([_info(tensor) for tensor in call.tensors])
+        made = [_info(t) if isinstance(t, Tensor) else None for t in pytree.tree_leaves(result)]
+        if not known.uninitialised:
+            kind = kernel_kind(func, call.tensors, made)
+            self._pass(compute_seconds(self.device, kind, call, made))
+        for tensor in pytree.tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self.memory.add(tensor)
+        self.memory.peak = max(self.memory.peak, self.memory.now + scratch_bytes(call))
+        return result
+
+    def _pass(self, alone: float) -> None:
+        """A call takes longer beside a collective, as in `_timeline`."""
+        slow = min(alone, max(0.0, self.free - self.now) / (1 + SLOWDOWN))
+        self.now += alone + SLOWDOWN * slow
+        self.compute += alone + SLOWDOWN * slow
+
+    def begin(self, request: Request) -> None:
+        assert self.link is not None
+        size, itemsize = request.size, request.sent.element_size()
+        seconds = float(
+            self.link.times(request.kind, np.array(float(size)), request.ranks, itemsize=itemsize)
+        )
+        self.collectives.append((request.kind, size, seconds))
+        self.free = max(self.now, self.free) + seconds
+        request.arriving = request.sent.new_empty(request.arriving_shape), self.free
+
+    def arrived(self, request: Request) -> Tensor:
+        tensor, end = request.arriving
+        request.arriving = None
+        self.now = max(self.now, end)
+        return tensor
+
+
+@dataclass
+class _Memory:
+    """Bytes of what was made and is still referred to; several tensors may be views of one piece of memory."""
+
+    now: int = 0
+    peak: int = 0
+    users: Counter[int] = field(default_factory=Counter)
+
+    def add(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if not self.users[key]:
+            self.now += size
+            self.peak = max(self.peak, self.now)
+        self.users[key] += 1
+        weakref.finalize(tensor, self._drop, key, size)
+
+    def add_view(self, tensor: Tensor) -> None:
+        if self.users[tensor.untyped_storage()._cdata]:
+            self.add(tensor)
+
+    def _drop(self, key: int, size: int) -> None:
+        self.users[key] -= 1
+        if not self.users[key]:
+            self.now -= size
+
+
+def _info(tensor: Tensor) -> TensorInfo:
+    contiguous = tensor.is_contiguous()
+    return TensorInfo(tuple(tensor.shape), tensor.dtype, None if contiguous else tuple(tensor.stride()))
