@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..calls import Call
 from ._attention import positions
-from ._blocks import Attended, Range, Sequences, as_given, gradients
+from ._blocks import Attended, Range, Sequences, as_given, gradients, sum_dtype
 from ._group import Group, Request, Run
 from ._operator import Operator
 
@@ -84,6 +84,7 @@ def _backward(call: Call, group: Group, queries: Sequences, ranges: Ranges, own:
     which the last one sends to the rank that holds them."""
     going = _Packed(own, ranges)
     flat = going.packed(own)
+    dtype = sum_dtype(own[0])
     behind: Request | None = None
     grad_query: Tensor | None = None
     for step in range(group.size):
@@ -93,8 +94,9 @@ def _backward(call: Call, group: Group, queries: Sequences, ranges: Ranges, own:
             onward = group.permute(flat, shape=(going.length(source - 1),))
         keys = Sequences(ranges[source], going.unpacked(flat, source))
         of_query, *grads = gradients(call, queries, keys)
+        of_query = of_query.to(dtype)
         grad_query = of_query if grad_query is None else grad_query + of_query
-        total = going.packed(grads)
+        total = going.packed(grads).to(dtype)
         if behind is not None:
             total = total + (yield behind)
         behind = group.permute(total, shape=(going.length(source - 1),))
@@ -109,10 +111,7 @@ class _Packed:
     """Keys and values as one flat tensor, so that they move together."""
 
     def __init__(self, like: Sequence[Tensor], ranges: Ranges) -> None:
-        self.shapes = [
-            [(*t.shape[:2], sum(stop - start for start, stop in each), t.shape[3]) for t in like]
-            for each in ranges
-        ]
+        self.shapes = [[(*t.shape[:2], _length(each), t.shape[3]) for t in like] for each in ranges]
 
     def length(self, rank: int) -> int:
         return sum(torch.Size(shape).numel() for shape in self.shapes[rank])
@@ -149,26 +148,22 @@ class _Halves:
     def _exchanged(self, tensors: list[Tensor], before: Ranges, after: Ranges) -> Any:
         """The tensors at the positions that this rank has afterwards, in their order."""
         rank, moved = self.group.rank, []
+        got = [_common(theirs, after[rank]) for theirs in before]
+        where = [one for each in got for one in each]
+        order = sorted(range(len(where)), key=where.__getitem__)
         for tensor in tensors:
-            held = Sequences(before[rank], (tensor,))
+            held = Sequences(tuple(before[rank]), (tensor,))
             parts = [
-                torch.cat(
-                    [held.cut(common)[0] for common in _common(before[rank], wanted)] or [tensor[:, :, :0]], 2
-                )
-                for wanted in after
+                _joined([held.at(one) for one in _common(before[rank], wanted)], tensor) for wanted in after
             ]
-            got = [_common(theirs, after[rank]) for theirs in before]
-            shapes = [(*tensor.shape[:2], sum(b - a for a, b in each), *tensor.shape[3:]) for each in got]
+            shapes = [(*tensor.shape[:2], _length(each), *tensor.shape[3:]) for each in got]
             arrived = yield self.group.all_to_all(parts, shapes)
             pieces = [
-                (where, piece)
+                piece
                 for each, part in zip(got, arrived, strict=True)
-                for where, piece in zip(
-                    each, part.split([b - a for a, b in each], 2) if each else (), strict=True
-                )
+                for piece in (part.split([stop - start for start, stop in each], 2) if each else ())
             ]
-            ordered = [piece for _, piece in sorted(pieces, key=lambda pair: pair[0])]
-            moved.append(torch.cat(ordered, 2) if ordered else tensor[:, :, :0])
+            moved.append(_joined([pieces[place] for place in order], tensor))
         return moved
 
 
@@ -176,6 +171,14 @@ def _common(some: Sequence[Range], others: Sequence[Range]) -> list[Range]:
     """The ranges of positions that are in both, in order."""
     found = [(max(a, c), min(b, d)) for a, b in some for c, d in others]
     return sorted((start, stop) for start, stop in found if start < stop)
+
+
+def _length(ranges: Sequence[Range]) -> int:
+    return sum(stop - start for start, stop in ranges)
+
+
+def _joined(parts: Sequence[Tensor], like: Tensor) -> Tensor:
+    return torch.cat(list(parts), 2) if parts else like.narrow(2, 0, 0)
 
 
 RING: dict[str, Operator] = {

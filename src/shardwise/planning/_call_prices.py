@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -53,6 +54,8 @@ class CallPrice:
         return found
 
 
+# Seconds and scratch memory of operators inside of forms, by device and by call.
+_operators: dict[Device, dict[Any, tuple[float, int]]] = {}
 # Prices of forms, by call, rows, mesh and cluster.
 _known: dict[Any, CallPrice] = {}
 
@@ -91,12 +94,10 @@ def _runs_otherwise(form: str, call: Call) -> bool:
 
 
 def form_price(call: Call, choice: Choice, cluster: Cluster) -> CallPrice:
-    """The price of a call by its form, on that of a few ranks which needs longest."""
-    mesh, axis = choice.mesh, choice.group_axis
-    ranks = [0, mesh.ranks - 1]
-    if axis is not None:
-        ranks = [member for rank in ranks for member in _some(choice.group(rank))]
-    prices = [_price_on(rank, call, choice, cluster) for rank in dict.fromkeys(ranks)]
+    """The price of a call by its form, on that of a few ranks which needs longest: of those that communicate with the
+    first, which has the largest pieces, the first and the last, else of all."""
+    ranks = range(choice.mesh.ranks) if choice.group_axis is None else choice.group(0)
+    prices = [_price_on(rank, call, choice, cluster) for rank in {ranks[0], ranks[-1]}]
     longest = max(prices, key=lambda price: price.seconds)
     scratch = max(price.scratch for price in prices)
     return CallPrice(longest.seconds, longest.compute, scratch, longest.collectives)
@@ -110,10 +111,6 @@ def collectives_inside(call: Call, choice: Choice, cluster: Cluster) -> list[tup
     return [(kind, size, ranks) for kind, size, _ in _price_on(0, call, choice, cluster).collectives]
 
 
-def _some(ranks: Sequence[int]) -> list[int]:
-    return [ranks[0], ranks[len(ranks) // 2], ranks[-1]]
-
-
 def _price_on(rank: int, call: Call, choice: Choice, cluster: Cluster) -> CallPrice:
     assert choice.local is not None
     axis = choice.group_axis
@@ -125,48 +122,29 @@ def _price_on(rank: int, call: Call, choice: Choice, cluster: Cluster) -> CallPr
         for piece, tensor in zip(own.inputs, call.tensors, strict=True)
     ]
     local = call.with_tensors(tensors)
-    trace = _Trace(cluster.device, None if axis is None else cluster.link(choice.mesh, axis))
-    with torch.no_grad(), trace:
+    clock = _Clock(None if axis is None else cluster.link(choice.mesh, axis))
+    counting = _Counting(cluster.device, clock)
+    with torch.no_grad(), counting:
         if axis is None:
             result = local_call(choice.local, local, own.inputs, own.outputs)
         else:
-            group = Group(ranks.index(rank), held, trace.begin)
-            result = run_alone(call_in_group(choice.local, local, group), trace.arrived)
+            group = Group(ranks.index(rank), held, clock.begin)
+            result = run_alone(call_in_group(choice.local, local, group), clock.arrived)
     made = sum(t.nbytes for t in pytree.tree_leaves(result) if isinstance(t, Tensor))
-    return CallPrice(trace.now, trace.compute, max(0, trace.memory.peak - made), tuple(trace.collectives))
+    scratch = max(0, counting.memory.peak - made)
+    return CallPrice(clock.now, clock.compute, scratch, tuple(clock.collectives))
 
 
-class _Trace(TorchDispatchMode):
-    """Runs a form without values and counts its seconds and bytes."""
+class _Clock:
+    """The seconds of calls, and of collectives beside them, one at a time."""
 
-    def __init__(self, device: Device, link: Link | Span | None) -> None:
-        super().__init__()
-        self.device, self.link = device, link
+    def __init__(self, link: Link | Span | None) -> None:
+        self.link = link
         self.now = self.compute = 0.0
         self.free = 0.0  # when the link is
         self.collectives: list[tuple[Collective, int, float]] = []
-        self.memory = _Memory()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        known = facts(func)
-        if known.view:
-            for tensor in pytree.tree_leaves(result):
-                self.memory.add_view(tensor)
-            return result
-        call = Call(func, args, kwargs or {})
-        call = call.with_tensors([_info(tensor) for tensor in call.tensors])
-        made = [_info(t) if isinstance(t, Tensor) else None for t in pytree.tree_leaves(result)]
-        if not known.uninitialised:
-            kind = kernel_kind(func, call.tensors, made)
-            self._pass(compute_seconds(self.device, kind, call, made))
-        for tensor in pytree.tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                self.memory.add(tensor)
-        self.memory.peak = max(self.memory.peak, self.memory.now + scratch_bytes(call))
-        return result
-
-    def _pass(self, alone: float) -> None:
+    def call(self, alone: float) -> None:
         """A call takes longer beside a collective, as in `_timeline`."""
         slow = min(alone, max(0.0, self.free - self.now) / (1 + SLOWDOWN))
         self.now += alone + SLOWDOWN * slow
@@ -187,6 +165,41 @@ class _Trace(TorchDispatchMode):
         request.arriving = None
         self.now = max(self.now, end)
         return tensor
+
+
+class _Counting(TorchDispatchMode):
+    """Counts seconds and bytes of the operators that a form calls on tensors without values."""
+
+    def __init__(self, device: Device, clock: _Clock) -> None:
+        super().__init__()
+        self.device, self.clock = device, clock
+        self.memory = _Memory()
+        self.known = _operators.setdefault(device, {})
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        results = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+        if facts(func).view:
+            for tensor in results:
+                self.memory.add_view(tensor)
+            return result
+        key = func, *map(_key, pytree.tree_leaves((args, kwargs)))
+        if key not in self.known:
+            self.known[key] = self._price(Call(func, args, kwargs or {}), results)
+        seconds, scratch = self.known[key]
+        self.clock.call(seconds)
+        for tensor in results:
+            self.memory.add(tensor)
+        self.memory.peak = max(self.memory.peak, self.memory.now + scratch)
+        return result
+
+    def _price(self, call: Call, results: Sequence[Tensor]) -> tuple[float, int]:
+        call, made = call.with_tensors(list(map(_info, call.tensors))), list(map(_info, results))
+        assert isinstance(call.op, OpOverload)
+        if facts(call.op).uninitialised:
+            return 0.0, 0
+        kind = kernel_kind(call.op, call.tensors, made)
+        return compute_seconds(self.device, kind, call, made), scratch_bytes(call)
 
 
 @dataclass
@@ -214,6 +227,10 @@ class _Memory:
         self.users[key] -= 1
         if not self.users[key]:
             self.now -= size
+
+
+def _key(leaf: Any) -> Any:
+    return (leaf.shape, leaf.dtype, leaf.stride()) if isinstance(leaf, Tensor) else leaf
 
 
 def _info(tensor: Tensor) -> TensorInfo:
