@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .auditing import audit
     from .dtensor import install, redistribute, uninstall
     from .experiments import Found, Verdict, adversarial, check, discover
+    from .forms import communicating
     from .graph import Graph, capture
     from .layout import Layout, Sharding
     from .mesh import Cluster, Mesh
@@ -44,6 +45,7 @@ __all__ = [
     "audit",
     "capture",
     "check",
+    "communicating",
     "discover",
     "hand",
     "install",
@@ -73,7 +75,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "calls": (),
     "rules": ("Rule", "hand", "rows", "rule"),
     "factors": (),
-    "forms": (),
+    "forms": ("communicating",),
     "redistribution": (),
     "expansion": (),
     "experiments": ("Found", "Verdict", "adversarial", "check", "discover"),

@@ -1,6 +1,6 @@
 """From a graph to the cheapest plan: choices per node, prices, the problem, and its solution explained."""
 
-from ._call_prices import collectives_inside
+from ._call_prices import CallPrice, collectives_inside, form_price
 from ._confirm import Confirmation, RefutedChoice
 from ._discovered import Discovered
 from ._elsewhere import Elsewhere, place_of
@@ -36,6 +36,7 @@ __all__ = [
     "CALLS",
     "GAP",
     "BaselineCost",
+    "CallPrice",
     "Compute",
     "Confirmation",
     "Considered",
@@ -67,6 +68,7 @@ __all__ = [
     "bytes_text",
     "collectives_inside",
     "departures_text",
+    "form_price",
     "most_sharded_plan",
     "pattern",
     "peak_of_values",

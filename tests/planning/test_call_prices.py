@@ -1,0 +1,90 @@
+"""Prices of calls by their forms: what a form runs, and the collectives inside of it."""
+
+import pytest
+import torch
+
+import shardwise as sw
+from shardwise.calls import Call
+from shardwise.expansion import Choice
+from shardwise.forms import communicating
+from shardwise.mesh import Cluster, Device, Level, Link, Mesh
+from shardwise.placements import Row
+from shardwise.planning import form_price
+from shardwise.rules import own_rules, row_of
+
+MESH = Mesh.parse("cp=4")
+H100 = Cluster.preset("h100")
+RING = "S(2), S(2), S(2) -> S(2), S(2) with local ring"
+BALANCED = "S(2), S(2), S(2) -> S(2), S(2) with local balanced"
+CAUSAL = "S(2), R, R -> S(2), S(2) with local causal"
+
+
+def attention(causal: bool = True, positions: int = 1 << 18) -> Call:
+    heads = torch.empty(1, 8, positions, 128, dtype=torch.bfloat16, device="meta")
+    return Call.of(torch.ops.shardwise.attention.default, heads, heads, heads, None, None, causal, 0.1, 0.0)
+
+
+def priced(call: Call, row: str, cluster: Cluster = H100):
+    return form_price(call, Choice(MESH, (Row.parse(row),)), cluster)
+
+
+def test_what_the_last_rank_has_to_do_counts():
+    whole = attention(causal=False)
+    everything = form_price(
+        whole, Choice(MESH, (Row.parse("S(2), R, R -> S(2), S(2) with local causal"),)), H100
+    )
+    last = priced(attention(), CAUSAL)  # three blocks of keys whole, and a fourth half
+    assert 0.8 < last.seconds / everything.seconds < 1.0
+
+
+def test_balanced_ranks_share_causal_work():
+    unbalanced, balanced = priced(attention(), RING), priced(attention(), BALANCED)
+    assert 0.5 < balanced.seconds / unbalanced.seconds < 0.75
+    assert balanced.sent > unbalanced.sent  # halves are exchanged
+    ring = [kind for kind, _, _ in unbalanced.collectives]
+    assert ring == ["permute"] * 3
+    piece = 8 * (1 << 16) * 128 * 2
+    assert unbalanced.sent == 3 * 2 * piece
+
+
+def test_what_runs_beside_a_collective_hides_it():
+    slow = Cluster("slow", H100.device, (Level(Link(bandwidth=1e9)),))
+    fast, waits = priced(attention(), RING), priced(attention(), RING, slow)
+    assert fast.seconds == pytest.approx(fast.compute) and not sum(fast.exposed.values())
+    sending = sum(seconds for _, _, seconds in waits.collectives)
+    assert sending < waits.seconds < sending + waits.compute
+    assert sum(waits.exposed.values()) == pytest.approx(waits.seconds - waits.compute)
+
+
+def test_scratch_is_what_is_allocated_at_once():
+    device = Device("d", {"float32": 1e12}, memory=1e9, memory_bandwidth=1e12)
+    cluster = Cluster("c", device, (Level(Link(bandwidth=1e9)),))
+
+    def rows(call):
+        yield row_of(call, {}, [])
+
+    with own_rules():
+
+        @communicating("aten.cumsum.default", rows=rows)
+        def twice(call, group):
+            one = call["self"] * 2
+            two = one + 1
+            del one
+            views = [two.view(-1) for _ in range(3)]
+            total = yield group.all_reduce(views[0])
+            return total.view(two.shape)
+
+        call = Call.of(torch.ops.aten.cumsum.default, torch.empty(4, 1000, device="meta"), 1)
+        choice = Choice(MESH, (Row.parse("S(1) -> S(1) with local twice"),))
+        piece = 4 * 250 * 4
+        assert form_price(call, choice, cluster).scratch == piece  # beside the result, which arrives
+
+
+def test_a_plan_of_a_long_sequence_is_a_balanced_ring():
+    def attend(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    heads = torch.empty(1, 1, 1 << 18, 64, dtype=torch.bfloat16, device="meta")
+    plan = sw.plan(attend, (heads,) * 3, mesh="cp=4", training=False, pin=dict.fromkeys("qkv", "S(2)"))
+    assert plan.choices["attention"].rows[0].local == "balanced"
+    assert set(plan.cost.bytes_per_axis) == {"cp"} and plan.cost.bytes_per_axis["cp"] > 0
