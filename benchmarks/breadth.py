@@ -223,8 +223,8 @@ def run_all(builds: list[tuple[str, Callable[[], Built]]], kept: Kept, options: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    kept = Path("build/breadth.json")
-    parser.add_argument("--kept", type=Path, default=kept, metavar="FILE", help="outcomes, by model")
+    where = Path("build/breadth.json")
+    parser.add_argument("--kept", type=Path, default=where, metavar="FILE", help="outcomes, by model")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time")
     parser.add_argument("--only", default="", metavar="TEXT", help="models whose names contain this")
     parser.add_argument("--sample", type=int, metavar="N", help="so many models, by chance")
