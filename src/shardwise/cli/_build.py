@@ -39,7 +39,8 @@ Recompute = Annotated[
     list[str] | None,
     typer.Option(
         "--recompute",
-        help="What backward computes again: full, selective, or of some blocks 'layers.[0-9]=full'. May be repeated.",
+        help="What backward computes again: full, selective, auto (as the plan decides), or of some blocks "
+        "'layers.[0-9]=full'. May be repeated.",
         show_default=False,
     ),
 ]

@@ -1,5 +1,6 @@
 """Capture of models and functions as one graph, forward alone or with its backward, without their memory."""
 
+from ._again import chosen_again, chosen_copies, copy_name, run_again
 from ._attention import attention, attention_backward, kept
 from ._blocks import block_of
 from ._boxed import boxed
@@ -15,7 +16,7 @@ from ._kernels import Border, Kernels
 from ._loss import with_loss
 from ._named import Named, matched, named_tensors
 from ._norms import rms_norm, rms_norm_backward
-from ._recompute_blocks import kept_by_selective
+from ._recompute_blocks import kept_by_selective, may_run_again
 from ._results import opened
 from ._run import Ran, arguments, constants, inputs_of, run
 from ._unchanged import unchanged
@@ -48,20 +49,25 @@ __all__ = [
     "boxed",
     "call_arguments",
     "capture",
+    "chosen_again",
+    "chosen_copies",
     "compiled",
     "constants",
+    "copy_name",
     "cost",
     "inputs_of",
     "is_graph",
     "kept",
     "kept_by_selective",
     "matched",
+    "may_run_again",
     "named_tensors",
     "opened",
     "read_graph",
     "rms_norm",
     "rms_norm_backward",
     "run",
+    "run_again",
     "unchanged",
     "with_loss",
     "without_memory",

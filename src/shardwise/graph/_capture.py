@@ -69,7 +69,7 @@ def capture(
     `compiled` by torch.compile, which fuses calls into kernels, or `regional`: each block (`layers.3`) is compiled by
     itself, and the rest eager. `recompute` says what backward computes again instead of keeping it: `full`
     blocks, `selective` ones (all but attention and every second product), or either by pattern:
-    `{"layers.[0-9]": "full"}`. It is for eager programs: torch.compile decides that itself.
+    `{"layers.[0-9]": "full"}`; `auto` leaves it to a plan. It is for eager programs: torch.compile decides that itself.
     """
     name, module = name_of(model), as_module(with_loss(model, loss_fn))
     given = call_arguments(args, kwargs)
@@ -141,8 +141,6 @@ def _captured(
     random = random_calls(joint)
     tidy(joint)
     correct_dtypes(joint)
-    if training and policies:
-        recompute_blocks(name, joint, policies)
     if training and execution != "eager":
         recompute_as_compiled(joint, compiled)
     left = set(joint.graph.nodes)
@@ -173,7 +171,7 @@ def _captured(
             f"{name} has nothing to train: no parameter or argument that requires a gradient reaches "
             f"{', '.join(outputs)}; capture it with training=False, or --inference on the command line"
         )
-    return graph
+    return recompute_blocks(graph) if graph.recompute else graph
 
 
 def _exported(

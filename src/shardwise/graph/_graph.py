@@ -3,7 +3,7 @@
 Every operation is an ATen (or custom) overload on tensors of known shape and dtype, so that everything
 about it (its rows, its price, its local form) follows from the node alone. A tensor is named by the node that
 computes it and the position among that node's outputs: a `Ref`. A graph just captured keeps the fx graph as well,
-node for node under the same names; a graph loaded from JSON does not have it.
+node for node under the same names, but for calls that run again (`_again`); a graph loaded from JSON does not have it.
 """
 
 from collections import Counter
@@ -177,7 +177,8 @@ class Graph:
     """A captured program. `execution` is how it is run: call by call, compiled, which fuses calls into kernels, or
     regional: each block compiled, and the rest call by call.
 
-    `recompute` says of which blocks backward computes what again. `autocast` is the dtype of the autocast that was
+    `recompute` says of which blocks backward computes what again, and `again` which calls of forward a plan has chosen
+    for that where it is to decide. `autocast` is the dtype of the autocast that was
     active around the program, whose casts are nodes. `notes` say what the program does besides, and the graph does not;
     a graph that was loaded has none.
     """
@@ -192,16 +193,18 @@ class Graph:
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     recompute: "Policies" = ()
     autocast: torch.dtype | None = None
+    again: tuple[str, ...] = ()
 
     @cached_property
-    def _makers(self) -> dict[str, Input | Node]:
+    def makers(self) -> dict[str, Input | Node]:
+        """Inputs and nodes by name."""
         makers: list[Input | Node] = [*self.inputs, *self.nodes]
         return {maker.name: maker for maker in makers}
 
     def __getitem__(self, name: str) -> Input | Node:
         """The input or node called `name`."""
         try:
-            return self._makers[name]
+            return self.makers[name]
         except KeyError:
             raise UsageError(f"graph of {self.name} has no node {name!r}: graph.table() lists them") from None
 

@@ -35,6 +35,8 @@ def to_json(graph: Graph) -> dict[str, Any]:
         "nodes": [{**_node_out(n), "rule": _rule_out(graph.rule(n))} for n in graph.nodes],
         "outputs": [_output_out(o) for o in graph.outputs],
     }
+    if graph.again:
+        document["again"] = list(graph.again)
     return document if graph.autocast is None else {**document, "autocast": str(graph.autocast)[6:]}
 
 
@@ -52,14 +54,17 @@ def from_json(document: Any) -> Graph:
 def read_graph(document: Field) -> Graph:
     """The graph in a field of a document."""
     parts = ("inputs", "nodes", "outputs")
-    fields = document.object(("format", "name", "training", "execution", "recompute", *parts), ("autocast",))
+    fields = document.object(
+        ("format", "name", "training", "execution", "recompute", *parts), ("autocast", "again")
+    )
     fields["format"].one_of([FORMAT])
     inputs, nodes, outputs = (fields[name].items() for name in parts)
+    calls = tuple(map(_node_in, nodes))
     graph = Graph(
         fields["name"].text(),
         fields["training"].flag(),
         tuple(map(_input_in, inputs)),
-        tuple(map(_node_in, nodes)),
+        calls,
         tuple(map(_output_in, outputs)),
         fields["execution"].one_of(get_args(Execution)),  # type: ignore[arg-type]
         recompute=tuple(
@@ -67,9 +72,18 @@ def read_graph(document: Field) -> Graph:
             for pattern, policy in fields["recompute"].members().items()
         ),
         autocast=_dtype(fields["autocast"]) if "autocast" in fields else None,
+        again=_again_in(fields["again"], calls) if "again" in fields else (),
     )
     require_consistent(graph, inputs, nodes, outputs)
     return graph
+
+
+def _again_in(names: Field, nodes: tuple[Node, ...]) -> tuple[str, ...]:
+    known = {node.name for node in nodes}
+    for name in names.items():
+        if name.text() not in known:
+            raise name.expected("the name of a node")
+    return tuple(name.text() for name in names.items())
 
 
 def save(graph: Graph, path: Path) -> None:

@@ -18,9 +18,8 @@ def is_backward(node: fx.Node) -> bool:
     return node.meta.get("partitioner_tag") == "is_backward"
 
 
-def run_again_in_backward(graph: fx.Graph, chosen: Callable[[fx.Node], bool]) -> dict[fx.Node, fx.Node]:
-    """Run the chosen calls of forward that backward uses there again, each before its first use; which are which."""
-    copies: dict[fx.Node, fx.Node] = {}
+def run_again_in_backward(graph: fx.Graph, chosen: Callable[[fx.Node], bool]) -> None:
+    """Run the chosen calls of forward that backward uses there again, each before its first use."""
     for node in reversed(list(graph.nodes)):
         later = [user for user in node.users if is_backward(user)]
         if not later or is_backward(node) or not chosen(node):
@@ -30,8 +29,6 @@ def run_again_in_backward(graph: fx.Graph, chosen: Callable[[fx.Node], bool]) ->
         again.meta = {**node.meta, "partitioner_tag": "is_backward"}
         for user in later:
             user.replace_input_with(node, again)
-        copies[node] = again
-    return copies
 
 
 def recompute_as_compiled(joint: fx.GraphModule, compiled: Callable[[fx.Node], bool]) -> None:

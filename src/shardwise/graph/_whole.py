@@ -5,7 +5,7 @@ holds, with no collective between them, may as well run the operator on these pi
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from operator import getitem
 from typing import Any
@@ -84,14 +84,6 @@ def _inputs(node: fx.Node) -> list[fx.Node]:
     found: list[fx.Node] = []
     fx.map_arg((node.args, node.kwargs), found.append)
     return found
-
-
-def mark_again(copies: Mapping[fx.Node, fx.Node]) -> None:
-    """Let copies of parts be parts of another call: that which was decomposed, once more."""
-    for node, again in copies.items():
-        if (part := node.meta.get(_PART)) is not None:
-            origin = replace(part.of, name=f"{part.of.name} again")
-            again.meta[_PART] = replace(part, of=origin)
 
 
 def part_of(node: fx.Node) -> str:

@@ -21,6 +21,8 @@ from ..layout import Layout
 from ..mesh import Mesh
 from ..placements import Row, is_partial, is_replicate, parse_placement, shard
 
+ABSENT = -1  # in the place of a layout's number: a tensor that is not there, or that is not used
+
 
 class Layouts:
     """The layouts of one mesh by number, and the sizes of what the first rank, which holds most, has of a tensor."""
@@ -46,7 +48,7 @@ class Layouts:
     def local_shape(self, number: int, shape: Shape) -> Shape:
         key = number, shape
         if key not in self._local:
-            self._local[key] = self.all[number].local_shape(shape)
+            self._local[key] = (0,) if number == ABSENT else self.all[number].local_shape(shape)
         return self._local[key]
 
     def local(self, number: int, tensor: TensorInfo) -> TensorInfo:
@@ -66,6 +68,8 @@ class Layouts:
 
     def _is_same(self, source: int, target: int) -> bool:
         key = source, target
+        if ABSENT in key:
+            return source == target
         if key not in self._same:
             pairs = zip(self.all[source].placements, self.all[target].placements, strict=True)
             self._same[key] = all(a == b or (is_replicate(a) and is_partial(b)) for a, b in pairs)

@@ -5,6 +5,7 @@ layout in which the tensor was made, for nothing, or brings it into another one 
 single user pays for its own change on the tie to the maker. What memory it all takes is said in `_memory`.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +14,15 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ..graph import Graph, Input, Named, Node, Output, Ref, TensorInfo, named_tensors
+from ..graph import Graph, Input, Named, Node, Output, Ref, TensorInfo, block_of, named_tensors
 from ..layout import Layout
 from ..mesh import Cluster
 from ..placements import parse_placement
 from ..redistribution import price_table
 from ..solver import FORBIDDEN
+from ._again import CopyChoices
 from ._baselines import Moves
-from ._choices import Choices, Layouts
+from ._choices import ABSENT, Choices, Layouts
 from ._elsewhere import Elsewhere, place_of
 from ._kinds import Kinds, units
 from ._offers import Offers
@@ -29,6 +31,7 @@ from ._prices import OptimizerCost
 from ._weights import Beside, Weights
 
 FAR = 150  # nodes between two users that do not share a copy
+_PARTS = 4  # of blocks that look alike of which not the same is computed again
 
 Kind = Literal["input", "call", "copy", "output", "use"]
 
@@ -101,9 +104,13 @@ class Items:
         elsewhere: Mapping[str, Elsewhere] | None = None,
         weights: Weights | None = None,
         kinds: Kinds | None = None,
+        copies: Mapping[str, str] | None = None,
+        keep: bool = True,
     ) -> None:
         self.kinds = kinds or Kinds(graph, layouts, cluster)
+        self.keep = keep  # whether what may be computed again may also be kept
         self.elsewhere = elsewhere or {}
+        self.copies = copies or {}  # calls that may be left out, and of which calls they are copies
         self.weights = weights
         self.beside = Beside(graph)
         self.graph, self.layouts, self.cluster = graph, layouts, cluster
@@ -114,6 +121,7 @@ class Items:
         self.choices: dict[str, Choices] = {}
         self.scratch: dict[str, np.ndarray] = {}  # bytes of each choice, of calls whose kernels hold some
         self.groups: dict[Ref, list[Group]] = {}
+        self._copy_choices: dict[Any, CopyChoices] = {}
         self._tables: dict[Any, np.ndarray] = {}
         self._numbers: dict[Any, set[int]] = {}
         self._prices: dict[Any, tuple[dict[int, int], np.ndarray]] = {}
@@ -158,7 +166,7 @@ class Items:
         if item.kind == "call":
             node = self.graph[item.name]
             assert isinstance(node, Node)
-            return restriction.of_call(node, self.choices[item.name])
+            return self._restricted(restriction, node)
         if item.kind == "input":
             entry = self.graph[item.name]
             assert isinstance(entry, Input)
@@ -196,15 +204,64 @@ class Items:
         if self.weights is not None:
             cost = np.floor(cost * self.weights.calls).astype(np.int64)
         self.choices[node.name] = choices
+        allowed = self._allowed(node, choices)
+        if node.name in self.copies:
+            own = self.choices[node.name] = self._copied(node, choices)
+            cost, scratch = own.extended(cost, 0), own.extended(scratch, 0)
+            allowed = None if allowed is None else own.extended(allowed, True)
+            choices = own
         if scratch.any():
             self.scratch[node.name] = scratch
-        allowed = self._allowed(node, choices)
-        label = ("call", id(choices), border, node.phase, pattern(node.module), _key(allowed))
+        part = self._parts.get(block_of(node.module), 0)
+        label = ("call", id(choices), border, node.phase, pattern(node.module), part, _key(allowed))
         place = self._add(Item("call", node.name, cost if allowed is None else _forbid(cost, allowed), label))
         for output, (info, face) in enumerate(zip(node.outputs, choices.outputs, strict=True)):
             if info is not None:
                 assert face is not None
                 self.made[Ref(node.name, output)] = place, face
+        if isinstance(choices, CopyChoices) and choices.kept:
+            original = self.copies[node.name]
+            key = "kept", id(choices), id(self.choices[original])
+            if key not in self._tables:
+                self._tables[key] = choices.ties(self.choices[original])
+            self._tie(self.places["call", original], place, self._tables[key])
+
+    @cached_property
+    def _parts(self) -> Mapping[str, int]:
+        """Blocks that look alike by number of a part: half of them, half of the rest and so on. Of each part something
+        else may be computed again, though its blocks share their choices."""
+        if not self.copies:
+            return {}
+        alike: dict[str, dict[str, None]] = {}
+        for node in self.graph.nodes:
+            if block := block_of(node.module):
+                alike.setdefault(pattern(block), {})[block] = None
+        return {
+            block: min(int(math.log2(len(blocks) / (len(blocks) - at))), _PARTS - 1)
+            for blocks in alike.values()
+            for at, block in enumerate(blocks)
+        }
+
+    def _copied(self, node: Node, again: Choices) -> CopyChoices:
+        """The choices of a copy: absent where nothing that always runs reads it; kept unless it is a view, which takes
+        no time to make again."""
+        keep = self.keep and not node.facts.view
+        readers = (user for ref in node.results for user in self.graph.users.get(ref, ()))
+        absent = all(user.name in self.copies for user in readers)
+        original = self.choices[self.copies[node.name]]
+        key = id(again), id(original), absent, keep
+        if key not in self._copy_choices:
+            self._copy_choices[key] = CopyChoices.of(again, original, absent=absent, kept=keep)
+        return self._copy_choices[key]
+
+    def _restricted(self, restriction: Restriction, node: Node) -> np.ndarray | None:
+        """Which choices of a call a restriction leaves; it does not speak of copies that do not run."""
+        choices = self.choices[node.name]
+        if not isinstance(choices, CopyChoices):
+            return restriction.of_call(node, choices)
+        again, _, _ = self.kinds.of(node, self.offers)
+        mask = restriction.of_call(node, again)
+        return None if mask is None else choices.extended(mask, True)
 
     def _allowed(self, node: Node, choices: Choices) -> np.ndarray | None:
         """Which choices the restriction and the pins on the node's outputs leave."""
@@ -240,7 +297,8 @@ class Items:
             self.groups.setdefault(ref, []).append(Group(users, None))
             return
         kept = self._array(np.unique(face))
-        into = self._array(np.unique(np.concatenate(columns)))
+        wanted_at_all = np.unique(np.concatenate(columns))
+        into = self._array(wanted_at_all[wanted_at_all != ABSENT])
         layouts = self._array(np.concatenate([kept, into]))
         item = CopyItem(
             "copy",
@@ -398,7 +456,10 @@ class Items:
                 seconds = np.where(allowed, seconds, np.inf)
             # Of equal plans that with fewer redistributions is preferred: each costs one unit more than its time.
             prices = np.minimum(units(seconds) + (seconds > 0), FORBIDDEN)
-            self._prices[key] = {n: i for i, n in enumerate(numbers)}, prices
+            # What is not there cannot be brought anywhere, and what is not used need not be.
+            prices = np.pad(prices, (0, 1), constant_values=FORBIDDEN)
+            prices[:, -1] = 0
+            self._prices[key] = {n: i for i, n in enumerate([*numbers, ABSENT])}, prices
         return self._prices[key]
 
     def _note_layouts(self) -> None:
@@ -415,7 +476,7 @@ class Items:
 
     def _note(self, tensor: TensorInfo, face: np.ndarray) -> None:
         key = tensor.shape, tensor.dtype.itemsize
-        self._numbers.setdefault(key, set()).update(np.unique(face).tolist())
+        self._numbers.setdefault(key, set()).update(np.unique(face[face != ABSENT]).tolist())
 
     def _options(self, tensor: TensorInfo) -> np.ndarray:
         key = "options", tensor.shape

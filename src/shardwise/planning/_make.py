@@ -13,11 +13,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..errors import UsageError, require_given
 from ..expansion import Choice
 from ..experiments import Confirmations
-from ..graph import Execution, Graph, autocast_to, capture
+from ..graph import Execution, Graph, Ref, autocast_to, capture
 from ..layout import Sharding
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
 from ..solver import Solution, solve
+from ._again import CopyChoices, Recomputable
 from ._baselines import BaselineRestriction, baselines
 from ._choices import Layouts
 from ._confirm import confirmed_plan
@@ -73,8 +74,9 @@ def plan(
     and adam, with `+master` for a copy of the weights in float32. `loss_fn` is a function of the model's result where
     the loss is computed outside of the model, as for `capture`. `execution` is how every device runs its program:
     `eager`, or `compiled` by torch.compile, which fuses calls into kernels. `recompute` names the blocks of which
-    backward computes again what it needs: `full`, `selective`, or by pattern `{"layers.[0-9]": "full"}`. `memory` is
-    what each device may hold (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of
+    backward computes again what it needs: `full`, `selective`, or by pattern `{"layers.[0-9]": "full"}`; with `auto`
+    the plan decides that call by call, together with the layouts, so that it fits in memory. `memory` is what each
+    device may hold (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of
     parameters, inputs, outputs and nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. `shardings` are
     given in the same way, as `{"x": "[{dp}, {}]", "*.up.weight": "[{tp}, {?}]"}`, and propagated to all other tensors:
     the plan follows them, and where they conflict prices decide. `elsewhere` says which arguments come from other
@@ -183,14 +185,16 @@ class Planner:
         overlap: bool = False,
     ) -> None:
         self.overlap = overlap
-        self.graph, self.mesh, self.cluster, self.elsewhere = graph, mesh, cluster, elsewhere or {}
+        self.recomputable = Recomputable(graph)
+        self.graph, self.mesh, self.cluster = self.recomputable.whole, mesh, cluster
+        self.elsewhere = elsewhere or {}
         require_elsewhere(self.elsewhere, graph)
         self.memory = int(cluster.device.memory) if memory is None else bytes_of(memory)
         self.optimizer = OptimizerCost.of(optimizer)
         self.progress = progress or silent
-        self.offers = Offers(graph, alone=mesh.ranks == 1)
+        self.offers = Offers(self.graph, alone=mesh.ranks == 1)
         self.layouts = Layouts(mesh)
-        self.kinds = Kinds(graph, self.layouts, cluster)
+        self.kinds = Kinds(self.graph, self.layouts, cluster)
         self.seconds: dict[str, float] = {}
         self.most_choices = 0
 
@@ -344,6 +348,8 @@ class Planner:
             self.progress("baselines", number, len(named), note=baseline.name)
             kind = BaselineRestriction(baseline, self.graph, self.layouts)
             found[baseline.name] = self.restricted(kind, pins, gap, clock, len(named) - number)
+        if self.recomputable.copies:
+            found["everything again"] = self.restricted(None, pins, gap, clock, keep=False)
         return found
 
     def restricted(
@@ -353,13 +359,15 @@ class Planner:
         gap: float = GAP,
         clock: Clock | None = None,
         searches: int = 1,
+        keep: bool = True,
     ) -> Plan | None:
         """The cheapest plan within a restriction, whatever memory it takes; None where pins or time leave none.
 
-        It is the first of so many searches that share the time that is left.
+        It is the first of so many searches that share the time that is left. Unless it may `keep` values, all that may
+        be computed again is.
         """
         clock = clock or Clock(60.0)
-        items = self._items(pins, restriction, quiet=True)
+        items = self._items(pins, restriction, quiet=True, keep=keep)
         folded = fold(items, None, share_layers=len(items.all) > _MANY, name=self.graph.name)
         solution = solve(folded.problem, time_limit=clock.left / searches, gap=gap)
         return None if solution.choices is None else self._read(items, folded, solution, pins)
@@ -371,13 +379,20 @@ class Planner:
         weights: Weights | None = None,
         *,
         quiet: bool = False,
+        keep: bool = True,
     ) -> Items:
         def note(done: int, total: int) -> None:
             if not quiet:
                 self.progress("choices", done, total)
 
         made = self.graph, self.layouts, self.cluster, self.offers, self.optimizer
-        return Items(*made, pins, restriction, note, self.elsewhere, weights, self.kinds)
+        return Items(
+            *(*made, pins, restriction, note, self.elsewhere),
+            weights=weights,
+            kinds=self.kinds,
+            copies=self.recomputable.copies,
+            keep=keep,
+        )
 
     def _why_not(self, solution: Solution, pins: Pins, clock: Clock) -> str:
         if solution.status == "unknown":
@@ -415,15 +430,19 @@ class Planner:
             elif item.kind == "output":
                 outputs[int(item.name)] = layouts[items.options_of(item)[choice]]
             else:
-                node = self.graph[item.name]
-                offer = self.offers.of(node)  # type: ignore[arg-type]
-                rows = items.choices[item.name].rows_of(choice)
-                choices[item.name] = Choice(self.mesh, rows, offer.source)
+                own = items.choices[item.name]
+                if isinstance(own, CopyChoices) and choice < own.run:
+                    continue
+                offer = self.offers.of(self.graph[item.name])  # type: ignore[arg-type]
+                choices[item.name] = Choice(self.mesh, own.rows_of(choice), offer.source)
+        graph = self.recomputable.chosen(choices)
+        choices = {name: choice for name, choice in choices.items() if name in graph.makers}
+        copies = [found for copy in copies if (found := self._in(graph, copy)) is not None]
         bound = folded.bound(solution)
         if bound is not None:  # no plan starts faster than the host does
             bound = max(bound, host_seconds(self.graph, self.cluster.device))
         made = Plan(
-            self.graph,
+            graph,
             self.mesh,
             self.cluster,
             inputs,
@@ -439,6 +458,12 @@ class Planner:
         needed = tuple(copy for copy in copies if copy.layout != made.layout(copy.ref))
         made = replace(made, copies=needed)
         return with_overlap(made) if self.overlap else made
+
+    def _in(self, graph: Graph, copy: Copy) -> Copy | None:
+        """A shared redistribution in the graph with those copies of calls that run; None if none of its users does."""
+        users = tuple(name for name in copy.users if name in graph.makers)
+        name = copy.ref.name if copy.ref.name in graph.makers else self.recomputable.copies[copy.ref.name]
+        return Copy(Ref(name, copy.ref.output), copy.layout, users) if users else None
 
     def _timed(self, phase: str, work: Callable[[], Any]) -> Any:
         begun = time.process_time()

@@ -15,6 +15,10 @@ the tensor at the ROOT of its views (a parameter's is held anyway), or in a redi
 What is left out is what more choices than these decide: which of several views of a view lie in which memory, and a
 value that is given back in two layouts. Without `use` items, in large graphs, only what one choice tells is counted: a
 call holds its inputs as it wants them, wherever they lie (ANY), once nothing else counts them.
+
+Of a copy that may be left out (`_again`) it is not known when it runs, only that it does before what reads it. What it
+uses and its own points do not count; what it makes counts from the first to the last call that always runs and reads
+it, and what it keeps from the end of the call's own.
 """
 
 from collections.abc import Collection, Iterator
@@ -26,6 +30,7 @@ import numpy as np
 
 from ..graph import Input, Node, Ref, TensorInfo
 from ..solver import FORBIDDEN
+from ._again import CopyChoices
 from ._choices import Layouts
 from ._items import CopyItem, Group, Item, Items, Tie
 from ._prices import workspace_bytes
@@ -159,6 +164,7 @@ class Memory:
         self.held: dict[int, list[Holding]] = {}
         self._cache: dict[Any, Any] = {}
         self._pools: list[_Pool] = []
+        self._copies = {original: copy for copy, original in items.copies.items()}
         self._last = {ref: self._last_certain_use(ref) for ref in items.made}
         if items.all and (kept := workspace_bytes(self.graph, items.cluster.device)):
             self._hold(0, np.full(len(items.all[0]), kept), 0, self.points.end)  # whatever is chosen
@@ -166,6 +172,10 @@ class Memory:
             self._add_tree(Ref(entry.name))
         for node in self.graph.nodes:
             call, place = self.points.calls[node.name], items.places["call", node.name]
+            if node.name in items.copies:
+                if not _shares(node):
+                    self._add_copy(node, place)
+                continue
             if node.name in items.scratch:
                 self._hold(place, items.scratch[node.name], call, call + 1)
             if not _shares(node):
@@ -180,7 +190,7 @@ class Memory:
         points = self.points
         maker = self.graph[ref.name]
         found = [0 if isinstance(maker, Input) else points.calls[maker.name]]
-        for group in self.items.groups.get(ref, ()):
+        for group in self._groups(ref):
             first = group.users[0]
             found.append(points.own(first, ref) if group.copy is None else points.shared(first, ref))
         if ref in self.items.first_given:
@@ -190,6 +200,43 @@ class Memory:
                 points.end - 1
             )  # an argument that nothing uses stays, and what the caller gives to backward
         return max(found)
+
+    def _groups(self, ref: Ref) -> list[Group]:
+        """The groups of users of a tensor in which some always run."""
+        copies, groups = self.items.copies, self.items.groups.get(ref, [])
+        return [group for group in groups if any(node.name not in copies for node in group.users)]
+
+    def _certain(self, group: Group) -> list[Node]:
+        return [node for node in group.users if node.name not in self.items.copies]
+
+    def _add_copy(self, node: Node, place: int) -> None:
+        """What a call that runs again makes, and what is held where it is kept instead."""
+        choices = self.items.choices[node.name]
+        assert isinstance(choices, CopyChoices)
+        runs = np.arange(len(choices)) >= choices.run
+        for output, info in enumerate(node.outputs):
+            if info is None:
+                continue
+            ref = Ref(node.name, output)
+            readers = [user for group in self._groups(ref) for user in self._certain(group)]
+            usage = self._bytes(info, self.items.made[ref][1])
+            tree = _Tree(ref, self._last[ref], ref in self.graph.kernels.inner, self._pool())
+            if readers and not tree.lasting:
+                begin = min(self.points.moves[reader.name] for reader in readers)
+                self._hold(place, np.where(runs, usage, 0), begin, tree.last + 1)
+            self._add_value(tree, ref, None)
+            self._hold_pools()
+
+    def _keep(self, tree: _Tree) -> None:
+        """A copy that is kept holds the memory of what it is a copy of."""
+        copy = self._copies.get(tree.root.name)
+        if copy is None or tree.lasting:
+            return
+        choices, ref = self.items.choices[copy], Ref(copy, tree.root.output)
+        assert isinstance(choices, CopyChoices)
+        kept = np.arange(len(choices)) < choices.run
+        usage = np.where(kept, self._bytes(self.graph.tensor(ref), self.items.made[ref][1]), 0)
+        tree.memory.add(self.items.places["call", copy], usage, tree.last + 1, self._last[ref] + 1)
 
     def _add_tree(self, root: Ref) -> None:
         maker = self.graph[root.name]
@@ -208,7 +255,12 @@ class Memory:
             begin = 0 if isinstance(maker, Input) else self._made_at(maker)
             last = max(last, begin - 1)
             self._hold(place, self._bytes(tensor, face), begin, last + 1)
-        self._add_value(_Tree(root, last, lasting, self._pool()), root, None)
+        tree = _Tree(root, last, lasting, self._pool())
+        self._keep(tree)
+        self._add_value(tree, root, None)
+        self._hold_pools()
+
+    def _hold_pools(self) -> None:
         for pool in self._pools:
             for begin, end, holders in pool.spans():
                 # The last is that which holds it for the shortest time.
@@ -241,7 +293,7 @@ class Memory:
         return self._pools[-1]
 
     def _add_value(self, tree: _Tree, ref: Ref, base: _Base | None) -> None:
-        groups = self.items.groups.get(ref, [])
+        groups = self._groups(ref)
         for group in groups:
             self._add_group(tree, ref, group, group is groups[-1], base)
         position = self.items.first_given.get(ref)
@@ -249,17 +301,17 @@ class Memory:
             self._add_given(tree, ref, position, base)
 
     def _add_group(self, tree: _Tree, ref: Ref, group: Group, last: bool, base: _Base | None) -> None:
-        points, tensor = self.points, self.graph.tensor(ref)
-        final = group.users[-1]
+        points, tensor, users = self.points, self.graph.tensor(ref), self._certain(group)
+        final = users[-1]
         after = (
             points.own(final, ref) + 1
         )  # from then on it depends on how users come by the tensor whether it is held
-        ended = max(map(points.released, group.users))  # when that is over, but for views of it
+        ended = max(map(points.released, users))  # when that is over, but for views of it
         if group.copy is not None:
             self._add_shared(tree, ref, group, last and base is None)
         shared = self._pool()
         views: list[tuple[Node, _Use, int]] = []
-        for node in group.users:
+        for node in users:
             use = self._add_use(ref, group, node, base)
             made = self._bytes(tensor, use.layouts)
             fresh = np.where(use.states == SHARED, made, 0)
@@ -287,8 +339,9 @@ class Memory:
         item = self.items.all[group.copy]
         assert isinstance(item, CopyItem)
         made, moved = self._bytes(self.graph.tensor(ref), item.layouts), np.arange(len(item)) >= item.kept
-        until = self.points.own(group.users[-1], ref) + 1
-        self._hold(group.copy, np.where(moved, made, 0), self.points.shared(group.users[0], ref), until)
+        users = self._certain(group)
+        until = self.points.own(users[-1], ref) + 1
+        self._hold(group.copy, np.where(moved, made, 0), self.points.shared(users[0], ref), until)
         if of_root and not tree.lasting:
             tree.memory.add(group.copy, np.where(moved, 0, made), tree.last + 1, until)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..calls import short_name
 from ..display import Bar, Bars, Block, Heading, Table, as_text
-from ..graph import Node
+from ..graph import Node, block_of, chosen_copies
 from ._items import pattern
 from ._schedule import Compute, Move, Wait
 
@@ -47,6 +47,7 @@ def blocks(plan: "Plan", most: int = 10) -> Iterator[Block]:
                 f"{bytes_text(cost.peak)}{allowed} at its peak, {bytes_text(cost.lasting)} throughout",
             ),
             ("over the step", f"`{sparkline(cost.held)}`"),
+            *_again(plan),
         ],
     )
     if plan.shardings:
@@ -71,6 +72,17 @@ def _parts(plan: "Plan") -> dict[str, float]:
     waited = {f"waiting for {link}": seconds for link, seconds in line.exposed.items()}
     transfer = {"transfer": cost.communication.get("transfer", 0.0)}
     return {**always, "slower beside collectives": slower, **waited, **transfer, **host}
+
+
+def _again(plan: "Plan") -> Iterator[tuple[str, str]]:
+    """What the plan has chosen to compute again."""
+    copies = chosen_copies(plan.graph)
+    timed = zip(plan.schedule.entries, plan.cost.entries, strict=True)
+    again = [(e.node, s) for e, s in timed if isinstance(e, Compute) and e.node.name in copies and s]
+    if again:
+        blocks = len({block_of(node.module) for node, _ in again if block_of(node.module)})
+        where = f" of {blocks} blocks" if blocks else ""
+        yield "computed again", f"{len(again)} calls{where}, {time_text(sum(s for _, s in again))}"
 
 
 def _links(plan: "Plan") -> Iterator[Block]:

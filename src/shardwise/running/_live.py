@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import UsageError
-from ..graph import Graph, as_module, autocast_to, capture
+from ..graph import Graph, as_module, autocast_to, capture, chosen_again
 from ..planning import Plan
 
 
@@ -34,6 +34,7 @@ def with_live_graph(
                 execution=plan.graph.execution,
                 recompute=dict(plan.graph.recompute) or "none",
             )
+        graph = chosen_again(graph, plan.graph.again)
     if graph != plan.graph:
         raise UsageError(_difference(plan.graph, graph))
     return replace(plan, graph=graph)
