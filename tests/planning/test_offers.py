@@ -9,7 +9,7 @@ import torch
 import shardwise as sw
 from shardwise.experiments import Crash
 from shardwise.graph import capture
-from shardwise.planning import Offers
+from shardwise.planning import Offers, Plan, random_plan
 from shardwise.planning._discovered import Discovered
 
 
@@ -100,3 +100,11 @@ def test_discovery_leaves_the_programs_random_numbers_alone(tmp_path):
     offers = Offers(graph, tmp_path, known=lambda call: None)
     assert any(offers.of(node).source == "discovered" for node in graph.nodes)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_choices_with_two_local_forms_of_one_operator_are_read_back():
+    graph = capture(lambda x: x.select(0, 1).sum(), (torch.rand(4, 6, 8, requires_grad=True),))
+    plans = [random_plan(graph, mesh="a=2,b=2", seed=seed) for seed in range(8)]
+    forms = [{row.local for row in choice.rows} for plan in plans for choice in plan.choices.values()]
+    assert any(len(each - {None}) == 2 for each in forms)
+    assert all(Plan.from_json(plan.to_json()) == plan for plan in plans)

@@ -435,7 +435,7 @@ def later(sharded, args):
     def broken(*_):
         raise RuntimeError("out of memory")
 
-    sharded._forward.forward = broken
+    sharded._step._forward.forward = broken
     try:
         sharded(*args)
     except RuntimeError as problem:
@@ -443,7 +443,7 @@ def later(sharded, args):
     except sw.UsageError as mistake:
         return f"UsageError: {mistake}"
     finally:
-        del sharded._forward.forward
+        del sharded._step._forward.forward
 
 
 def one_rank_stops(seed):

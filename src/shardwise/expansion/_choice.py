@@ -84,14 +84,18 @@ def _piece(shape: Shape, layout: Layout, rank: int) -> Piece:
     return Piece(shape, layout.local_shape(shape, rank), layout.offset(shape, rank))
 
 
-def is_valid(choice: Choice, inputs: Sequence[Shape], outputs: Sequence[Shape | None] = ()) -> bool:
-    """True if the rows of a choice hold together for a call with tensors of these shapes.
+def is_valid(
+    choice: Choice, inputs: Sequence[Shape], outputs: Sequence[Shape | None] = (), call: Call | None = None
+) -> bool:
+    """True if the rows of a choice hold together for a call with tensors of these shapes; with the call itself, by what
+    its local forms allow, too.
 
     >>> mean = Choice(Mesh.parse("dp=2,tp=2"), (Row.parse("S(0) -> P(avg)", "even"),) * 2)
     >>> is_valid(mean, [(8, 3)], [(3,)]), is_valid(mean, [(6, 3)], [(3,)])
     (True, False)
     """
-    return Combinations(choice.rows, choice.mesh, inputs, outputs).holds(range(len(choice.rows)))
+    found = Combinations(choice.rows, choice.mesh, inputs, outputs, call=call)
+    return found.holds(range(len(choice.rows)))
 
 
 def is_valid_for(choice: Choice, call: Call, rows_of: RowsOf | None = None) -> bool:

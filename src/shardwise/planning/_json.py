@@ -138,10 +138,10 @@ class _Reading:
             chosen.append(row)
         choice = Choice(self.mesh, tuple(chosen), source.one_of(get_args(Source)))
         inputs = [self.graph.tensor(ref).shape for ref in node.inputs]
-        if not is_valid(choice, inputs, [None if info is None else info.shape for info in node.outputs]):
-            raise numbers.wrong(
-                f"expected rows that hold together for {self.graph.call(node)}, found {choice}"
-            )
+        outputs = [None if info is None else info.shape for info in node.outputs]
+        call = self.graph.call(node)
+        if not is_valid(choice, inputs, outputs, call):
+            raise numbers.wrong(f"expected rows that hold together for {call}, found {choice}")
         return choice
 
     def _require_row(self, field: Field, node: Node, row: Row) -> None:

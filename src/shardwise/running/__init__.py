@@ -4,11 +4,12 @@ from ._checkpoint import Checkpoint, save_checkpoint
 from ._emit import RankProgram, emit
 from ._live import with_live_graph
 from ._lower import Lowering, wide_dtype, widened
-from ._module import Sharded, piece_of, require_same_layout
+from ._module import Sharded
 from ._optimizers import MakeOptimizer, chosen_optimizer
 from ._parallelize import parallelize
 from ._shard_map import ShardMapped, shard_map
 from ._simulate import Pieces, Simulated, Simulation, difference, plan_pieces, require_planned, simulate
+from ._step import piece_of, require_same_layout
 from ._transfer import transfer, transfer_parcels
 
 __all__ = [

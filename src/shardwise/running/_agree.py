@@ -13,6 +13,8 @@ from ..errors import UsageError
 # Calls of sharded models have the same numbers on every rank, so that an error is only matched with its own call.
 _calls = itertools.count()
 
+_LONG_AGO = 1000  # calls, after which what ranks said of one is forgotten
+
 Made = TypeVar("Made")
 
 
@@ -53,6 +55,16 @@ def announced() -> Iterator[str]:
     except UsageError as error:
         default_store().set(key, f"rank {dist.get_rank()} stopped: {error}")
         raise
+
+
+def require_same_on_all_ranks(call: str, said: str) -> None:
+    """Raise if a rank said something else of this call before. No rank waits for another."""
+    store, (head, _, number) = default_store(), call.rpartition("/")
+    before = store.compare_set(f"{call}/said", "", said).decode()
+    if dist.get_rank() == 0:
+        store.delete_key(f"{head}/{int(number) - _LONG_AGO}/said")
+    if before != said:
+        raise UsageError(f"rank {dist.get_rank()} is called with {said}, another rank with {before}")
 
 
 @contextmanager

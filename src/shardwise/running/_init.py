@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..errors import UsageError
 from ..planning import Plan
 from ._agree import agreed, from_first
-from ._module import piece_of
+from ._step import piece_of
 
 Init = Callable[[nn.Module], Any]
 

@@ -1,49 +1,27 @@
-"""`Sharded`: a model run by its plan, an `nn.Module` whose parameters are DTensors under their old names.
+"""`Sharded`: a model run by its plan, an `nn.Module` whose parameters are DTensors under their old names."""
 
-Forward and backward are the two parts of the rank's program, joined by one `autograd.Function`; everything around
-them (optimizers, clipping, state dicts, checkpoints) sees ordinary DTensor parameters with DTensor gradients.
-"""
-
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate
-from torch.utils import _pytree as pytree
 
-from ..dtensor import layout_of, local_of, redistribute, run_chain
 from ..errors import UsageError
-from ..graph import (
-    Graph,
-    Input,
-    Named,
-    Ref,
-    active_autocast,
-    arguments,
-    autocast_to,
-    backend_of,
-    boxed,
-    compiled,
-    constants,
-)
-from ..layout import Layout
-from ..placements import is_partial
-from ..planning import Plan, Value, place_of
-from ..redistribution import Prices
-from ._agree import announced, explained
+from ..graph import Input, active_autocast
+from ..planning import Plan
+from ._agree import announced
 from ._emit import RankProgram
+from ._shapes import Shapes
+from ._step import Place, Step, as_dtensor
 
 
 class Sharded(nn.Module):
     """A planned model on this rank.
 
     It is called like the model. An argument may be a DTensor, the whole tensor (each rank takes its piece of it), or
-    this rank's piece. Results are DTensors in the planned layouts, or with `local_outputs` this rank's pieces.
+    this rank's piece; with several shapes, a DTensor or the whole tensor. Results are DTensors in the planned layouts,
+    or with `local_outputs` this rank's pieces.
     """
 
     def __init__(
@@ -56,53 +34,27 @@ class Sharded(nn.Module):
         local_outputs: bool = False,
         compile: bool | str = False,
         seed: int = 0,
+        shapes: Shapes | None = None,
     ) -> None:
         super().__init__()
         self.plan, self.program, self.device_mesh = program.plan, program, device_mesh
         self.local_outputs, self.seed, self.steps = local_outputs, seed, 0
-        self._parts = program.parts
-        self._forward = program.forward
-        self._backward = None if program.backward is None else boxed(program.backward)
-        self._backend = backend_of("inductor" if compile is True else compile) if compile else None
-        self._compiled: dict[bool, Callable[..., Any]] = {}  # with backward, and without
-        for parameter in self._graph.inputs:
-            if parameter.role in ("parameter", "buffer"):
-                self._hold(parameter, state[parameter.target], persistent)
-        self._constants = {
-            name: piece_of(tensor, self.plan.inputs[name], program.rank).to(device_mesh.device_type)
-            for name, tensor in constants(self._graph).items()
-        }
-        outputs = zip(self._graph.outputs, self.plan.schedule.outputs, strict=True)
-        values = {(o.role, o.target): value for o, value in outputs if value is not None}
-        # The output that each tangent belongs to, and the gradient of each input.
-        self._starts = {
-            tangent: values["user_output", entry.target]
-            for tangent, entry in zip(self._parts.tangents, self._graph.with_role("tangent"), strict=True)
-            if ("user_output", entry.target) in values
-        }
-        self._gradients = {
-            Value(Ref(entry.name)): values["gradient", entry.target]
-            for entry in self._graph.inputs
-            if entry.role != "tangent" and ("gradient", entry.target) in values
-        }
-        self._wanted = _wanted_elsewhere(self.plan)
-        self._named = {entry.name: entry for entry in self._graph.inputs}
-        known = [node.facts for node in self._graph.nodes]
-        self._draws_by_generator = any(fact.random and fact.draws is None for fact in known)
-        # The module and name of each parameter and buffer: looked up in every step, because users may replace the
-        # tensor.
-        self._where = {
-            entry.name: self._holder(entry.target)
-            for entry in self._graph.inputs
-            if entry.role in ("parameter", "buffer")
-        }
-        self._state_names = {e.target for e in self._graph.inputs if e.role in ("parameter", "buffer")}
-        for target, layout in _mutated(self.plan).items():
-            require_same_layout(self.plan, target, layout)
+        for entry in self.plan.graph.inputs:
+            if entry.role in ("parameter", "buffer"):
+                self._hold(entry, state[entry.target], persistent)
+
+        def step(program: RankProgram) -> Step:
+            return Step(program, device_mesh, self._place, local_outputs=local_outputs, compile=compile)
+
+        self._step = step(program)
+        self._shapes = shapes
+        if shapes is not None:
+            shapes.begin(self._step, step)
 
     @property
-    def _graph(self) -> Graph:
-        return self.plan.graph
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans of all shapes that were met so far."""
+        return (self.plan,) if self._shapes is None else self._shapes.plans
 
     def _hold(self, entry: Input, local: Tensor, persistent: Callable[[str], bool]) -> None:
         tensor = as_dtensor(local, self.plan.inputs[entry.name], self.device_mesh, entry.tensor.shape)
@@ -121,230 +73,36 @@ class Sharded(nn.Module):
             else:
                 owner.register_buffer(last, held, persistent=persistent(name))
 
-    # -- running
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with announced() as call:
             self._require_planned_autocast()
-            given = arguments(self._graph, args, kwargs)
-            inputs = [self._input(value, given) for value in self._parts.inputs]
-        seed = torch.tensor(self.seed + self.steps, device=self.device_mesh.device_type)
+            step = self._step if self._shapes is None else self._shapes.step(call, args, kwargs)
+            inputs = step.inputs(args, kwargs)
+        seed = self.seed + self.steps
         self.steps += 1
-        with explained(call), self._generator(), autocast_to(None):  # casts are part of the program
-            results = self._run(call, *inputs, seed)
-        values = dict(zip(self._parts.results, results, strict=True))
-        leaves = []
-        for output, value in zip(self._graph.outputs, self.plan.schedule.outputs, strict=True):
-            if output.role == "user_output":
-                made = output.constant if value is None else self._output(value, values[value])
-                leaves.append(self._sent(output.target, made))
-            elif output.role == "mutation" and value is not None:
-                self._write(output.target, values[value].detach())
-        assert self._graph.live is not None
-        return pytree.tree_unflatten(leaves, self._graph.live.out_spec)
+        return step.run(call, inputs, seed)
 
     def _require_planned_autocast(self) -> None:
-        planned, active = self._graph.autocast, active_autocast()
+        planned, active = self.plan.graph.autocast, active_autocast()
         if planned != active:
             raise UsageError(
-                f"{self._graph.name} was planned {_autocast_text(planned)}, but is called {_autocast_text(active)}: "
-                "call parallelize under the autocast that it is called under"
+                f"{self.plan.graph.name} was planned {_autocast_text(planned)}, but is called "
+                f"{_autocast_text(active)}: call parallelize under the autocast that it is called under"
             )
 
-    def _run(self, call: str, *given: Tensor) -> Sequence[Tensor]:
-        """The results of forward, compiled if it is to be: when first called, with its backward if there is one."""
-        trains = torch.is_grad_enabled() and self._backward is not None
-        run = partial(_Run.apply, self, call) if trains else self._without_backward
-        if self._backend is None:
-            return run(*given)
-        if trains not in self._compiled:
-            self._compiled[trains] = compiled(run, len(self._parts.results), given, self._backend)
-        return self._compiled[trains](*given)
-
-    def _without_backward(self, *given: Tensor) -> Sequence[Tensor]:
-        return self._forward(*given)[: len(self._parts.results)]
-
-    def _input(self, value: Value, given: Mapping[str, Any]) -> Tensor:
-        name = value.ref.name
-        if name in self._where:
-            tensors, last = self._where[name]
-            return local_of(tensors[last])
-        if name in self._constants:
-            return self._constants[name]
-        return self._argument(self._named[name], given[name])
-
-    def _holder(self, name: str) -> tuple[dict[str, Any], str]:
+    def _place(self, name: str) -> Place:
         owner, _, last = name.rpartition(".")
         module = self.get_submodule(owner)
         return (module._parameters if last in module._parameters else module._buffers), last
 
     def local(self, name: str) -> Tensor:
         """This rank's piece of a parameter or buffer."""
-        tensors, last = self._holder(name)
+        tensors, last = self._place(name)
         return tensors[last].to_local()
 
-    def _argument(self, entry: Input, tensor: Any) -> Tensor:
-        layout, info = self.plan.inputs[entry.name], entry.tensor
-        if not isinstance(tensor, Tensor) or tensor.dtype != info.dtype:
-            raise UsageError(f"argument {entry.target!r} is {_shown(tensor)}, but was planned as {info}")
-        if isinstance(tensor, DTensor):
-            if tuple(tensor.shape) != info.shape:
-                raise UsageError(f"argument {entry.target!r} is {_shown(tensor)}, but was planned as {info}")
-            if tensor.device_mesh != self.device_mesh:
-                from ._transfer import transfer
-
-                return transfer(tensor, self.device_mesh, layout).to_local()
-            if layout_of(tensor) == layout:
-                return tensor.to_local()
-            if tensor.requires_grad:
-                return tensor.redistribute(placements=layout.to_placements()).to_local()
-            return redistribute(tensor, layout, cluster=self.plan.cluster).to_local()
-        local = layout.local_shape(info.shape, self.program.rank)
-        if tuple(tensor.shape) == info.shape:
-            if tensor.requires_grad and local != info.shape:
-                whole = DTensor.from_local(tensor, self.device_mesh, [Replicate()] * self.device_mesh.ndim)
-                return whole.redistribute(placements=layout.to_placements()).to_local()
-            return piece_of(tensor, layout, self.program.rank)
-        if tuple(tensor.shape) == local:
-            return tensor
-        raise UsageError(
-            f"argument {entry.target!r} is {_shown(tensor)}, but was planned as {info}, "
-            f"of which rank {self.program.rank} holds {list(local)}"
-        )
-
-    def _output(self, value: Value, local: Tensor) -> Tensor:
-        if self.local_outputs:
-            return local
-        shape = self._graph.tensor(value.ref).shape
-        return as_dtensor(local, self.plan.schedule.layouts[value], self.device_mesh, shape)
-
-    def _sent(self, target: str, result: Any) -> Any:
-        """A result on the mesh where it is wanted."""
-        if target not in self._wanted or self.local_outputs:
-            return result
-        from ._transfer import transfer
-
-        return transfer(result, *self._wanted[target])
-
-    def _write(self, target: str, local: Tensor) -> None:
-        if target in self._state_names:
-            with torch.no_grad():
-                self.local(target).copy_(local)
-
-    def _generator(self) -> AbstractContextManager[Any]:
-        """The same random numbers on every rank, for operators whose random numbers are not generated by position."""
-        if not self._draws_by_generator:
-            return nullcontext()
-        return _seeded(self.seed + self.steps)
-
-    def starts_backward(self, value: Value) -> bool:
-        return value in self._starts.values()
-
-    def tangent(self, value: Value, grads: Mapping[Value, Tensor]) -> Tensor:
-        """The incoming gradient of an output, in the layout that was planned for it."""
-        entry, wanted = self._named[value.ref.name], self.plan.inputs[value.ref.name]
-        if value not in self._starts:  # a value that is written back, which the caller does not see
-            local = wanted.local_shape(entry.tensor.shape, self.program.rank)
-            return torch.zeros(local, dtype=entry.tensor.dtype, device=self.device_mesh.device_type)
-        output = self._starts[value]
-        placed = self.plan.schedule.layouts[output]
-        replicate = Replicate()
-        placements = tuple(replicate if is_partial(p) else p for p in placed.placements)
-        layout = Layout(self.plan.mesh, placements, placed.order)
-        shape, itemsize = entry.tensor.shape, entry.tensor.dtype.itemsize
-        change = Prices(self.plan.cluster).chain(layout, wanted, shape, itemsize)
-        return run_chain(grads[output], change, self.device_mesh, shape)
-
     def extra_repr(self) -> str:
-        return f"plan of {self._graph.name} on {self.plan.mesh}, rank {self.program.rank}"
-
-
-class _Run(torch.autograd.Function):
-    """The program's two parts as one differentiable call."""
-
-    @staticmethod
-    def forward(ctx: Any, sharded: Sharded, call: str, *given: Tensor) -> tuple[Tensor, ...]:
-        parts = sharded._parts
-        made = sharded._forward(*given)
-        results, saved = made[: len(parts.results)], made[len(parts.results) :]
-        ctx.sharded, ctx.call = sharded, call
-        ctx.save_for_backward(*saved, given[-1])
-        ctx.mark_non_differentiable(
-            *(
-                result
-                for value, result in zip(parts.results, results, strict=True)
-                if not sharded.starts_backward(value)
-            )
-        )
-        return tuple(results)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        sharded: Sharded = ctx.sharded
-        parts = sharded._parts
-        *saved, seed = ctx.saved_tensors
-        assert sharded._backward is not None
-        given = dict(zip(parts.results, grads, strict=True))
-        tangents = [sharded.tangent(value, given) for value in parts.tangents]
-        values = [*saved, *tangents, seed]
-        del saved, tangents, given, grads
-        ctx.maybe_clear_saved_tensors()  # unless backward is to run again, the list alone holds them
-        with explained(ctx.call), torch.no_grad(), autocast_to(None):
-            made = sharded._backward(values)
-        made_by_value: dict[Value | None, Tensor] = dict(zip(parts.gradients, made, strict=True))
-        return None, None, *(made_by_value.get(sharded._gradients.get(value)) for value in parts.inputs), None
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield
-
-
-def _wanted_elsewhere(plan: Plan) -> dict[str, tuple[DeviceMesh, Layout]]:
-    """The meshes and layouts of results that go elsewhere; all processes must make the meshes."""
-    wanted = {}
-    for output in plan.graph.outputs:
-        place = place_of(plan.elsewhere, Named("output", output.target))
-        if output.role == "user_output" and place is not None:
-            ranks = torch.tensor(place.ranks).reshape(place.on.shape)
-            mesh = DeviceMesh(place.device, ranks, mesh_dim_names=place.on.names)
-            wanted[output.target] = mesh, place.layout
-    return wanted
-
-
-def as_dtensor(local: Tensor, layout: Layout, device_mesh: DeviceMesh, shape: Sequence[int]) -> DTensor:
-    strides = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
-    return DTensor.from_local(
-        local, device_mesh, layout.to_placements(), run_check=False, shape=torch.Size(shape), stride=strides
-    )
-
-
-def piece_of(tensor: Tensor, layout: Layout, rank: int) -> Tensor:
-    """The rank's piece of a tensor; a copy if it is smaller than the tensor."""
-    piece = layout.piece(tensor, rank)
-    return piece if piece.shape == tensor.shape else piece.clone(memory_format=torch.contiguous_format)
-
-
-def _mutated(plan: Plan) -> dict[str, Layout]:
-    """The layouts of the new values of parameters and buffers."""
-    held = {entry.target for entry in plan.graph.inputs if entry.role in ("parameter", "buffer")}
-    pairs = zip(plan.graph.outputs, plan.outputs, strict=True)
-    return {o.target: layout for o, layout in pairs if o.role == "mutation" and layout and o.target in held}
+        return f"plan of {self.plan.graph.name} on {self.plan.mesh}, rank {self.program.rank}"
 
 
 def _autocast_text(dtype: torch.dtype | None) -> str:
     return "without autocast" if dtype is None else f"under autocast to {str(dtype)[6:]}"
-
-
-def _shown(value: Any) -> str:
-    return f"{str(value.dtype)[6:]}{list(value.shape)}" if isinstance(value, Tensor) else repr(value)
-
-
-def require_same_layout(plan: Plan, target: str, layout: Layout) -> None:
-    name = next(e.name for e in plan.graph.inputs if e.target == target and e.role != "tangent")
-    if plan.inputs[name] != layout:
-        raise UsageError(
-            f"{target!r} is planned as {plan.inputs[name]} but its new value as {layout}: the layouts must be equal"
-        )

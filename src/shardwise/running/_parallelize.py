@@ -21,6 +21,7 @@ from ._emit import emit
 from ._init import Init, local_state
 from ._live import require_no_written_arguments, with_live_graph
 from ._module import Sharded
+from ._shapes import Pattern, Shapes
 
 
 def parallelize(
@@ -33,6 +34,7 @@ def parallelize(
     init: Init | str | None = None,
     checkpoint: str | Path | None = None,
     rename: Rename | None = None,
+    shapes: Sequence[Pattern] | None = None,
     local_outputs: bool = False,
     compile: bool | str = False,
     seed: int = 0,
@@ -57,7 +59,9 @@ def parallelize(
     is used by all. Weights are the first rank's, and the other ranks' models may be on the meta device; those that are
     on the meta device there, too, are initialised here, by `init` or by its modules, or with `init="empty"` left to a
     checkpoint. `checkpoint` is a folder of safetensors files or of `torch.distributed.checkpoint`, of which every rank
-    reads its pieces alone; `rename` has the checkpoint's names by the model's. `loss_fn` is a function of the model's
+    reads its pieces alone; `rename` has the checkpoint's names by the model's. `shapes` are other shapes that arguments
+    may have, with None for any size: `[{"x": (None, 16), "target": (None,)}]`. Each is planned when it is first met,
+    with parameters where they are, from the model, which must not change. `loss_fn` is a function of the model's
     result, and the sharded model returns what that returns: `sharded(x, target=labels)`. `compile` compiles the local
     program, by the backend of `torch.compile` that it names; it is then planned for that (`execution="compiled"`)
     unless it is told otherwise. A failure on one rank raises on every rank.
@@ -124,6 +128,7 @@ def parallelize(
         ),
     )
     local = local_state(own, module, rank, device, init, seed, loaded)
+    search = {name: options[name] for name in ("gap", "time_limit")}
     sharded = Sharded(
         program,
         device_mesh,
@@ -132,6 +137,7 @@ def parallelize(
         local_outputs=local_outputs,
         compile=compile,
         seed=from_first(seed),
+        shapes=None if shapes is None else Shapes(shapes, model, search),
     )
     if checkpoint is not None and is_of_torch(checkpoint):
         load_from_torch(sharded, checkpoint, rename)

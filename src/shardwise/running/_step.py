@@ -1,0 +1,295 @@
+"""`Step`: the program of one plan on this rank, run with the state of a module.
+
+Forward and backward are the two parts of the rank's program, joined by one `autograd.Function`; everything around
+them (optimizers, clipping, state dicts, checkpoints) sees ordinary DTensor parameters with DTensor gradients.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
+from torch.utils import _pytree as pytree
+
+from ..dtensor import layout_of, local_of, redistribute, run_chain
+from ..errors import UsageError
+from ..graph import (
+    Graph,
+    Input,
+    Named,
+    Ref,
+    arguments,
+    autocast_to,
+    backend_of,
+    boxed,
+    compiled,
+    constants,
+)
+from ..layout import Layout
+from ..placements import is_partial
+from ..planning import Plan, Value, place_of
+from ..redistribution import Prices
+from ._agree import explained
+from ._emit import RankProgram
+
+# Where a parameter or buffer is kept: the dict that has it, and its name there.
+Place = tuple[dict[str, Any], str]
+
+
+class Step:
+    """One plan's forward and backward on this rank. `place` says where the module keeps a parameter or buffer."""
+
+    def __init__(
+        self,
+        program: RankProgram,
+        device_mesh: DeviceMesh,
+        place: Callable[[str], Place],
+        *,
+        local_outputs: bool = False,
+        compile: bool | str = False,
+    ) -> None:
+        self.plan, self.program, self.device_mesh = program.plan, program, device_mesh
+        self.local_outputs = local_outputs
+        self._parts = program.parts
+        self._forward = program.forward
+        self._backward = None if program.backward is None else boxed(program.backward)
+        self._backend = backend_of("inductor" if compile is True else compile) if compile else None
+        self._compiled: dict[bool, Callable[..., Any]] = {}  # with backward, and without
+        self._constants = {
+            name: piece_of(tensor, self.plan.inputs[name], program.rank).to(device_mesh.device_type)
+            for name, tensor in constants(self._graph).items()
+        }
+        outputs = zip(self._graph.outputs, self.plan.schedule.outputs, strict=True)
+        values = {(o.role, o.target): value for o, value in outputs if value is not None}
+        # The output that each tangent belongs to, and the gradient of each input.
+        self._starts = {
+            tangent: values["user_output", entry.target]
+            for tangent, entry in zip(self._parts.tangents, self._graph.with_role("tangent"), strict=True)
+            if ("user_output", entry.target) in values
+        }
+        self._gradients = {
+            Value(Ref(entry.name)): values["gradient", entry.target]
+            for entry in self._graph.inputs
+            if entry.role != "tangent" and ("gradient", entry.target) in values
+        }
+        self._wanted = _wanted_elsewhere(self.plan)
+        self._named = {entry.name: entry for entry in self._graph.inputs}
+        known = [node.facts for node in self._graph.nodes]
+        self._draws_by_generator = any(fact.random and fact.draws is None for fact in known)
+        # Looked up in every step, because users may replace the tensor.
+        state = [entry for entry in self._graph.inputs if entry.role in ("parameter", "buffer")]
+        self._where = {entry.name: place(entry.target) for entry in state}
+        self._state = {entry.target: self._where[entry.name] for entry in state}
+        for target, layout in _mutated(self.plan).items():
+            require_same_layout(self.plan, target, layout)
+
+    @property
+    def _graph(self) -> Graph:
+        return self.plan.graph
+
+    def inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+        """This rank's pieces of the program's inputs, for a call with these arguments."""
+        given = arguments(self._graph, args, kwargs)
+        return [self._input(value, given) for value in self._parts.inputs]
+
+    def run(self, call: str, inputs: Sequence[Tensor], seed: int) -> Any:
+        """The results of a call, as the model returns them."""
+        number = torch.tensor(seed, device=self.device_mesh.device_type)
+        # Casts are part of the program.
+        with explained(call), self._generator(seed + 1), autocast_to(None):
+            results = self._run(call, *inputs, number)
+        values = dict(zip(self._parts.results, results, strict=True))
+        leaves = []
+        for output, value in zip(self._graph.outputs, self.plan.schedule.outputs, strict=True):
+            if output.role == "user_output":
+                made = output.constant if value is None else self._output(value, values[value])
+                leaves.append(self._sent(output.target, made))
+            elif output.role == "mutation" and value is not None:
+                self._write(output.target, values[value].detach())
+        assert self._graph.live is not None
+        return pytree.tree_unflatten(leaves, self._graph.live.out_spec)
+
+    def _run(self, call: str, *given: Tensor) -> Sequence[Tensor]:
+        """The results of forward, compiled if it is to be: when first called, with its backward if there is one."""
+        trains = torch.is_grad_enabled() and self._backward is not None
+        run = partial(_Run.apply, self, call) if trains else self._without_backward
+        if self._backend is None:
+            return run(*given)
+        if trains not in self._compiled:
+            self._compiled[trains] = compiled(run, len(self._parts.results), given, self._backend)
+        return self._compiled[trains](*given)
+
+    def _without_backward(self, *given: Tensor) -> Sequence[Tensor]:
+        return self._forward(*given)[: len(self._parts.results)]
+
+    def _input(self, value: Value, given: Mapping[str, Any]) -> Tensor:
+        name = value.ref.name
+        if name in self._where:
+            tensors, last = self._where[name]
+            return local_of(tensors[last])
+        if name in self._constants:
+            return self._constants[name]
+        return self._argument(self._named[name], given[name])
+
+    def _argument(self, entry: Input, tensor: Any) -> Tensor:
+        layout, info = self.plan.inputs[entry.name], entry.tensor
+        if not isinstance(tensor, Tensor) or tensor.dtype != info.dtype:
+            raise UsageError(f"argument {entry.target!r} is {_shown(tensor)}, but was planned as {info}")
+        if isinstance(tensor, DTensor):
+            if tuple(tensor.shape) != info.shape:
+                raise UsageError(f"argument {entry.target!r} is {_shown(tensor)}, but was planned as {info}")
+            if tensor.device_mesh != self.device_mesh:
+                from ._transfer import transfer
+
+                return transfer(tensor, self.device_mesh, layout).to_local()
+            if layout_of(tensor) == layout:
+                return tensor.to_local()
+            if tensor.requires_grad:
+                return tensor.redistribute(placements=layout.to_placements()).to_local()
+            return redistribute(tensor, layout, cluster=self.plan.cluster).to_local()
+        local = layout.local_shape(info.shape, self.program.rank)
+        if tuple(tensor.shape) == info.shape:
+            if tensor.requires_grad and local != info.shape:
+                whole = DTensor.from_local(tensor, self.device_mesh, [Replicate()] * self.device_mesh.ndim)
+                return whole.redistribute(placements=layout.to_placements()).to_local()
+            return piece_of(tensor, layout, self.program.rank)
+        if tuple(tensor.shape) == local:
+            return tensor
+        raise UsageError(
+            f"argument {entry.target!r} is {_shown(tensor)}, but was planned as {info}, "
+            f"of which rank {self.program.rank} holds {list(local)}; `shapes` of parallelize allows others"
+        )
+
+    def _output(self, value: Value, local: Tensor) -> Tensor:
+        if self.local_outputs:
+            return local
+        shape = self._graph.tensor(value.ref).shape
+        return as_dtensor(local, self.plan.schedule.layouts[value], self.device_mesh, shape)
+
+    def _sent(self, target: str, result: Any) -> Any:
+        """A result on the mesh where it is wanted."""
+        if target not in self._wanted or self.local_outputs:
+            return result
+        from ._transfer import transfer
+
+        return transfer(result, *self._wanted[target])
+
+    def _write(self, target: str, local: Tensor) -> None:
+        if target in self._state:
+            tensors, last = self._state[target]
+            with torch.no_grad():
+                tensors[last].to_local().copy_(local)
+
+    def _generator(self, seed: int) -> AbstractContextManager[Any]:
+        """The same random numbers on every rank, for operators whose random numbers are not generated by position."""
+        return _seeded(seed) if self._draws_by_generator else nullcontext()
+
+    def starts_backward(self, value: Value) -> bool:
+        return value in self._starts.values()
+
+    def tangent(self, value: Value, grads: Mapping[Value, Tensor]) -> Tensor:
+        """The incoming gradient of an output, in the layout that was planned for it."""
+        entry, wanted = self._named[value.ref.name], self.plan.inputs[value.ref.name]
+        if value not in self._starts:  # a value that is written back, which the caller does not see
+            local = wanted.local_shape(entry.tensor.shape, self.program.rank)
+            return torch.zeros(local, dtype=entry.tensor.dtype, device=self.device_mesh.device_type)
+        output = self._starts[value]
+        placed = self.plan.schedule.layouts[output]
+        replicate = Replicate()
+        placements = tuple(replicate if is_partial(p) else p for p in placed.placements)
+        layout = Layout(self.plan.mesh, placements, placed.order)
+        shape, itemsize = entry.tensor.shape, entry.tensor.dtype.itemsize
+        change = Prices(self.plan.cluster).chain(layout, wanted, shape, itemsize)
+        return run_chain(grads[output], change, self.device_mesh, shape)
+
+
+class _Run(torch.autograd.Function):
+    """The program's two parts as one differentiable call."""
+
+    @staticmethod
+    def forward(ctx: Any, step: Step, call: str, *given: Tensor) -> tuple[Tensor, ...]:
+        parts = step._parts
+        made = step._forward(*given)
+        results, saved = made[: len(parts.results)], made[len(parts.results) :]
+        ctx.step, ctx.call = step, call
+        ctx.save_for_backward(*saved, given[-1])
+        ctx.mark_non_differentiable(
+            *(
+                result
+                for value, result in zip(parts.results, results, strict=True)
+                if not step.starts_backward(value)
+            )
+        )
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        step: Step = ctx.step
+        parts = step._parts
+        *saved, seed = ctx.saved_tensors
+        assert step._backward is not None
+        given = dict(zip(parts.results, grads, strict=True))
+        tangents = [step.tangent(value, given) for value in parts.tangents]
+        values = [*saved, *tangents, seed]
+        del saved, tangents, given, grads
+        ctx.maybe_clear_saved_tensors()  # unless backward is to run again, the list alone holds them
+        with explained(ctx.call), torch.no_grad(), autocast_to(None):
+            made = step._backward(values)
+        made_by_value: dict[Value | None, Tensor] = dict(zip(parts.gradients, made, strict=True))
+        return None, None, *(made_by_value.get(step._gradients.get(value)) for value in parts.inputs), None
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+def _wanted_elsewhere(plan: Plan) -> dict[str, tuple[DeviceMesh, Layout]]:
+    """The meshes and layouts of results that go elsewhere; all processes must make the meshes."""
+    wanted = {}
+    for output in plan.graph.outputs:
+        place = place_of(plan.elsewhere, Named("output", output.target))
+        if output.role == "user_output" and place is not None:
+            ranks = torch.tensor(place.ranks).reshape(place.on.shape)
+            mesh = DeviceMesh(place.device, ranks, mesh_dim_names=place.on.names)
+            wanted[output.target] = mesh, place.layout
+    return wanted
+
+
+def as_dtensor(local: Tensor, layout: Layout, device_mesh: DeviceMesh, shape: Sequence[int]) -> DTensor:
+    strides = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+    return DTensor.from_local(
+        local, device_mesh, layout.to_placements(), run_check=False, shape=torch.Size(shape), stride=strides
+    )
+
+
+def piece_of(tensor: Tensor, layout: Layout, rank: int) -> Tensor:
+    """The rank's piece of a tensor; a copy if it is smaller than the tensor."""
+    piece = layout.piece(tensor, rank)
+    return piece if piece.shape == tensor.shape else piece.clone(memory_format=torch.contiguous_format)
+
+
+def _mutated(plan: Plan) -> dict[str, Layout]:
+    """The layouts of the new values of parameters and buffers."""
+    held = {entry.target for entry in plan.graph.inputs if entry.role in ("parameter", "buffer")}
+    pairs = zip(plan.graph.outputs, plan.outputs, strict=True)
+    return {o.target: layout for o, layout in pairs if o.role == "mutation" and layout and o.target in held}
+
+
+def _shown(value: Any) -> str:
+    return f"{str(value.dtype)[6:]}{list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+
+
+def require_same_layout(plan: Plan, target: str, layout: Layout) -> None:
+    name = next(e.name for e in plan.graph.inputs if e.target == target and e.role != "tangent")
+    if plan.inputs[name] != layout:
+        raise UsageError(
+            f"{target!r} is planned as {plan.inputs[name]} but its new value as {layout}: the layouts must be equal"
+        )
