@@ -37,8 +37,16 @@ def mismatched(x):
     return x @ x  # the product
 
 
-def branches_in_the_graph(x):
-    return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,))  # the cond
+def differentiates(x):
+    return torch.func.grad(lambda z: (z**3).sum())(x)  # the gradient
+
+
+def jacobians(x):
+    return torch.func.vmap(torch.func.jacrev(torch.sin))(x)  # the jacobian
+
+
+def leaves_torch(x):
+    return x * float(x.detach().numpy().sum())  # the array
 
 
 def own_mistake(x):
@@ -52,10 +60,12 @@ def own_mistake(x):
         pytest.param(reads_a_number, "the number", "depends on tensor values", marks=LINES),
         pytest.param(picks, "the picking", "the shape of a result depends on tensor values", marks=LINES),
         (mismatched, "the product", "[3, 4] X [3, 4]"),
-        pytest.param(branches_in_the_graph, "the cond", "cond", marks=LINES),
+        (differentiates, "the gradient", "use torch.autograd.grad"),
+        (jacobians, "the jacobian", "use torch.autograd.grad"),
+        (leaves_torch, "the array", "compute with torch instead"),
         (own_mistake, "the mistake", "KeyError: 'missing'"),
     ],
-    ids=["branch", "item", "mask", "shapes", "cond", "own"],
+    ids=["branch", "item", "mask", "shapes", "func.grad", "jacrev", "numpy", "own"],
 )
 def test_the_message_is_one_line_with_the_reason_and_the_place(model, mark, reason, capfd):
     line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if f"# {mark}" in text)
@@ -82,6 +92,13 @@ def test_not_a_program():
 def test_sparse_tensors():
     with pytest.raises(UsageError, match="a sparse_coo tensor cannot be captured"):
         capture(torch.sum, (torch.eye(3).to_sparse(),))
+
+
+def test_sparse_tensors_inside():
+    with pytest.raises(UsageError, match=r"computes with a sparse_coo tensor.*use a dense one"):
+        capture(
+            lambda x: torch.sparse.mm(torch.eye(3).to_sparse(), x), (torch.randn(3, 2, requires_grad=True),)
+        )
 
 
 def test_nothing_to_train():

@@ -4,6 +4,7 @@ from ._again import chosen_again, chosen_copies, copy_name, run_again
 from ._attention import attention, attention_backward, kept
 from ._blocks import block_of
 from ._boxed import boxed
+from ._branches import branches_as_taken
 from ._callable import as_module, call_arguments
 from ._capture import capture
 from ._compile import backend_of, compiled
@@ -47,6 +48,7 @@ __all__ = [
     "backend_of",
     "block_of",
     "boxed",
+    "branches_as_taken",
     "call_arguments",
     "capture",
     "chosen_again",

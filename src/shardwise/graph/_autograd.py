@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._functorch import eager_transforms
 from torch._ops import _get_dispatch_mode_pre_dispatch
 from torch.autograd import Function
 from torch.autograd.graph import saved_tensors_hooks
@@ -68,6 +69,7 @@ class Kept:
             stack.enter_context(_replaced(torch.inference_mode, "__enter__", _without_gradients))
             stack.enter_context(_replaced(torch.inference_mode, "__exit__", _gradients_again))
             stack.enter_context(_replaced(saved_tensors_hooks, "__enter__", self._hooks_on_saved_tensors()))
+            stack.enter_context(_replaced(eager_transforms, "grad_increment_nesting", _refuse_torch_func))
             stack.enter_context(_Watch(self))
             yield
 
@@ -255,12 +257,16 @@ def _require_grad(kept: Kept, function: Any, tensor: Tensor, value: bool = True)
     return result
 
 
+def _refuse_torch_func() -> None:
+    """Takes the place of what grad, vjp, jacrev and hessian of torch.func begin with."""
+    raise NotKept(
+        "it takes a gradient by torch.func; use torch.autograd.grad, or jvp and jacfwd of torch.func"
+    )
+
+
 def _gradient(kept: Kept, function: Any, *args: Any, **kwargs: Any) -> Any:
     if _tracer() is None:
         return function(*args, **kwargs)
-    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
-        raise NotKept("it takes a gradient by torch.func; use torch.autograd.grad")
     with _untraced():
         found = function(*args, **kwargs)
     kept.stand_in(function, args, kwargs, found)
@@ -326,7 +332,7 @@ def _gradients_again(self: torch.inference_mode, *_: Any) -> None:
 
 
 @contextmanager
-def _replaced(owner: type, name: str, value: Any) -> Iterator[None]:
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     before = owner.__dict__[name]
     setattr(owner, name, value)
     try:

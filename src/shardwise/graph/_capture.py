@@ -22,6 +22,7 @@ from ..errors import UsageError, require
 from ._attention import fused_attention
 from ._autograd import Kept, refuse_hooks
 from ._blocks import in_block
+from ._branches import both_branches
 from ._callable import as_module, call_arguments, name_of
 from ._checks import without_error_checks
 from ._device import active_autocast, autocast_to, on_any_device
@@ -200,6 +201,7 @@ def _export(
         kept.recorded(),
         noting_state(module, notes),
         without_error_checks(notes),
+        both_branches(notes),
         known_values(),
         around,
     ):

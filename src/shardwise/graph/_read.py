@@ -231,6 +231,9 @@ def _module_paths(graph: fx.Graph) -> dict[fx.Node, str]:
 
 
 def info(tensor: Tensor, source: str = "") -> TensorInfo:
+    if tensor.layout != torch.strided:
+        kind, where = str(tensor.layout).removeprefix("torch."), f" at {source}" if source else ""
+        raise UsageError(f"computes with a {kind} tensor{where}; use a dense one")
     if any(not isinstance(size, int) for size in tensor.shape):
         raise UsageError(
             f"computes a tensor whose shape depends on tensor values{f' at {source}' if source else ''}"

@@ -19,7 +19,7 @@ from ._autograd import NotKept
 _TORCH = f"{Path(torch.__file__).parent}/"
 _NOT_THE_MODEL = ("<", _TORCH, f"{Path(__file__).parents[1]}/", f"{sysconfig.get_paths()['stdlib']}/")
 
-_ADVICE = "write it with torch.where or masks, or give the value as a Python number"
+_ADVICE = "write it with torch.where, masks or torch.cond, or give the value as a Python number"
 
 # Patterns in torch's messages, what they mean for the program, and what to do.
 _MEANINGS = (
@@ -42,7 +42,12 @@ _MEANINGS = (
     (
         r"Dynamic(Output)?Shape|dynamic output shape",
         "the shape of a result depends on tensor values here",
-        _ADVICE,
+        "keep the full shape: torch.where(mask, x, 0) for x[mask], sums divided by mask.sum() for means",
+    ),
+    (
+        r"\.numpy\(\) is not supported",
+        "it takes the values of a tensor to NumPy here",
+        "compute with torch instead, or outside of the model",
     ),
     (
         r"entirely functional graph",

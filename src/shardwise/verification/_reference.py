@@ -26,6 +26,7 @@ from ..graph import (
     as_module,
     autocast_on_cpu,
     autocast_to,
+    branches_as_taken,
     opened,
     unchanged,
     without_memory,
@@ -123,6 +124,7 @@ def _as_captured(module: nn.Module, graph: Graph) -> Iterator[None]:
         if all(parameter.is_cpu for parameter in module.parameters()):
             stack.enter_context(autocast_on_cpu())
         stack.enter_context(autocast_to(graph.autocast))
+        stack.enter_context(branches_as_taken())
         if any(draws_inside(graph, node) for node in graph.nodes):
             stack.enter_context(
                 sdpa_kernel(SDPBackend.MATH)
