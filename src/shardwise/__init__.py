@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .layout import Layout, Sharding
     from .mesh import Cluster, Mesh
     from .placements import Row
-    from .planning import Elsewhere, Plan, Price, plan, price
+    from .planning import Elsewhere, Plan, Price, doctor, plan, price
     from .propagation import propagate
     from .rules import Rule, hand, rows, rule
     from .running import parallelize, save_checkpoint, shard_map, simulate, transfer
@@ -47,6 +47,7 @@ __all__ = [
     "check",
     "communicating",
     "discover",
+    "doctor",
     "hand",
     "install",
     "parallelize",
@@ -86,7 +87,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "graph": ("Graph", "capture"),
     "propagation": ("propagate",),
     "solver": ("solve",),
-    "planning": ("Elsewhere", "Plan", "Price", "plan", "price"),
+    "planning": ("Elsewhere", "Plan", "Price", "doctor", "plan", "price"),
     "running": ("parallelize", "save_checkpoint", "shard_map", "simulate", "transfer"),
     "verification": ("Report", "verify"),
     "book": (),

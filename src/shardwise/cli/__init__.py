@@ -7,7 +7,18 @@ from ._app import app, main, run
 __all__ = ["app", "main", "run"]
 
 _COMMANDS = (
-    *("_discover", "_book", "_audit", "_propagate", "_solve", "_capture", "_plan", "_price", "_verify"),
+    *(
+        "_discover",
+        "_book",
+        "_audit",
+        "_propagate",
+        "_solve",
+        "_capture",
+        "_doctor",
+        "_plan",
+        "_price",
+        "_verify",
+    ),
     *("_report", "_calibrate", "_show"),
 )
 for _module in _COMMANDS:

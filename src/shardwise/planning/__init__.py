@@ -3,6 +3,7 @@
 from ._call_prices import CallPrice, collectives_inside, form_price
 from ._confirm import Confirmation, RefutedChoice
 from ._discovered import Discovered
+from ._doctor import Diagnosis, Replicated, doctor
 from ._elsewhere import Elsewhere, place_of
 from ._evaluate import Cost, peak_of_values
 from ._explain import Considered, Explainer
@@ -42,6 +43,7 @@ __all__ = [
     "Considered",
     "Copy",
     "Cost",
+    "Diagnosis",
     "Discovered",
     "DoesNotFit",
     "Elsewhere",
@@ -57,6 +59,7 @@ __all__ = [
     "Price",
     "Proposal",
     "RefutedChoice",
+    "Replicated",
     "Schedule",
     "Span",
     "StepMemory",
@@ -68,6 +71,7 @@ __all__ = [
     "bytes_text",
     "collectives_inside",
     "departures_text",
+    "doctor",
     "form_price",
     "most_sharded_plan",
     "pattern",

@@ -39,7 +39,7 @@ from ._timeline import links
 from ._weights import Weights
 
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
-_MANY = 2_000  # items from which layers that are equal share their choices
+MANY = 2_000  # items from which layers that are equal share their choices
 
 
 def plan(
@@ -309,7 +309,7 @@ class Planner:
         items = self._timed("choices", lambda: self._items(held, restriction, weights))
         self.most_choices = max(map(len, items.all), default=0)
         if share_layers is None:
-            share_layers = len(items.all) > _MANY
+            share_layers = len(items.all) > MANY
         search = self._search(items, held, share_layers, gap, clock, start)
         try:
             best = search.cheapest()
@@ -368,7 +368,7 @@ class Planner:
         """
         clock = clock or Clock(60.0)
         items = self._items(pins, restriction, quiet=True, keep=keep)
-        folded = fold(items, None, share_layers=len(items.all) > _MANY, name=self.graph.name)
+        folded = fold(items, None, share_layers=len(items.all) > MANY, name=self.graph.name)
         solution = solve(folded.problem, time_limit=clock.left / searches, gap=gap)
         return None if solution.choices is None else self._read(items, folded, solution, pins)
 
