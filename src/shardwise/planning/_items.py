@@ -28,11 +28,12 @@ from ._kinds import Kinds, units
 from ._offers import Offers
 from ._pins import Pins
 from ._prices import OptimizerCost
-from ._weights import Beside, Weights
+from ._weights import Weights
 
 FAR = 150  # nodes between two users that do not share a copy
 _PARTS = 4  # of blocks that look alike of which not the same is computed again
 
+Rates = tuple[float, ...] | None
 Kind = Literal["input", "call", "copy", "output", "use"]
 
 
@@ -112,7 +113,6 @@ class Items:
         self.elsewhere = elsewhere or {}
         self.copies = copies or {}  # calls that may be left out, and of which calls they are copies
         self.weights = weights
-        self.beside = Beside(graph)
         self.graph, self.layouts, self.cluster = graph, layouts, cluster
         self.offers, self.optimizer, self.pins, self.restriction = offers, optimizer, pins, restriction
         self.progress = progress or (lambda done, total: None)
@@ -201,8 +201,9 @@ class Items:
     def _add_call(self, node: Node) -> None:
         border = self.graph.kernels.borders.get(node.name)
         choices, cost, scratch = self.kinds.of(node, self.offers)
-        if self.weights is not None:
-            cost = np.floor(cost * self.weights.calls).astype(np.int64)
+        weight = 1.0 if self.weights is None else self.weights.of_call(node)
+        if weight < 1:
+            cost = np.floor(cost * weight).astype(np.int64)
         self.choices[node.name] = choices
         allowed = self._allowed(node, choices)
         if node.name in self.copies:
@@ -213,7 +214,7 @@ class Items:
         if scratch.any():
             self.scratch[node.name] = scratch
         part = self._parts.get(block_of(node.module), 0)
-        label = ("call", id(choices), border, node.phase, pattern(node.module), part, _key(allowed))
+        label = ("call", id(choices), border, node.phase, pattern(node.module), part, weight, _key(allowed))
         place = self._add(Item("call", node.name, cost if allowed is None else _forbid(cost, allowed), label))
         for output, (info, face) in enumerate(zip(node.outputs, choices.outputs, strict=True)):
             if info is not None:
@@ -291,9 +292,10 @@ class Items:
             for node in users
         ]
         columns = [column for _, each in wanted for column in each]
-        beside = [self.weights is not None and self.beside.of_use(ref, node) for node in users]
+        rates = [None if self.weights is None else self.weights.of_uses(ref, [node]) for node in users]
+        shared = None if self.weights is None else self.weights.of_uses(ref, users)
         if len(columns) == 1 and self.all[maker].kind == "call":
-            self._tie(maker, wanted[0][0], self._moving(tensor, face, columns[0], moves, beside[0]))
+            self._tie(maker, wanted[0][0], self._moving(tensor, face, columns[0], moves, shared))
             self.groups.setdefault(ref, []).append(Group(users, None))
             return
         kept = self._array(np.unique(face))
@@ -312,8 +314,8 @@ class Items:
         )
         place = self._add(item)
         self.groups.setdefault(ref, []).append(Group(users, place))
-        self._tie(maker, place, self._keeping(tensor, face, kept, into, moves, beside[0]))
-        for (user, each), own in zip(wanted, beside, strict=True):
+        self._tie(maker, place, self._keeping(tensor, face, kept, into, moves, shared))
+        for (user, each), own in zip(wanted, rates, strict=True):
             self._tie(place, user, self._moving_all(tensor, layouts, each, moves, own))
 
     def _add_output(self, position: int, output: Output, value: Ref) -> None:
@@ -332,8 +334,8 @@ class Items:
         first = self.first_given[value]
         if first == position:
             maker, face = self.made[value]
-            beside = self.weights is not None and self.beside.of_output(output)
-            self._tie(maker, place, self._moving(tensor, face, options, self._moves(value), beside))
+            rates = None if self.weights is None else self.weights.of_output(output)
+            self._tie(maker, place, self._moving(tensor, face, options, self._moves(value), rates))
         else:
             self._tie_again(self.places["output", str(first)], place)
 
@@ -378,7 +380,7 @@ class Items:
     def _moves(self, ref: Ref) -> Moves | None:
         return None if self.restriction is None else self.restriction.of_move(ref)
 
-    # -- tables. `beside` says whether a redistribution can run beside calls, which matters if seconds are weighted.
+    # -- tables. `rates` say what a second of a collective counts along each axis, if not one.
 
     def _moving(
         self,
@@ -386,12 +388,12 @@ class Items:
         source: np.ndarray,
         target: np.ndarray,
         moves: Moves | None,
-        beside: bool,
+        rates: Rates,
     ) -> np.ndarray:
         """The price of bringing a tensor from the layouts of one item's choices to those of another's."""
-        key = tensor.shape, tensor.dtype.itemsize, id(source), id(target), moves, beside
+        key = tensor.shape, tensor.dtype.itemsize, id(source), id(target), moves, rates
         if key not in self._tables:
-            index, prices = self._price(tensor, moves, beside)
+            index, prices = self._price(tensor, moves, rates)
             rows, columns = (np.array([index[n] for n in side.tolist()]) for side in (source, target))
             self._tables[key] = prices[np.ix_(rows, columns)]
         return self._tables[key]
@@ -402,17 +404,17 @@ class Items:
         source: np.ndarray,
         targets: list[np.ndarray],
         moves: Moves | None,
-        beside: bool,
+        rates: Rates,
     ) -> np.ndarray:
         """The price for a user that takes a tensor several times: each layout is brought about once."""
         if len(targets) == 1:
-            return self._moving(tensor, source, targets[0], moves, beside)
-        key = tensor.shape, tensor.dtype.itemsize, id(source), *map(id, targets), moves, beside
+            return self._moving(tensor, source, targets[0], moves, rates)
+        key = tensor.shape, tensor.dtype.itemsize, id(source), *map(id, targets), moves, rates
         if key not in self._tables:
             total = np.zeros((len(source), len(targets[0])), np.int64)
             for i, target in enumerate(targets):
                 fresh = np.all([target != before for before in targets[:i]], axis=0)
-                total += np.where(fresh, self._moving(tensor, source, target, moves, beside), 0)
+                total += np.where(fresh, self._moving(tensor, source, target, moves, rates), 0)
             self._tables[key] = np.minimum(total, FORBIDDEN)
         return self._tables[key]
 
@@ -423,32 +425,29 @@ class Items:
         kept: np.ndarray,
         into: np.ndarray,
         moves: Moves | None,
-        beside: bool,
+        rates: Rates,
     ) -> np.ndarray:
-        key = tensor.shape, tensor.dtype.itemsize, id(face), id(kept), id(into), moves, beside
+        key = tensor.shape, tensor.dtype.itemsize, id(face), id(kept), id(into), moves, rates
         if key not in self._tables:
             keep = np.where(face[:, None] == kept[None, :], 0, FORBIDDEN)
-            moving = self._moving(tensor, face, into, moves, beside)
+            moving = self._moving(tensor, face, into, moves, rates)
             move = np.where(self.layouts.same(face, into), FORBIDDEN, moving)
             self._tables[key] = np.concatenate([keep, move], axis=1)
         return self._tables[key]
 
     def _price(
-        self, tensor: TensorInfo, moves: Moves | None, beside: bool
+        self, tensor: TensorInfo, moves: Moves | None, rates: Rates
     ) -> tuple[dict[int, int], np.ndarray]:
         """The prices between all layouts that tensors of a size may have, and where each stands in them."""
-        key = tensor.shape, tensor.dtype.itemsize, moves, beside
+        key = tensor.shape, tensor.dtype.itemsize, moves, rates
         if key not in self._prices:
             numbers = sorted(self._numbers[key[:2]])
-            weights = None
-            if self.weights is not None:
-                weights = self.weights.beside if beside else self.weights.exposed
             seconds = price_table(
                 [self.layouts.all[n] for n in numbers],
                 tensor.shape,
                 dtype=tensor.dtype,
                 cluster=self.cluster,
-                weights=weights,
+                weights=rates,
             )
             if moves is not None:
                 layouts = [self.layouts.all[n] for n in numbers]

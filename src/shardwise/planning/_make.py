@@ -34,9 +34,11 @@ from ._plan import BaselineCost, Copy, Plan
 from ._preferences import preferred
 from ._prices import OptimizerCost, host_seconds
 from ._proposal import PinsAndShardings, Proposal, with_shardings
+from ._rates import Rates
 from ._search import Clock, Search, Unsolved
 from ._timeline import links
 from ._weights import Weights
+from ._windows import Windows
 
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
 MANY = 2_000  # items from which layers that are equal share their choices
@@ -287,13 +289,18 @@ class Planner:
         if not self.overlap:
             return best, started
         best = replace(best, bound=None)
-        for weights in Weights.tried(links(self.mesh, self.cluster)):
+        rates = Rates(Windows(self.graph), links(self.mesh, self.cluster))
+        rates.add(best, None)
+        for weights in rates.tried():
             try:
                 other, _ = self._cheapest(held, restriction, share_layers, gap, clock, weights, None)
             except UsageError:  # there was no time left to find a plan that fits: there is one already
-                continue
+                break
+            rates.add(other, weights)
             bounds = [each.bound for each in (best, other) if each.bound is not None]
             best = replace(preferred(best, other), bound=max(bounds, default=None))
+            if best.bound is not None and best.bound >= best.cost.seconds * (1 - gap):
+                break
         return best, started
 
     def _cheapest(

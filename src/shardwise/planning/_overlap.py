@@ -1,18 +1,22 @@
 """A schedule whose collectives run beside calls: begun before they are needed, waited for when they are.
 
 A plain schedule has every move where its target is needed first, or where its source is made, and waits for it there.
-Here a move of what was made long ago (a parameter, above all) is begun earlier, and one whose target is needed late (a
-gradient's reduction) is waited for later. How much may be under way is limited twice: by `ahead`, the bytes of moves
-that are begun early at any time, and as many of those that are waited for late; and by the memory of the plan, of which
-moves under way take what the plain schedule leaves. So a plan that fits still fits.
+Here the step is run through in time. Whenever a link would have nothing to do beside the next call, a move is begun:
+of those that end before the link is wanted for what cannot wait, or could not be begun later, that which is needed
+first. So parameters are gathered before their use, and gradients reduced when there is nothing more urgent. A move is
+waited for where its target is needed.
+
+How much may be under way is limited twice: by `ahead`, the bytes of moves that are begun early at any time, and as many
+of those that are waited for late; and by the memory of the plan, of which moves under way take what the plain schedule
+leaves. So a plan that fits still fits.
 
 Calls keep their order. A move of several collectives becomes one move for each, so that all of them can run beside
 calls. Forward and backward are programs of their own: nothing is under way from one to the other.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,106 +24,125 @@ import numpy as np
 from ..graph import Ref
 from ..redistribution import Chain, Step
 from ._evaluate import Evaluation, shares_memory_of
-from ._schedule import Compute, Entry, Move, Schedule, Value, Wait, backward_entries, hides, with_deaths
-from ._timeline import timeline
+from ._prices import SLOWDOWN
+from ._schedule import (
+    Compute,
+    Entry,
+    Move,
+    Schedule,
+    Value,
+    Wait,
+    backward_entries,
+    hides,
+    with_deaths,
+    with_late_views,
+)
+from ._timeline import Running, links
 
 if TYPE_CHECKING:
     from ._plan import Plan
 
 # Of the largest collective, the bytes that may be under way in the schedules that are tried.
 _SHARES = (0, 0.25, 0.5, 1, 2, 4)
+_LOOKED_AT = 8  # moves that have to wait, before a link is left idle
 
 
 def overlapped(plan: "Plan", plain: Schedule, ahead: int) -> Schedule:
     """The plain schedule of a plan with moves begun early and waited for late, so many bytes at a time."""
-    evaluation = Evaluation(plan, plain)
-    lasting, _ = evaluation.lasting()
-    return _Overlap(plan, plain, evaluation.held(lasting)).schedule(ahead)
+    return _Overlap(plan, plain).schedule(ahead) if ahead else plain
 
 
 def with_overlap(plan: "Plan") -> "Plan":
     """A plan without overlap with as much under way as makes it fastest: of what takes equally long the least."""
-    plain, cost = plan.schedule, plan.cost
-    overlap = _Overlap(plan, plain, cost.held)
-    pairs = zip(plain.entries, cost.entries, strict=True)
-    alone = {entry.node.name: seconds for entry, seconds in pairs if isinstance(entry, Compute)}
-
-    def seconds(ahead: int) -> float:
-        tried = overlap.schedule(ahead)
-        calls = [alone[e.node.name] if isinstance(e, Compute) else 0.0 for e in tried.entries]
-        return timeline(tried, calls, plan.mesh, plan.cluster).seconds
-
-    largest = max((step.size for move in plain.moves for step in move.change.collectives), default=0)
-    return replace(plan, ahead=min((round(share * largest) for share in _SHARES), key=seconds))
+    overlap = _Overlap(plan, plan.schedule)
+    largest = max((step.size for move in plan.schedule.moves for step in move.change.collectives), default=0)
+    return replace(plan, ahead=min((round(share * largest) for share in _SHARES), key=overlap.seconds))
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Slack:
     """A move that stands before a call or after one and may run beside others, as stages of one collective each.
 
     Places are numbers of entries, before which something is done: `at` has the move in the plain schedule; from
-    `release` on it can begin, and at `need` it must have ended. `begins` and `waits` are where its stages do. `kept`
-    are the bytes of its source that are held as long as the first stage is under way. What a program makes and uses
-    itself is not `limited`: it cannot be under way for long.
+    `release` on it can begin, and at `need` it must have ended. `kept` are the bytes of its source that are held as
+    long as the first stage is under way, `between` and `whole` those of the targets of all stages but the last, and of
+    all. What a program makes and uses itself is not `limited`: it cannot be under way for long.
     """
 
     at: int
     release: int
     need: int
-    stages: list[Move]
+    move: Move
+    stages: tuple[Move, ...]
     kept: int
+    between: int
+    whole: int
     limited: bool
-    begins: list[int] = field(default_factory=list)
-    waits: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.begins, self.waits = [self.at] * len(self.stages), [self.at] * len(self.stages)
 
     @property
     def is_late(self) -> bool:
         """Whether it begins where it stands and is waited for later, rather than begun earlier."""
         return self.release == self.at
 
-    def actions(self) -> Iterator[tuple[int, Entry]]:
-        for move, begin, wait in zip(self.stages, self.begins, self.waits, strict=True):
-            if begin == wait:
-                yield begin, move
-            else:
-                begun = replace(move, begun=True)
-                yield begin, begun
-                yield wait, Wait(begun)
+    @property
+    def size(self) -> int:
+        """The bytes that count as under way."""
+        return max(step.size for step in self.move.change.steps) if self.limited else 0
 
 
 class _Overlap:
-    def __init__(self, plan: "Plan", plain: Schedule, held: Sequence[int]) -> None:
-        self.plan, self.plain = plan, plain
-        self.evaluation = Evaluation(plan, plain)
+    """What the schedules of a plan with different limits have in common."""
+
+    def __init__(self, plan: "Plan", plain: Schedule) -> None:
+        self.plan = plan
+        self.plain = plain = with_late_views(plain, plan.graph.ends)
+        self.evaluation = Evaluation(replace(plan, ahead=None), plain)
+        cost = self.evaluation.cost()
+        self.taken, held = cost.entries, cost.held
         self.end = len(plain.entries)
         self.layouts = dict(plain.layouts)
-        calls = [isinstance(e, Compute) and not e.node.facts.view for e in plain.entries]
+        self.links = links(plan.mesh, plan.cluster)
         large = [isinstance(e, Compute) and hides(e.node) for e in plain.entries]
         self.before = np.concatenate(
             [[0], np.cumsum(large)]
         )  # how many large calls there are before an entry
-        places = np.where([*calls, True], np.arange(self.end + 1), self.end)
-        self.next_call = np.minimum.accumulate(places[::-1])[::-1]  # what a call needs itself comes before
         limit = np.iinfo(np.int64).max // 2 if plan.memory is None else plan.memory
         around = np.array([0, *held, 0], np.int64)
         self.free = limit - np.maximum(around[:-1], around[1:])  # bytes at an entry and just before it
         self.slack = list(self._slack())
+        calls = [
+            seconds if isinstance(e, Compute) else 0.0
+            for e, seconds in zip(plain.entries, self.taken, strict=True)
+        ]
+        self.passed = np.concatenate([[0.0], np.cumsum(calls)]) * (1 + SLOWDOWN)  # seconds before each entry
+        self.urgent = {link: self._urgent(link) for link in dict.fromkeys(self.links)}
+
+    def _urgent(self, link: str) -> np.ndarray:
+        """The next place at which a link is wanted for what cannot wait."""
+        moving = {slack.at for slack in self.slack}
+        moves = [
+            (at, e) for at, e in enumerate(self.plain.entries) if isinstance(e, Move) and at not in moving
+        ]
+        moves += [(slack.release, slack.move) for slack in self.slack if not slack.limited]
+        places = np.full(self.end + 1, self.end)
+        for place, move in moves:
+            if any(self.links[axis] == link for step in move.change.collectives for axis in step.axes):
+                places[place] = place
+        return np.minimum.accumulate(places[::-1])[::-1]
+
+    def link(self, move: Move) -> str:
+        return self.links[move.change.collectives[0].axes[0]]
+
+    def seconds(self, ahead: int) -> float:
+        run = _Run(self, ahead)
+        run.run()
+        return run.running.now
 
     def schedule(self, ahead: int) -> Schedule:
-        if not ahead:
-            return self.plain
-        self.ahead, self.room = ahead, self.free.copy()
-        slack = [replace(move) for move in self.slack]
-        self._begin_early([move for move in slack if not move.is_late])
-        self._wait_late([move for move in slack if move.is_late])
-        entries = list(_joined(self._entries(slack)))
-        dying = with_deaths(entries, self.plain.outputs, self.plan.graph.ends)
+        run = _Run(self, ahead)
+        run.run()
+        dying = with_deaths(run.entries, self.plain.outputs, self.plan.graph.ends)
         return Schedule(tuple(dying), self.plain.outputs, self.layouts)
-
-    # -- which moves can run beside calls
 
     def _slack(self) -> Iterator[_Slack]:
         """The moves with large calls between the making of their source and the first use of their target."""
@@ -144,7 +167,9 @@ class _Overlap:
                 owner = owners[entry.source]
                 kept = 0 if owner.ref.name in self.plan.inputs else self.evaluation.local(owner).bytes
                 limited = made.get(entry.source, -1) < first or entry.target not in used
-                yield _Slack(at, release, need, list(self._stages(entry)), kept, limited)
+                stages = tuple(self._stages(entry))
+                sizes = [self.evaluation.local(stage.target).bytes for stage in stages]
+                yield _Slack(at, release, need, entry, stages, kept, sum(sizes[:-1]), sum(sizes), limited)
 
     def _results(self) -> Iterator[Value]:
         for output, value in zip(self.plan.graph.outputs, self.plain.outputs, strict=True):
@@ -183,162 +208,217 @@ class _Overlap:
             yield Move(source, target, change)
             source = target
 
-    # -- where they begin and are waited for
-
-    def _begin_early(self, moves: Iterable[_Slack]) -> None:
-        """Begin each as early as the limits allow, in the order in which they are needed. An earlier stage has ended
-        when the next begins, and is begun early in its turn."""
-        under_way: dict[int, np.ndarray] = {}  # bytes at each place, by the number of stages that follow
-        last: Counter[int] = Counter()
-        for move in moves:
-            room = self.room.copy()
-            begin, end = move.at, move.need if self._take(move.kept, move.at, move.need) else move.at
-            for following, stage in enumerate(reversed(range(len(move.stages)))):
-                size, made = self._sizes(move.stages[stage], move.limited)
-                if following:
-                    if not self._take(made, begin, end):
-                        self._leave(move, room)
-                        break
-                    end = begin
-                busy = under_way.setdefault(following, np.zeros(self.end + 1, np.int64))
-                first = max(move.release, last[following] if move.limited else 0)
-                full = (busy[first:begin] + size > self.ahead) | (self.room[first:begin] < made)
-                earliest = first + int(np.flatnonzero(full)[-1]) + 1 if full.any() else min(first, begin)
-                begin = min(int(self.next_call[earliest]), begin)
-                if size > self.ahead:
-                    end = begin
-                self.room[begin : end if following else move.at] -= made
-                busy[begin:end] += size
-                move.begins[stage], move.waits[stage] = begin, end
-                if move.limited:
-                    last[following] = begin
-
-    def _wait_late(self, moves: Iterable[_Slack]) -> None:
-        """Wait for each as late as the limits allow: where one is reached, the oldest is waited for. A stage that
-        another follows is waited for when the next move begins."""
-        moves_at = {move.at: move for move in moves}
-        queue = _Queue()
-        for place in range(self.end + 1):
-            for due in queue.due(place):
-                under: _Under | None = due
-                while under is not None:
-                    under = self._go_on(queue, under, place)
-            while queue.all and queue.kept > self.room[place]:
-                self._go_on(queue, queue.all[0], place)
-            if place in moves_at:
-                for under in [under for under in queue.all if not under.is_last]:
-                    self._go_on(queue, under, place)
-                move = moves_at[place]
-                between = sum(self._sizes(stage)[1] for stage in move.stages[:-1])
-                if queue.kept + between > self.room[place]:
-                    self._leave(move, self.room)
-                self._start(queue, move, 0, place)
-                while queue.all and (queue.size > self.ahead or queue.kept > self.room[place]):
-                    self._go_on(queue, queue.all[0], place)
-
-    def _start(self, queue: "_Queue", move: _Slack, stage: int, place: int) -> "_Under":
-        move.begins[stage] = place
-        size, made = self._sizes(move.stages[stage], move.limited)
-        read = self._sizes(move.stages[stage - 1])[1] if stage else move.kept
-        last = stage + 1 == len(move.stages)
-        return queue.add(_Under(move, stage, size, read if last else read + made))
-
-    def _go_on(self, queue: "_Queue", under: "_Under", place: int) -> "_Under | None":
-        """Wait for a stage, and begin the next if there is one."""
-        queue.remove(under)
-        under.move.waits[under.stage] = place
-        return None if under.is_last else self._start(queue, under.move, under.stage + 1, place)
-
-    def _leave(self, move: _Slack, room: np.ndarray) -> None:
-        """Leave a move where it is, and the memory as it was: there is none for the tensors between its stages."""
-        plain = self.plain.entries[move.at]
-        assert isinstance(plain, Move)
-        move.stages, move.begins, move.waits = [plain], [move.at], [move.at]
-        self.room = room
-
-    def _sizes(self, move: Move, limited: bool = True) -> tuple[int, int]:
-        """The bytes of a move that count as under way, and those of its target."""
-        size = max(step.size for step in move.change.steps) if limited else 0
-        return size, self.evaluation.local(move.target).bytes
-
-    def _take(self, amount: int, first: int, last: int) -> bool:
-        """Take so many bytes from one place to another (inclusive), if they are free."""
-        if (self.room[first : last + 1] < amount).any():
-            return False
-        self.room[first : last + 1] -= amount
-        return True
-
-    # -- the schedule
-
-    def _entries(self, slack: Iterable[_Slack]) -> Iterator[Entry]:
-        """The entries in order. At one place, moves that are waited for late go on first, so that their memory is free;
-        then begins what can, what is needed first before the others; then is waited for what is needed here."""
-        found: dict[int, tuple[list[Entry], list[Entry], list[Entry]]] = {}
-        moved = set()
-        for move in slack:
-            moved.add(move.at)
-            for place, entry in move.actions():
-                late, begins, others = found.setdefault(place, ([], [], []))
-                if move.is_late and move.at < place:
-                    late.append(entry)
-                else:
-                    (begins if isinstance(entry, Move) and not entry.source.copy else others).append(entry)
-        for place in range(self.end + 1):
-            for entries in found.get(place, ()):
-                yield from entries
-            if place < self.end and place not in moved:
-                yield self.plain.entries[place]
-
-
-def _joined(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """The entries, with a move that is waited for as soon as it is begun as one entry."""
-    begun: Move | None = None
-    for entry in entries:
-        if begun is not None:
-            if isinstance(entry, Wait) and entry.move is begun:
-                yield replace(begun, begun=False)
-                begun = None
-                continue
-            yield begun
-            begun = None
-        if isinstance(entry, Move) and entry.begun:
-            begun = entry
-        else:
-            yield entry
-
 
 @dataclass(eq=False)
-class _Under:
-    """A stage under way, with the bytes that it holds beside what the plain schedule does."""
+class _Flow:
+    """How far a move is: its next stage, or the one that is under way if it is `begun`, which ends at `ends`."""
 
-    move: _Slack
-    stage: int
-    size: int
-    kept: int
+    slack: _Slack
+    need: int  # where it must have ended, or where the limit will ask for it
+    latest: list[float] = field(default_factory=list)
+    stage: int = 0
+    begun: Move | None = None
+    ends: float = 0.0
+    counted: bool = False  # among what is begun early
+    past: bool = False  # its place in the plain schedule
 
     @property
-    def is_last(self) -> bool:
-        return self.stage + 1 == len(self.move.stages)
+    def next(self) -> Move:
+        return self.slack.stages[self.stage]
+
+    @property
+    def started(self) -> bool:
+        return self.stage > 0 or self.begun is not None
+
+    @property
+    def done(self) -> bool:
+        return self.stage == len(self.slack.stages)
+
+    @property
+    def holds(self) -> int:
+        """Bytes beside what the plain schedule holds, after its place there."""
+        if not self.past or self.done:
+            return 0
+        return (self.slack.kept if self.stage == 0 else 0) + (self.slack.between if self.started else 0)
 
 
-class _Queue:
-    """Stages under way in the order in which they were begun, and their bytes together."""
+class _Run:
+    """A schedule in the making: its entries so far, run through in time."""
 
-    def __init__(self) -> None:
-        self.all: list[_Under] = []
-        self.size = self.kept = 0
-        self.needed: dict[int, list[_Under]] = {}
+    def __init__(self, of: _Overlap, ahead: int) -> None:
+        self.of, self.ahead, self.room = of, ahead, of.free.copy()
+        self.running = Running(of.links)
+        self.entries: list[Entry] = []
+        self.early = 0  # bytes of moves that were begun early
+        self.late: list[_Flow] = []  # past their place and not waited for, the oldest first
+        self.open: list[_Flow] = []  # under way, with stages to follow
+        self.ready: dict[str, list[tuple[int, int, _Flow, int]]] = {link: [] for link in of.links}
 
-    def add(self, under: _Under) -> _Under:
-        self.all.append(under)
-        self.size, self.kept = self.size + under.size, self.kept + under.kept
-        self.needed.setdefault(under.move.need, []).append(under)
-        return under
+    def run(self) -> None:
+        of = self.of
+        released: dict[int, list[_Flow]] = {}
+        due: dict[int, list[_Flow]] = {}
+        standing: dict[int, _Flow] = {}
+        for flow in self._flows() if self.ahead else ():
+            slack = flow.slack
+            released.setdefault(slack.release, []).append(flow)
+            due.setdefault(slack.need, []).append(flow)
+            standing[slack.at] = flow
+        for place in range(of.end + 1):
+            for flow in released.get(place, ()):
+                self._make_ready(flow)
+            for flow in due.get(place, ()):
+                self._finish(flow)
+            if place in standing and not standing[place].done:
+                standing[place].past = True
+                self.late.append(standing[place])
+            self._relieve(place)
+            if place < of.end and place not in standing:
+                self._run(place, of.plain.entries[place])
 
-    def remove(self, under: _Under) -> None:
-        self.all.remove(under)
-        self.size, self.kept = self.size - under.size, self.kept - under.kept
-        self.needed[under.move.need].remove(under)
+    def _flows(self) -> list[_Flow]:
+        """All moves, with when each stage has to begin at the latest."""
+        flows, late, size = [], list[_Flow](), 0
+        for slack in sorted(self.of.slack, key=lambda slack: slack.at):
+            flow = _Flow(slack, slack.need)
+            flows.append(flow)
+            if slack.is_late and slack.limited:
+                late.append(flow)
+                size += slack.size
+                while size > self.ahead:
+                    late[0].need = min(late[0].need, slack.at)
+                    size -= late.pop(0).slack.size
+        free: dict[str, float] = {}
+        for flow in sorted(flows, key=lambda flow: flow.need, reverse=True):
+            last = float(self.of.passed[flow.need])
+            for stage in reversed(flow.slack.stages):
+                link = self.of.link(stage)
+                last = free[link] = min(last, free.get(link, last)) - stage.change.price
+                flow.latest.insert(0, last)
+        return flows
 
-    def due(self, place: int) -> list[_Under]:
-        return list(self.needed.get(place, ()))
+    def _run(self, place: int, entry: Entry) -> None:
+        seconds = self.of.taken[place]
+        if isinstance(entry, Compute):
+            if seconds and self.ahead:
+                self._fill(place, seconds)
+            self.running.call(len(self.entries), seconds)
+            self.entries.append(entry)
+        else:
+            assert isinstance(entry, Move)
+            self._move(entry)
+
+    def _move(self, move: Move) -> None:
+        self.running.begin(len(self.entries), move)
+        self.entries.append(move)
+        if not move.begun:
+            self.running.wait(move.target)
+
+    # -- what runs beside the next call
+
+    def _fill(self, place: int, seconds: float) -> None:
+        """Begin moves until no link is idle beside a call of so many seconds, what is needed first before the rest."""
+        for flow in [flow for flow in self.open if flow.ends <= self.running.now]:
+            self._wait(flow)
+            self._make_ready(flow)
+        until = self.running.now + seconds
+        for link, ready in self.ready.items():
+            aside, before = list[tuple[int, int, _Flow, int]](), 0
+            while ready and self.running.free[link] < until and len(aside) < _LOOKED_AT:
+                flow = ready[0][2]
+                if flow.stage == ready[0][3] and flow.begun is None:
+                    if (not flow.slack.limited or self._fits(flow, link, place)) and self._may_begin(
+                        flow, place, before
+                    ):
+                        self._begin(flow)
+                    else:
+                        aside.append(ready[0])
+                        before += 0 if flow.slack.is_late or flow.started else flow.slack.size
+                heappop(ready)
+            for waiting in aside:
+                heappush(ready, waiting)
+
+    def _fits(self, flow: _Flow, link: str, place: int) -> bool:
+        """Whether a move ends before the link is needed for what is urgent, or cannot wait itself."""
+        passed, urgent = self.of.passed, self.of.urgent[link][place]
+        queued = max(0.0, self.running.free[link] - self.running.now)
+        if queued + flow.next.change.price <= passed[urgent] - passed[place]:
+            return True
+        return flow.latest[flow.stage] <= passed[place + 1]
+
+    def _make_ready(self, flow: _Flow) -> None:
+        heappush(self.ready[self.of.link(flow.next)], (flow.need, flow.slack.at, flow, flow.stage))
+
+    def _may_begin(self, flow: _Flow, place: int, before: int) -> bool:
+        """Whether the limits allow it, with so many bytes of moves that come before it; what it takes is then taken."""
+        slack = flow.slack
+        if flow.started:
+            return True
+        if not slack.is_late and slack.limited and self.early + before + slack.size > self.ahead:
+            return False
+        if place < slack.at:
+            if (self.room[place : slack.at] < slack.whole).any():
+                return False
+            self.room[place : slack.at] -= slack.whole
+        elif self._held + slack.between > self.room[place]:
+            return False
+        if not slack.is_late:
+            flow.counted = True
+            self.early += slack.size
+        return True
+
+    def _begin(self, flow: _Flow) -> None:
+        flow.begun = replace(flow.next, begun=True)
+        self._move(flow.begun)
+        flow.ends = self.running.ends(flow.begun.target)
+        if flow.stage + 1 < len(flow.slack.stages):
+            self.open.append(flow)
+
+    # -- what is waited for
+
+    def _wait(self, flow: _Flow) -> None:
+        """Wait for the stage that is under way."""
+        assert flow.begun is not None
+        self.running.wait(flow.begun.target)
+        self.entries.append(Wait(flow.begun))
+        flow.begun = None
+        flow.stage += 1
+        if flow in self.open:
+            self.open.remove(flow)
+        if flow.done:
+            self._end(flow)
+
+    def _finish(self, flow: _Flow) -> None:
+        """Wait for a move here, and for what is left of it."""
+        if flow.done:
+            return
+        if not flow.started:
+            self._move(flow.slack.move)
+            flow.stage = len(flow.slack.stages)
+        if flow.begun is not None:
+            self._wait(flow)
+        while not flow.done:
+            self._move(flow.next)
+            flow.stage += 1
+        self._end(flow)
+
+    def _end(self, flow: _Flow) -> None:
+        if flow.counted:
+            self.early -= flow.slack.size
+            flow.counted = False
+        if flow.past:
+            self.late.remove(flow)
+            flow.past = False
+
+    def _relieve(self, place: int) -> None:
+        """Wait for the oldest moves until the limits are kept to."""
+        while self.late and (self._held > self.room[place] or self._waiting > self.ahead):
+            self._finish(self.late[0])
+
+    @property
+    def _held(self) -> int:
+        return sum(flow.holds for flow in self.late)
+
+    @property
+    def _waiting(self) -> int:
+        return sum(flow.slack.size for flow in self.late if flow.slack.is_late)

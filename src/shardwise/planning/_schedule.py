@@ -198,6 +198,43 @@ class _Scheduler:
             self.outputs[position] = self._moved(value, Value(value.ref, f"out:{layout}"), layout)
 
 
+def with_late_views(schedule: Schedule, ends: Mapping[str, str]) -> Schedule:
+    """The schedule with views of moved values where they are used first, so that the moves need not have ended before.
+    Those of forward are done before backward begins."""
+    moved = {move.target for move in schedule.moves if move.change.collectives}
+    waiting: dict[Value, Compute] = {}
+    entries: list[Entry] = []
+
+    def add(entry: Entry) -> None:
+        for value in entry.used:
+            if value in waiting:
+                flush(waiting[value])
+        entries.append(entry)
+
+    def flush(view: Compute) -> None:
+        for value in view.made:
+            del waiting[value]
+        add(view)
+
+    def flush_all() -> None:
+        while waiting:
+            flush(next(iter(waiting.values())))
+
+    phase: str | None = None
+    for entry in schedule.entries:
+        if isinstance(entry, Compute):
+            if entry.node.phase != phase:
+                flush_all()
+                phase = entry.node.phase
+            source = entry.inputs[0] if entry.inputs and entry.node.facts.view else None
+            if source in moved or source in waiting:
+                waiting |= dict.fromkeys(entry.made, entry)
+                continue
+        add(entry)
+    flush_all()
+    return replace(schedule, entries=tuple(with_deaths(entries, schedule.outputs, ends)))
+
+
 def hides(node: Node) -> bool:
     """Whether a call takes long enough to run a collective beside it: products of matrices, attention, convolutions."""
     return node.facts.kernel in ("matmul", "attention")

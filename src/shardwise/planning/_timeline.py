@@ -61,7 +61,7 @@ class Timeline:
 
 def timeline(schedule: Schedule, seconds: Sequence[float], mesh: Mesh, cluster: Cluster) -> Timeline:
     """The timeline of a schedule whose calls take so many seconds by themselves."""
-    running = _Running(links(mesh, cluster))
+    running = Running(links(mesh, cluster))
     for number, (entry, alone) in enumerate(zip(schedule.entries, seconds, strict=True)):
         if isinstance(entry, Compute):
             running.call(number, alone)
@@ -84,7 +84,9 @@ def links(mesh: Mesh, cluster: Cluster) -> tuple[str, ...]:
     return tuple("+".join(names) for names in sharing)
 
 
-class _Running:
+class Running:
+    """A schedule as it is run: the spans so far, and when each link is free."""
+
     def __init__(self, links: Sequence[str]) -> None:
         self.links = links
         self.now = 0.0
@@ -112,6 +114,10 @@ class _Running:
         for link, end in ends:
             if end > self.now:
                 self._until(end, number, link)
+
+    def ends(self, target: Value) -> float:
+        """When a move that was begun ends."""
+        return self.under_way[target][1][-1][1]
 
     def _collective(self, number: int, step: Step, earliest: float) -> tuple[str, float]:
         used = list(dict.fromkeys(self.links[axis] for axis in step.axes))

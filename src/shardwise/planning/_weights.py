@@ -1,78 +1,87 @@
 """What a second counts in the problem of a plan whose collectives run beside calls, so that its bound is one of theirs.
 
-A step takes at least as long as its calls and the collectives that nothing runs beside, and at least as long as any
-link is used. What runs beside calls slows them, unless it runs while they wait for another link. Let C be the seconds
-of calls, E and H those of collectives that cannot and that can run beside them, E(l) and H(l) those on link l, and g
-what a second beside calls costs them. Then a step takes at least C + (1 - g) E + g (E(l) + H(l)), and at least
-E(l) + H(l), for every link l. Any weighted mean of these is a sum over choices, so the solver solves it as it is, and
-what it proves is true of every schedule. The first alone bounds best where calls take long; of plans for which both
-count the timeline often finds a faster one.
+Give each link a rate at each place of a step: at each call, and between calls; the rates of all links at a place are
+together at most 1. A collective that may run beside calls counts its seconds times the least rate in its window; one
+that calls wait for alone counts what the rates of other links leave of 1. So while calls wait, collectives count no
+more than the time. A call is slowed by a collective beside it, by g seconds for each of the collective's. Let it count
+fully for rates up to g, and (1 - r) / (1 - g) of its seconds for a sum of rates r: then it counts, with what runs
+beside it, no more than it takes. So for all rates the sum of what calls and collectives count is a lower bound on every
+schedule of a plan; it is a sum over choices, and the solver, which knows nothing of time, bounds it over all plans.
+
+With the rate of g everywhere, calls count fully, and collectives count where nothing runs beside them. Higher rates in
+a window say that calls there are too short to hide what could run beside them. Which rates bound best `_rates` finds.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from ..graph import Graph, Node, Output, Ref
+import numpy as np
+
+from ..graph import Node, Output, Ref
 from ._prices import SLOWDOWN
-from ._schedule import hides
+from ._windows import Window, Windows
 
 BESIDE = SLOWDOWN / (1 + SLOWDOWN)  # what a second beside calls costs them
+PARTS = 10**6  # rates are whole parts of so many: equal sums are then equal
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Weights:
-    """`calls` is the weight of the sum with calls, the rest is that of the other; each is the mean over all links.
+    """`links` are the names of the links of a mesh's axes; `calls[l]` and `between[l]` the rates of the l-th link (in
+    order of appearance) in parts, at each call that takes time and before each (and after the last)."""
 
-    `links` are the names of the links of a mesh's axes.
-    """
-
+    windows: Windows
     links: tuple[str, ...]
-    calls: float
+    calls: np.ndarray
+    between: np.ndarray
 
     @classmethod
-    def tried(cls, links: tuple[str, ...]) -> "Iterator[Weights]":
-        """Those for which a plan is searched."""
-        yield cls(links, 1.0)
-        yield cls(links, 0.5)
+    def even(cls, windows: Windows, links: tuple[str, ...], rate: float) -> "Weights":
+        """The same rate at all places, for all links together."""
+        count = len(set(links))
+        calls, between = (
+            np.full((count, n), int(rate * PARTS / count)) for n in (windows.end, windows.end + 1)
+        )
+        return cls(windows, links, calls, between)
 
-    @property
-    def exposed(self) -> tuple[float, ...]:
-        """What a second of a collective counts that nothing runs beside, by its axis."""
-        return tuple((1 - BESIDE) * self.calls + beside for beside in self.beside)
+    def halfway(self, other: "Weights") -> "Weights":
+        calls, between = (self.calls + other.calls) // 2, (self.between + other.between) // 2
+        return Weights(self.windows, self.links, calls, between)
 
-    @property
-    def beside(self) -> tuple[float, ...]:
-        """What a second of a collective counts that can run beside calls."""
-        return ((BESIDE * self.calls + 1 - self.calls) / len(set(self.links)),) * len(self.links)
+    @cached_property
+    def _factors(self) -> np.ndarray:
+        """What a second of each call counts."""
+        left = 1 - self.calls.sum(axis=0) / PARTS
+        return np.minimum(1.0, left / (1 - BESIDE))
 
+    @cached_property
+    def _link(self) -> tuple[int, ...]:
+        """The number of each axis's link."""
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(self.links))}
+        return tuple(numbers[name] for name in self.links)
 
-class Beside:
-    """Which redistributions can run beside calls: those with large calls between the making of a tensor and its use."""
+    def of_call(self, node: Node) -> float:
+        return 1.0 if node.facts.view else float(self._factors[self.windows.at[node.name]])
 
-    def __init__(self, graph: Graph) -> None:
-        self.at = {node.name: place for place, node in enumerate(graph.nodes)}
-        self.before = [0]  # how many large calls there are before a node
-        for node in graph.nodes:
-            self.before.append(self.before[-1] + hides(node))
-        self.end = len(graph.nodes)
-        self.turn = min(_places(graph.nodes, "backward"), default=self.end)
-        self.back = max(_places(graph.nodes, "forward"), default=-1) + 1
+    def of_uses(self, ref: Ref, users: Sequence[Node]) -> tuple[float, ...]:
+        """What a second of a collective counts along each axis, of a tensor for calls that share it."""
+        return self._of(self.windows.of_uses(ref, users))
 
-    def of_use(self, ref: Ref, user: Node) -> bool:
-        """Of a tensor, for a call."""
-        return self._between(ref, self.at[user.name], self.back if user.phase == "backward" else 0)
+    def of_output(self, output: Output) -> tuple[float, ...]:
+        return self._of(self.windows.of_output(output))
 
-    def of_output(self, output: Output) -> bool:
-        """Of a result of the graph."""
-        assert output.value is not None
-        if output.role == "gradient":
-            return self._between(output.value, self.end, self.back)
-        return self._between(output.value, self.turn, 0)
+    def _of(self, window: Window) -> tuple[float, ...]:
+        if window not in self._rates:
+            between = self.between[:, window.first : window.last + 1]
+            if window.beside:
+                calls = self.calls[:, window.first : window.last]
+                least = np.minimum(between.min(axis=1), calls.min(axis=1))
+            else:  # calls wait for it alone: it counts what others do not
+                least = PARTS - (between.sum(axis=0) - between).max(axis=1)
+            self._rates[window] = tuple((least / PARTS).tolist())
+        return tuple(self._rates[window][link] for link in self._link)
 
-    def _between(self, ref: Ref, need: int, first: int) -> bool:
-        release = max(first, self.at.get(ref.name, -1) + 1)
-        return release < need and self.before[release] < self.before[need]
-
-
-def _places(nodes: Sequence[Node], phase: str) -> list[int]:
-    return [place for place, node in enumerate(nodes) if node.phase == phase]
+    @cached_property
+    def _rates(self) -> dict[Window, tuple[float, ...]]:
+        return {}

@@ -6,6 +6,7 @@ Importing the room is fast; compiled code is loaded by the first call.
 from typing import TYPE_CHECKING, Any
 
 from ._evaluate import Evaluation, evaluate
+from ._linear import CAN_PROVE, Row, maximum
 from ._prepare import prepare
 from ._problem import FORBIDDEN, Problem, read_problem
 from ._solution import Improvement, Shortfall, Solution
@@ -16,16 +17,19 @@ if TYPE_CHECKING:
     from ._reduce import Reduction, reduce
 
 __all__ = [
+    "CAN_PROVE",
     "FORBIDDEN",
     "Evaluation",
     "Improvement",
     "Problem",
     "Reduction",
+    "Row",
     "Shortfall",
     "Solution",
     "evaluate",
     "in_time",
     "least_memory",
+    "maximum",
     "prepare",
     "read_problem",
     "reduce",

@@ -7,15 +7,11 @@ Rows of time points are added when a solution overflows them, since few of thous
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import numpy as np
 
 from ._kernel import BIG, Kernel
 from ._pricing import load_of
-
-# Where HiGHS is not installed, optimality is proven by bounds and reductions alone.
-CAN_PROVE = find_spec("highspy") is not None
 
 
 @dataclass(frozen=True)

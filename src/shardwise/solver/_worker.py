@@ -16,8 +16,9 @@ from ._dual import Dual
 from ._eliminate import scratch, solve_region, work_without_cutset
 from ._exchange import View
 from ._kernel import BIG, Kernel
+from ._linear import CAN_PROVE
 from ._messages import message_offsets, sweep
-from ._milp import CAN_PROVE, prove, size_of
+from ._milp import prove, size_of
 from ._pricing import cost_of, load_of, overflow, price_nodes
 from ._reduce import Reduction, reduce
 from ._walk import walk

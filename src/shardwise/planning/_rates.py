@@ -1,0 +1,197 @@
+"""The rates of links at calls for which the problem bounds best: what makes the plans that were found so far slow.
+
+For given rates every plan counts a sum that is linear in them (`_weights`), and no step takes less than the least of
+these sums. So rates are looked for at which the least over the plans that were found is largest, by a linear program;
+the problem with these rates gives a bound and one more plan. Rates are the same at corresponding calls of equal layers.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..graph import Node, Output
+from ..solver import CAN_PROVE, Row, maximum
+from ._evaluate import Cost
+from ._items import pattern
+from ._schedule import Compute, Move, Schedule, Value
+from ._weights import BESIDE, PARTS, Weights
+from ._windows import Window, Windows
+
+if TYPE_CHECKING:
+    from ._plan import Plan
+
+# Whether a window is beside calls, and the kinds of calls and of places between calls that it has.
+Places = tuple[bool, tuple[int, ...], tuple[int, ...]]
+
+
+_ROUNDS = 4  # of the linear program
+_NEAR = 0.002  # by how much a bound may still grow for it to count as the best
+
+
+class Rates:
+    """The plans that were found so far, and the rates that follow from them."""
+
+    def __init__(self, windows: Windows, links: tuple[str, ...]) -> None:
+        self.windows, self.links = windows, links
+        self.count = len(set(links))
+        self.link = {name: number for number, name in enumerate(dict.fromkeys(links))}
+        kinds: dict[object, int] = {}
+        self.kind = np.array([kinds.setdefault(key, len(kinds)) for key in self._keys()], np.int64)
+        self.kinds = len(kinds)
+        pairs = np.stack([np.append(-1, self.kind), np.append(self.kind, -1)])
+        _, self.gap = np.unique(pairs, axis=1, return_inverse=True)
+        self.gap = self.gap.reshape(-1)
+        self.gaps = int(self.gap.max()) + 1
+        self._places: dict[Window, Places] = {}
+        self.plans: list[_Counted] = []
+        self.center, self.bound = Weights.even(windows, links, BESIDE), 0.0  # those with the largest bound
+
+    def _keys(self) -> Iterator[object]:
+        """Equal for corresponding calls of equal layers."""
+        seen: Counter[object] = Counter()
+        for node in self.windows.calls:
+            own = node.module, node.phase, node.op
+            yield pattern(node.module), node.phase, node.op, seen[own]
+            seen[own] += 1
+
+    def add(self, plan: "Plan", weights: Weights | None) -> None:
+        """A plan that was found, and the rates that it was found and bounded with."""
+        self.plans.append(_Counted.of(self, plan.schedule, plan.cost))
+        if weights is not None and plan.bound is not None and plan.bound > self.bound:
+            self.bound, self.center = plan.bound, weights
+
+    def tried(self) -> Iterator[Weights]:
+        """The rates with which plans are to be looked for, one after another; each is added before the next."""
+        yield self.center
+        yield Weights.even(self.windows, self.links, 0.5)
+        for _ in range(_ROUNDS if CAN_PROVE else 0):
+            best, least = self.best()
+            if least * (1 - _NEAR) <= self.bound:
+                return
+            yield self.center.halfway(best)
+
+    def best(self) -> tuple[Weights, float]:
+        """The rates for which the least count of the plans is largest, and that."""
+        program = _Program(self)
+        found = maximum(*program.parts())
+        calls, between = program.rates(found)
+        return Weights(self.windows, self.links, calls, between), float(found[program.total])
+
+    def places(self, window: Window) -> Places:
+        """The kinds of calls and of places between calls in a window."""
+        if window not in self._places:
+            gaps = np.unique(self.gap[window.first : window.last + 1])
+            calls = np.unique(self.kind[window.first : window.last]) if window.beside else gaps[:0]
+            self._places[window] = window.beside, tuple(calls.tolist()), tuple(gaps.tolist())
+        return self._places[window]
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Seconds of a plan: those that always count, of calls by kind, and of collectives by window and link."""
+
+    always: float
+    calls: np.ndarray
+    moves: Mapping[tuple[Places, int], float]
+
+    @classmethod
+    def of(cls, rates: Rates, schedule: Schedule, cost: Cost) -> "_Counted":
+        calls = np.zeros(rates.kinds)
+        moves: Counter[tuple[Places, int]] = Counter()
+        always = cost.update
+        windows = dict(_windows(rates.windows, schedule))
+        for entry, seconds in zip(schedule.entries, cost.entries, strict=True):
+            if isinstance(entry, Compute):
+                if entry.node.facts.view:
+                    always += seconds
+                else:
+                    calls[rates.kind[rates.windows.at[entry.node.name]]] += seconds
+            elif isinstance(entry, Move):
+                places = rates.places(windows[entry.target])
+                for step in entry.change.collectives:
+                    moves[places, rates.link[rates.links[step.axes[0]]]] += step.seconds  # type: ignore[assignment]
+        return cls(always, calls, moves)
+
+
+def _windows(windows: Windows, schedule: Schedule) -> Iterator[tuple[Value, Window]]:
+    """The window of each move of a schedule, by its target."""
+    given = zip(schedule.outputs, windows.graph.outputs, strict=True)
+    reached: dict[Value, list[Node | Output]] = {
+        value: [output] for value, output in given if value is not None
+    }
+    for entry in reversed(schedule.entries):
+        if isinstance(entry, Compute):
+            for value in entry.inputs:
+                reached.setdefault(value, []).append(entry.node)
+        elif isinstance(entry, Move):
+            reached.setdefault(entry.source, []).extend(reached.get(entry.target, ()))
+    for move in schedule.moves:
+        nodes = [each for each in reversed(reached[move.target]) if isinstance(each, Node)]
+        if nodes:
+            users = [node for node in nodes if node.phase == nodes[0].phase]
+            yield move.target, windows.of_uses(move.source.ref, users)
+        else:
+            (output,) = (each for each in reached[move.target][:1] if isinstance(each, Output))
+            yield move.target, windows.of_output(output)
+
+
+class _Program:
+    """The linear program: a column for each rate, for what each kind of call and each window counts, and the least."""
+
+    def __init__(self, rates: Rates) -> None:
+        self.of = rates
+        kinds, gaps, links = rates.kinds, rates.gaps, rates.count
+        self.between = kinds * links
+        self.factors = self.between + gaps * links
+        self.first = self.factors + kinds
+        sets = dict.fromkeys(key for plan in rates.plans for key in plan.moves)
+        self.sets = {key: self.first + number for number, key in enumerate(sets)}
+        self.total = self.first + len(sets)
+
+    def parts(self) -> tuple[np.ndarray, list[Row], list[float], np.ndarray]:
+        rows, limits = list[Row](), list[float]()
+
+        def add(columns: Sequence[int], factors: Sequence[float], limit: float) -> None:
+            rows.append((columns, factors))
+            limits.append(limit)
+
+        rates, links = self.of, range(self.of.count)
+        for kind in range(rates.kinds):
+            own = [self._call(link, kind) for link in links]
+            add([self.factors + kind, *own], [1 - BESIDE, *[1.0] * len(own)], 1.0)
+        for gap in range(rates.gaps):
+            add([self._gap(link, gap) for link in links], [1.0] * len(links), 1.0)
+        for ((beside, calls, gaps), link), column in self.sets.items():
+            for kind in calls:
+                add([column, self._call(link, kind)], [1.0, -1.0], 0.0)
+            for gap in gaps:
+                if beside:
+                    add([column, self._gap(link, gap)], [1.0, -1.0], 0.0)
+                else:
+                    others = [self._gap(other, gap) for other in links if other != link]
+                    add([column, *others], [1.0] * (1 + len(others)), 1.0)
+        for plan in rates.plans:
+            kinds = np.flatnonzero(plan.calls)
+            columns = [self.total, *(self.factors + kinds), *(self.sets[key] for key in plan.moves)]
+            add(columns, [1.0, *-plan.calls[kinds], *(-s for s in plan.moves.values())], plan.always)
+        upper = np.ones(self.total + 1)
+        upper[self.total] = np.inf
+        objective = np.zeros(self.total + 1)
+        objective[self.total] = 1.0
+        return objective, rows, limits, upper
+
+    def rates(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        shape = self.of.count, -1
+        calls = found[: self.between].reshape(shape)
+        between = found[self.between : self.factors].reshape(shape)
+        calls, between = (np.floor(part * PARTS * (1 - 1e-9)).astype(np.int64) for part in (calls, between))
+        return calls[:, self.of.kind], between[:, self.of.gap]
+
+    def _call(self, link: int, kind: int) -> int:
+        return link * self.of.kinds + kind
+
+    def _gap(self, link: int, gap: int) -> int:
+        return self.between + link * self.of.gaps + gap

@@ -1,0 +1,79 @@
+"""Where in a step each redistribution can run: between the making of a tensor and its first use.
+
+Places are those of calls that take time, in the order of the graph. Views take none: they are done as soon as they can
+be, and those of redistributed tensors when they are needed. A redistribution runs beside the calls of its window if
+there is a large one among them, and otherwise while all calls wait. Forward and backward are programs of their own, so
+nothing runs from one into the other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..graph import Graph, Node, Output, Ref
+from ._schedule import hides
+
+
+@dataclass(frozen=True)
+class Window:
+    """From before call `first` to before call `last`: `beside` these calls, or only between them."""
+
+    first: int
+    last: int
+    beside: bool
+
+
+class Windows:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.calls = [node for node in graph.nodes if not node.facts.view]
+        self.end = len(self.calls)
+        self.at: dict[str, int] = {}  # of a view the place of the call that follows
+        place = 0
+        for node in graph.nodes:
+            self.at[node.name] = place
+            place += not node.facts.view
+        self.large = np.concatenate([[0], np.cumsum([hides(node) for node in self.calls])])
+        phases = [node.phase for node in self.calls]
+        self.turn = phases.index("backward") if "backward" in phases else self.end
+        self.back = max((at + 1 for at, phase in enumerate(phases) if phase == "forward"), default=0)
+        self.needed = self._needed()
+
+    def of_uses(self, ref: Ref, users: Sequence[Node]) -> Window:
+        """Of a tensor, for the calls that share one redistribution of it."""
+        backward = users[0].phase == "backward"
+        return self._window(ref, min(map(self._need, users)), backward)
+
+    def of_output(self, output: Output) -> Window:
+        """Of a result of the graph."""
+        assert output.value is not None
+        gradient = output.role == "gradient"
+        return self._window(output.value, self.end if gradient else self.turn, gradient)
+
+    def _window(self, ref: Ref, need: int, backward: bool) -> Window:
+        base = self.graph.base(ref).name
+        made = self.at[base] + 1 if base in self.at else 0
+        first = max(made, self.back if backward else 0)
+        last = max(first, need)
+        return Window(first, last, bool(self.large[first] < self.large[last]))
+
+    def _needed(self) -> dict[Ref, int]:
+        """The place of the first call that needs each tensor, itself or as a view."""
+        found: dict[Ref, int] = {}
+        for output in self.graph.outputs:
+            if output.value is not None:
+                last = self.end if output.role == "gradient" else self.turn
+                found[output.value] = min(found.get(output.value, last), last)
+        self.needed = found
+        for node in reversed(self.graph.nodes):
+            for ref in node.inputs:
+                found[ref] = min(found.get(ref, self.end), self._need(node))
+        return found
+
+    def _need(self, node: Node) -> int:
+        if not node.facts.view:
+            return self.at[node.name]
+        made = (Ref(node.name, output) for output in range(len(node.outputs)))
+        last = self.turn if node.phase == "forward" else self.end
+        return min([last, *(self.needed[ref] for ref in made if ref in self.needed)])
