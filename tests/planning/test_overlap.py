@@ -50,8 +50,9 @@ def plans(graph):
     return [(plan, replace(plan, ahead=10**9)) for plan in made]
 
 
-def calls(plan: Plan) -> list[str]:
-    return [entry.node.name for entry in plan.schedule.entries if isinstance(entry, Compute)]
+def calls(plan: Plan, *, views: bool) -> list[str]:
+    made = [entry for entry in plan.schedule.entries if isinstance(entry, Compute)]
+    return [entry.node.name for entry in made if entry.node.facts.view == views]
 
 
 def test_parameters_are_gathered_while_the_call_before_runs(fsdp):
@@ -139,7 +140,8 @@ def test_calls_and_traffic_stay_the_same(plans):
         return Counter((step.kind, step.axes, step.size) for step in steps)
 
     for plain, overlapped in plans:
-        assert calls(plain) == calls(overlapped)
+        assert calls(plain, views=False) == calls(overlapped, views=False)
+        assert sorted(calls(plain, views=True)) == sorted(calls(overlapped, views=True))
         assert sent(plain) == sent(overlapped)
         assert overlapped.schedule.outputs == plain.schedule.outputs
 
@@ -148,7 +150,7 @@ def test_a_plan_that_fits_still_fits_with_collectives_under_way(plans):
     more = 0
     for plain, overlapped in plans:
         least, most = plain.cost.peak, overlapped.cost.peak
-        for limit in (least, (least + most) // 2):
+        for limit in (least, (least + max(least, most)) // 2):
             limited = replace(overlapped, memory=limit)
             more += any(isinstance(entry, Wait) for entry in limited.schedule.entries)
             assert limited.cost.peak <= limit
@@ -171,7 +173,7 @@ def test_results_are_those_of_the_model(graph, mesh):
 
 
 def test_a_plan_keeps_how_much_may_be_under_way(fsdp):
-    made = replace(fsdp, ahead=2000)
+    made = replace(fsdp, ahead=2000, bound=None)
     again = Plan.from_json(made.to_json())
     assert again.ahead == 2000
     assert str(again.schedule) == str(made.schedule)

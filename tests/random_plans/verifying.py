@@ -19,6 +19,7 @@ class Verified:
     model: str
     mesh: str
     seed: int
+    begun: int  # moves that run beside calls
     report: Report
 
 
@@ -37,4 +38,6 @@ def verified(
         for seed in seeds:
             plan = random_plan(graph, mesh=mesh, seed=seed, offers=offers, replicated=0.05)
             plan = replace(plan, ahead=ahead)
-            yield Verified(model, mesh, seed, verify(module, args, kwargs, plan=plan, only_plan=True))
+            begun = sum(move.begun for move in plan.schedule.moves)
+            report = verify(module, args, kwargs, plan=plan, only_plan=True)
+            yield Verified(model, mesh, seed, begun, report)

@@ -95,9 +95,12 @@ class _Overlap:
 
     def __init__(self, plan: "Plan", plain: Schedule) -> None:
         self.plan = plan
-        self.plain = plain = with_late_views(plain, plan.graph.ends)
-        self.evaluation = Evaluation(replace(plan, ahead=None), plain)
+        self.evaluation = Evaluation(replace(plan, ahead=None), with_late_views(plain, plan.graph.ends))
         cost = self.evaluation.cost()
+        if plan.memory is not None and cost.peak > plan.memory:  # what is done with a view may be held longer
+            self.evaluation = Evaluation(replace(plan, ahead=None), plain)
+            cost = self.evaluation.cost()
+        self.plain = plain = self.evaluation.schedule
         self.taken, held = cost.entries, cost.held
         self.end = len(plain.entries)
         self.layouts = dict(plain.layouts)

@@ -2,7 +2,9 @@
 
 For given rates every plan counts a sum that is linear in them (`_weights`), and no step takes less than the least of
 these sums. So rates are looked for at which the least over the plans that were found is largest, by a linear program;
-the problem with these rates gives a bound and one more plan. Rates are the same at corresponding calls of equal layers.
+the problem with these rates gives a bound and one more plan. They are extreme, so half of each is that of the rates
+with the best bound so far, or of rates by which links and calls count alike: the first gives bounds, the second fast
+plans, which leave links some time. Rates are the same at corresponding calls of equal layers.
 """
 
 from collections import Counter
@@ -28,7 +30,6 @@ Places = tuple[bool, tuple[int, ...], tuple[int, ...]]
 
 
 _ROUNDS = 4  # of the linear program
-_NEAR = 0.002  # by how much a bound may still grow for it to count as the best
 
 
 class Rates:
@@ -65,13 +66,12 @@ class Rates:
 
     def tried(self) -> Iterator[Weights]:
         """The rates with which plans are to be looked for, one after another; each is added before the next."""
+        half = Weights.even(self.windows, self.links, 0.5)
         yield self.center
-        yield Weights.even(self.windows, self.links, 0.5)
-        for _ in range(_ROUNDS if CAN_PROVE else 0):
-            best, least = self.best()
-            if least * (1 - _NEAR) <= self.bound:
-                return
-            yield self.center.halfway(best)
+        yield half
+        for number in range(_ROUNDS if CAN_PROVE else 0):
+            best, _ = self.best()
+            yield (half if number % 2 else self.center).halfway(best)
 
     def best(self) -> tuple[Weights, float]:
         """The rates for which the least count of the plans is largest, and that."""
