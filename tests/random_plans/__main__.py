@@ -1,6 +1,6 @@
 """The command `python -m tests.random_plans`: verify random plans and print those that are wrong.
 
-python -m tests.random_plans --plans 10 --meshes a=2,b=2 a=3,b=2 --ahead 100000 --jobs 16 --kept build/plans.jsonl
+python -m tests.random_plans --more 36 --plans 10 --meshes a=2,b=2 a=3,b=2 --ahead 100000 --jobs 16 --kept build/plans.jsonl
 
 Each model on each mesh is a task, in a process of its own. What came of it is added to the file of `--kept` as soon as
 it is known; a later run with the same file does what is missing, and what did not end in time.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .models import MODELS
-from .verifying import MESHES, verified
+from .verifying import MESHES, models, verified
 
 
 def main() -> int:
@@ -28,7 +28,10 @@ def main() -> int:
     )
     parser.add_argument("--plans", type=int, default=20, help="of each model on each mesh")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--models", nargs="*", default=list(MODELS), metavar="MODEL", help=", ".join(MODELS))
+    parser.add_argument(
+        "--more", type=int, default=0, metavar="N", help="so many of benchmarks/architectures.py as well"
+    )
     parser.add_argument("--meshes", nargs="*", default=list(MESHES))
     parser.add_argument("--ahead", type=int, help="bytes of collectives under way beside calls")
     parser.add_argument("--jobs", type=int, default=1, help="tasks at a time")
@@ -40,6 +43,9 @@ def main() -> int:
     if given.one:
         print(json.dumps(_verify(json.loads(given.one))))
         return 0
+    if given.more:
+        others = [name for name in models() if name not in MODELS]
+        given.models += others[:: max(1, len(others) // given.more)][: given.more]
     same = {"plans": given.plans, "first": given.first, "ahead": given.ahead}
     tasks = [{"model": model, "mesh": mesh, **same} for model in given.models for mesh in given.meshes]
     known = _known(given.kept)

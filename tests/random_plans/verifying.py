@@ -1,7 +1,10 @@
 """Random plans of one model on one mesh, each verified against the model."""
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,7 +14,19 @@ from shardwise.verification import Report, verify
 
 from .models import MODELS
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+Built = tuple[Any, tuple[Any, ...], dict[str, Any]]
 MESHES = ("a=2,b=2", "a=3,b=2", "a=2,b=2,c=2")
+
+
+def models() -> Mapping[str, Callable[[], Built]]:
+    """Those of the tests, and small ones of many architectures as benchmarks have them."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        from architectures import architectures
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+    return {**MODELS, **architectures()[0]}
 
 
 @dataclass(frozen=True)
@@ -31,7 +46,7 @@ def verified(
 ) -> Iterator[Verified]:
     """A random plan for each mesh and seed, verified, with `ahead` bytes of collectives under way beside calls."""
     torch.manual_seed(0)
-    module, args, kwargs = MODELS[model]()
+    module, args, kwargs = (MODELS[model] if model in MODELS else models()[model])()
     graph = capture(module, args, kwargs)
     offers = Offers(graph)
     for mesh in meshes:

@@ -16,6 +16,7 @@ calls. Forward and backward are programs of their own: nothing is under way from
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -43,20 +44,27 @@ if TYPE_CHECKING:
     from ._plan import Plan
 
 # Of the largest collective, the bytes that may be under way in the schedules that are tried.
-_SHARES = (0, 0.25, 0.5, 1, 2, 4)
+_SHARES = (0, 0.5, 1, 2, 4)
 _LOOKED_AT = 8  # moves that have to wait, before a link is left idle
 
 
 def overlapped(plan: "Plan", plain: Schedule, ahead: int) -> Schedule:
     """The plain schedule of a plan with moves begun early and waited for late, so many bytes at a time."""
-    return _Overlap(plan, plain).schedule(ahead) if ahead else plain
+    if not ahead:
+        return plain
+    overlap = _Overlap(plan, plain)
+    return overlap.schedule(overlap.run(ahead))
 
 
 def with_overlap(plan: "Plan") -> "Plan":
     """A plan without overlap with as much under way as makes it fastest: of what takes equally long the least."""
     overlap = _Overlap(plan, plan.schedule)
     largest = max((step.size for move in plan.schedule.moves for step in move.change.collectives), default=0)
-    return replace(plan, ahead=min((round(share * largest) for share in _SHARES), key=overlap.seconds))
+    runs = [overlap.run(ahead) for ahead in dict.fromkeys(round(share * largest) for share in _SHARES)]
+    best = min(runs, key=lambda run: run.running.now)
+    made = replace(plan, ahead=best.ahead)
+    made.__dict__["schedule"] = overlap.schedule(best) if best.ahead else plan.schedule
+    return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,12 +87,12 @@ class _Slack:
     whole: int
     limited: bool
 
-    @property
+    @cached_property
     def is_late(self) -> bool:
         """Whether it begins where it stands and is waited for later, rather than begun earlier."""
         return self.release == self.at
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The bytes that count as under way."""
         return max(step.size for step in self.move.change.steps) if self.limited else 0
@@ -136,14 +144,12 @@ class _Overlap:
     def link(self, move: Move) -> str:
         return self.links[move.change.collectives[0].axes[0]]
 
-    def seconds(self, ahead: int) -> float:
+    def run(self, ahead: int) -> "_Run":
         run = _Run(self, ahead)
         run.run()
-        return run.running.now
+        return run
 
-    def schedule(self, ahead: int) -> Schedule:
-        run = _Run(self, ahead)
-        run.run()
+    def schedule(self, run: "_Run") -> Schedule:
         dying = with_deaths(run.entries, self.plain.outputs, self.plan.graph.ends)
         return Schedule(tuple(dying), self.plain.outputs, self.layouts)
 
@@ -254,6 +260,7 @@ class _Run:
         self.entries: list[Entry] = []
         self.early = 0  # bytes of moves that were begun early
         self.late: list[_Flow] = []  # past their place and not waited for, the oldest first
+        self.held = self.waiting = 0  # the bytes that these hold, and that count as under way
         self.open: list[_Flow] = []  # under way, with stages to follow
         self.ready: dict[str, list[tuple[int, int, _Flow, int]]] = {link: [] for link in of.links}
 
@@ -275,6 +282,7 @@ class _Run:
             if place in standing and not standing[place].done:
                 standing[place].past = True
                 self.late.append(standing[place])
+                self._count_late()
             self._relieve(place)
             if place < of.end and place not in standing:
                 self._run(place, of.plain.entries[place])
@@ -363,7 +371,7 @@ class _Run:
             if (self.room[place : slack.at] < slack.whole).any():
                 return False
             self.room[place : slack.at] -= slack.whole
-        elif self._held + slack.between > self.room[place]:
+        elif self.held + slack.between > self.room[place]:
             return False
         if not slack.is_late:
             flow.counted = True
@@ -376,6 +384,7 @@ class _Run:
         flow.ends = self.running.ends(flow.begun.target)
         if flow.stage + 1 < len(flow.slack.stages):
             self.open.append(flow)
+            self._count_late()
 
     # -- what is waited for
 
@@ -390,6 +399,8 @@ class _Run:
             self.open.remove(flow)
         if flow.done:
             self._end(flow)
+        elif flow.past:
+            self._count_late()
 
     def _finish(self, flow: _Flow) -> None:
         """Wait for a move here, and for what is left of it."""
@@ -412,16 +423,13 @@ class _Run:
         if flow.past:
             self.late.remove(flow)
             flow.past = False
+            self._count_late()
 
     def _relieve(self, place: int) -> None:
         """Wait for the oldest moves until the limits are kept to."""
-        while self.late and (self._held > self.room[place] or self._waiting > self.ahead):
+        while self.late and (self.held > self.room[place] or self.waiting > self.ahead):
             self._finish(self.late[0])
 
-    @property
-    def _held(self) -> int:
-        return sum(flow.holds for flow in self.late)
-
-    @property
-    def _waiting(self) -> int:
-        return sum(flow.slack.size for flow in self.late if flow.slack.is_late)
+    def _count_late(self) -> None:
+        self.held = sum(flow.holds for flow in self.late)
+        self.waiting = sum(flow.slack.size for flow in self.late if flow.slack.is_late)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Places = tuple[bool, tuple[int, ...], tuple[int, ...]]
 
 
-_ROUNDS = 4  # of the linear program
+_ROUNDS = 2  # of the linear program
 
 
 class Rates:

@@ -6,7 +6,7 @@ redistribution is the length of a shortest path over such steps, so prices satis
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 
 import numpy as np
@@ -61,7 +61,7 @@ class Chain:
     steps: tuple[Step, ...]
     price: float
 
-    @property
+    @cached_property
     def collectives(self) -> tuple[Step, ...]:
         return tuple(step for step in self.steps if not step.is_local)
 
