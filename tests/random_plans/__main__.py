@@ -1,6 +1,6 @@
 """The command `python -m tests.random_plans`: verify random plans and print those that are wrong.
 
-python -m tests.random_plans --more 36 --plans 10 --meshes a=2,b=2 a=3,b=2 --ahead 100000 --jobs 16 --kept build/plans.jsonl
+python -m tests.random_plans --more 36 --plans 10 --meshes a=2,b=2 a=3,b=2 --ahead 100000 --jobs 16 --kept FILE
 
 Each model on each mesh is a task, in a process of its own. What came of it is added to the file of `--kept` as soon as
 it is known; a later run with the same file does what is missing, and what did not end in time.
