@@ -71,7 +71,7 @@ class Rates:
         yield half
         for number in range(_ROUNDS if CAN_PROVE else 0):
             best, _ = self.best()
-            yield (half if number % 2 else self.center).halfway(best)
+            yield (self.center if number % 2 else half).halfway(best)
 
     def best(self) -> tuple[Weights, float]:
         """The rates for which the least count of the plans is largest, and that."""
