@@ -11,7 +11,7 @@ from torch import nn
 
 from shardwise.graph import capture
 from shardwise.mesh import Cluster, Mesh
-from shardwise.planning import Compute, Move, Plan, Wait, random_plan
+from shardwise.planning import Compute, Move, Plan, Wait, plan_graph, random_plan
 from shardwise.planning._overlap import _Overlap
 from shardwise.planning._rates import Rates, _windows
 from shardwise.planning._schedule import Entry, Schedule
@@ -125,3 +125,13 @@ def test_equal_rates_count_calls_fully_and_half_of_what_is_beside_both_links(gra
     last = graph.outputs[-1]
     assert windows.of_output(last).beside
     assert weights.of_output(last) == pytest.approx((BESIDE / 2,) * 2, abs=2 / PARTS)
+
+
+def test_plans_that_compute_again_are_bounded_too():
+    with torch.device("meta"):
+        graph = capture(Layers(), (torch.empty(4096, 256),), recompute="auto")
+    options = {"mesh": "d=8", "cluster": "l40s", "confirm": False, "compare": False}
+    made = plan_graph(graph, overlap=True, gap=0.0, **options)
+    plain = plan_graph(graph, **options).overlapped()
+    assert made.bound is not None
+    assert made.bound <= min(made.cost.seconds, plain.cost.seconds) * (1 + 1e-9)

@@ -289,7 +289,7 @@ class Planner:
         if not self.overlap:
             return best, started
         best = replace(best, bound=None)
-        rates = Rates(Windows(self.graph), links(self.mesh, self.cluster))
+        rates = Rates(Windows(self.graph, self.recomputable.copies), links(self.mesh, self.cluster))
         rates.add(best, None)
         for weights in rates.tried():
             try:

@@ -6,7 +6,7 @@ there is a large one among them, and otherwise while all calls wait. Forward and
 nothing runs from one into the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,8 +25,11 @@ class Window:
 
 
 class Windows:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    """The windows of a graph. `copies` are calls that may be left out, and of which calls they are copies: what they
+    make may be there since those."""
+
+    def __init__(self, graph: Graph, copies: Mapping[str, str] | None = None) -> None:
+        self.graph, self.copies = graph, copies or {}
         self.calls = [node for node in graph.nodes if not node.facts.view]
         self.end = len(self.calls)
         self.at: dict[str, int] = {}  # of a view the place of the call that follows
@@ -43,7 +46,7 @@ class Windows:
     def of_uses(self, ref: Ref, users: Sequence[Node]) -> Window:
         """Of a tensor, for the calls that share one redistribution of it."""
         backward = users[0].phase == "backward"
-        return self._window(ref, min(map(self._need, users)), backward)
+        return self._window(ref, self._first(users), backward)
 
     def of_output(self, output: Output) -> Window:
         """Of a result of the graph."""
@@ -53,6 +56,7 @@ class Windows:
 
     def _window(self, ref: Ref, need: int, backward: bool) -> Window:
         base = self.graph.base(ref).name
+        base = self.copies.get(base, base)
         made = self.at[base] + 1 if base in self.at else 0
         first = max(made, self.back if backward else 0)
         last = max(first, need)
@@ -60,16 +64,24 @@ class Windows:
 
     def _needed(self) -> dict[Ref, int]:
         """The place of the first call that needs each tensor, itself or as a view."""
-        found: dict[Ref, int] = {}
+        self.needed = found = dict[Ref, int]()
         for output in self.graph.outputs:
             if output.value is not None:
                 last = self.end if output.role == "gradient" else self.turn
                 found[output.value] = min(found.get(output.value, last), last)
-        self.needed = found
+        users: dict[Ref, list[Node]] = {}
         for node in reversed(self.graph.nodes):
+            for ref in node.results:
+                if ref in users:
+                    found[ref] = min(found.get(ref, self.end), self._first(users[ref]))
             for ref in node.inputs:
-                found[ref] = min(found.get(ref, self.end), self._need(node))
+                users.setdefault(ref, []).append(node)
         return found
+
+    def _first(self, users: Sequence[Node]) -> int:
+        """Where the first of some users needs a tensor; of those that may be left out the last may be the first."""
+        certain = [self._need(node) for node in users if node.name not in self.copies]
+        return min(certain) if certain else max(map(self._need, users))
 
     def _need(self, node: Node) -> int:
         if not node.facts.view:
