@@ -1,6 +1,6 @@
 import torch
 
-from shardwise.auditing import designed_calls
+from shardwise.auditing import designed_calls, optional_tensors
 from shardwise.calls import Call
 
 aten = torch.ops.aten
@@ -38,3 +38,23 @@ def test_a_tensor_that_is_written_is_no_argument_to_change():
     out = Call.of(aten.addmm.out, *(torch.rand(3, 3) for _ in range(3)), out=torch.rand(3, 3))
     for call in designed_calls([out], 6):
         call.run()
+
+
+def test_a_mask_that_no_known_call_has_is_given_in_shapes_that_fit():
+    query, key = torch.rand(2, 4, 3, 8), torch.rand(2, 4, 5, 8)
+    known = [Call.of(aten._scaled_dot_product_flash_attention_for_cpu.default, query, key, key, 0.0, True)]
+    given = optional_tensors(known)
+    assert {(each.name, each.shape, each.flag) for each in given} == {
+        ("attn_mask", shape, flag) for shape in ((2, 4, 3, 5), (3, 5)) for flag in (None, "is_causal")
+    }
+    masked = [call for call in designed_calls(known, 12, given) if call["attn_mask"] is not None]
+    assert {call["is_causal"] for call in masked} == {True, False}
+
+
+def test_an_optional_tensor_that_some_known_call_has_is_left_to_the_design():
+    rows, labels = torch.rand(4, 3), torch.tensor([2, 1, 0, 1])
+    known = [
+        Call.of(aten.nll_loss_forward.default, rows, labels, weight, 1, -100)
+        for weight in (None, torch.rand(3))
+    ]
+    assert optional_tensors(known) == []

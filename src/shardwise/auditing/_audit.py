@@ -6,6 +6,7 @@ suspicion; it becomes a finding only with a script in which DTensor itself compu
 and for which DTensor communicates is missing.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,16 +37,20 @@ from ..files import path_of
 from ..placements import Row, Shards, fewest_shards, is_partial, is_replicate, is_shard, placement_text
 from ..progress import Progress, silent
 from ..rules import book_rows
-from ._designed import designed_calls
+from ._designed import designed_calls, optional_tensors
 from ._findings import Audit, CallFindings, Missing, Unsupported, Wrong
 from ._kept import Kept
 from ._reproduce import Raised, Reproduction, reproduce, reproduce_again
 
-# CPU seconds for the calls of one overload.
+# CPU seconds for the calls of one overload, and for one designed call by itself where they do not suffice for all:
+# DTensor takes half a minute to run attention with a mask, through its decomposition.
 _SECONDS = 120
+_ALONE_SECONDS = 900
 
-# CPU seconds for the designed calls of one overload: those that are left then are not tried.
-_DESIGNED_SECONDS = 30.0
+# CPU seconds for the designed calls of one overload: those that are left then are not tried; and for reading what
+# DTensor claims of one of them: a query that goes through a decomposition takes a fifth of a second.
+_DESIGNED_SECONDS = 40.0
+_CLAIMS_SECONDS = 10
 _RANKS = 2
 _BLOCKS = 2  # of strided shards
 
@@ -170,13 +175,16 @@ def isolated(calls: Sequence[Call], judge: Judge | None = None) -> list[CallFind
 
 
 def isolated_designs(calls: Sequence[Call], most: int, judge: Judge) -> list[CallFindings]:
-    """The findings of up to so many designed calls from a process of its own; if one crashes it, from one per call."""
-    outcome = limited(partial(_designed, calls, most, judge), _SECONDS)
+    """The findings of up to so many designed calls from a process of its own; if one crashes it or takes too long, from
+    one per call."""
+    given = limited(partial(optional_tensors, calls), _SECONDS)
+    design = partial(designed_calls, calls, most, [] if isinstance(given, Crash) else given)
+    outcome = limited(partial(_designed, calls, design, judge), _SECONDS)
     if not isinstance(outcome, Crash):
         return outcome
     found, crashes = [], {str(outcome): None}
-    for number in range(0 if outcome in ("SIGXCPU", "timeout") else most):
-        outcome = limited(partial(_designed, calls, most, judge, number), _SECONDS)
+    for number in range(most):
+        outcome = limited(partial(_designed, calls, design, judge, number), _ALONE_SECONDS)
         if isinstance(outcome, Crash):
             crashes[str(outcome)] = None
         else:
@@ -200,16 +208,16 @@ def _each(calls: Sequence[Call], judge: Judge) -> list[CallFindings]:
 
 
 def _designed(
-    calls: Sequence[Call], most: int, judge: Judge, number: int | None = None
+    known: Sequence[Call], design: Callable[[], list[Call]], judge: Judge, number: int | None = None
 ) -> list[CallFindings]:
     """The findings of designed calls, or of the one with this number."""
     ends = time.process_time() + _DESIGNED_SECONDS
-    found = []
     try:
-        designed = designed_calls(calls, most)
+        calls = design()
     except UsageError as error:
-        return [_verdict(calls[0], f"designed calls: {error}")]
-    for call in designed if number is None else designed[number : number + 1]:
+        return [_verdict(known[0], f"designed calls: {error}")]
+    found = []
+    for call in calls if number is None else calls[number : number + 1]:
         if time.process_time() > ends:
             break
         found += _each([call], judge)
@@ -221,16 +229,25 @@ def audit_claims(call: Call, *, known: frozenset[str] = frozenset()) -> CallFind
     findings = _verdict(call, "rows")
     findings.designed = True
     try:
-        claimed = [d.row for d in decisions(call, _RANKS) if d.inputs == d.requested]
+        claimed = list(_claims_of(call))
     except NoDecision:
         return findings  # what it has no strategy for, its known calls show
-    claimed = [row for row in claimed if not row.is_replicated]
     claimed = [row for row in (*claimed, *_strided_claims(call, claimed)) if str(row) not in known]
     findings.claimed = len(claimed)
     for row in _suspected(call, claimed):
         suite = ExperimentSuite(call, (call.name,))
         _judge_claim(findings, suite, None, call, row, _sizings(suite))
     return findings
+
+
+def _claims_of(call: Call) -> Iterator[Row]:
+    """The rows that DTensor claims of a call, as far as they can be read in the time there is."""
+    ends = time.process_time() + _CLAIMS_SECONDS
+    for decision in decisions(call, _RANKS):
+        if decision.inputs == decision.requested and not decision.row.is_replicated:
+            yield decision.row
+        if time.process_time() > ends:
+            break
 
 
 def _strided_claims(call: Call, claimed: Sequence[Row]) -> list[Row]:
@@ -323,15 +340,19 @@ def _judge_claim(
         held, refuted = _checked(call, row)
     if held in ("any", "nonempty"):
         return
-    sizings = [sized for sized in sizings if _claims(sized, row)]
     if held == "even":
         # Right for equal shards: wrong only where DTensor claims it for others as well.
         sizings = [s for s in sizings if _cut(s, row) == "uneven"]
-    if not sizings:
-        return
+    elif refuted is None:
+        # Not refuted, only not confirmed, as where pieces do not fit together: those of size 1 broadcast.
+        sizings = sorted(sizings, key=lambda sized: not _has_single_pieces(sized, row))
+    claimed: Iterator[Call] = (sized for sized in sizings if _claims(sized, row))
     if refuted is None:
-        sizings = sizings[:2]  # not refuted, only not confirmed: a few runs of DTensor itself decide
-    outcome = reproduce(suite, row, sizings, refuted)
+        claimed = itertools.islice(claimed, 2)  # a few runs of DTensor itself decide
+    first = next(claimed, None)
+    if first is None:
+        return
+    outcome = reproduce(suite, row, itertools.chain([first], claimed), refuted)
     if isinstance(outcome, Reproduction):
         findings.wrong.append(
             Wrong(
@@ -409,6 +430,12 @@ def _sizings(suite: ExperimentSuite) -> list[Call]:
     sizings += [sized for sized in thin if sized is not None]
     sizings.append(suite.call)
     return list({sized.shapes: sized for sized in reversed(sizings)}.values())[::-1]
+
+
+def _has_single_pieces(sized: Call, row: Row) -> bool:
+    """Whether some dim is cut into pieces of size 1."""
+    shapes = zip(sized.shapes, row.inputs, strict=True)
+    return any(is_shard(p) and shape[p.dim] == _RANKS for shape, p in shapes)
 
 
 def _cut(sized: Call, row: Row) -> str:

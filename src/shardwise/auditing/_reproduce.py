@@ -9,7 +9,7 @@ import contextlib
 import io
 import math
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -66,7 +66,7 @@ class Raised:
 
 
 def reproduce(
-    suite: ExperimentSuite, row: Row, sizings: Sequence[Call], counterexample: Counterexample | None = None
+    suite: ExperimentSuite, row: Row, sizings: Iterable[Call], counterexample: Counterexample | None = None
 ) -> Reproduction | Raised | None:
     """A script in which DTensor computes a wrong number with inputs placed as in the row; None if the result is
     right. The experiment that refuted the row is tried first: if DTensor's result is right there, that decides."""
@@ -78,11 +78,14 @@ def reproduce(
         if first is None:
             return None
     raised = first if isinstance(first, Raised) else None
-    for script in _scripts(suite, row, sizings):
-        outcome = script.outcome()
-        if isinstance(outcome, Reproduction):
-            return outcome
-        raised = raised or outcome
+    for sized in sizings:
+        for script in _scripts(suite, row, sized):
+            outcome = script.outcome()
+            if isinstance(outcome, Reproduction):
+                return outcome
+            if outcome is not None:
+                raised = raised or outcome
+                break  # other values of the same sizes raise as well
     return first or raised
 
 
@@ -289,15 +292,14 @@ def _farthest(right: Tensor, got: Tensor) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(apart.argmax()), tuple(apart.shape)))
 
 
-def _scripts(suite: ExperimentSuite, row: Row, sizings: Sequence[Call]) -> Iterator[_Script]:
-    """Simple values at the given sizes, on two ranks."""
-    for sized in sizings:
-        for choice in range(len(_FLOATS)):
-            values = [
-                _value(tensor.dtype, shape, choice, suite.index_bound(i, sized))
-                for i, (tensor, shape) in enumerate(zip(sized.tensors, sized.shapes, strict=True))
-            ]
-            yield _Script(sized, row, 2, tuple(values), tuple(_pieces(sized, row)))
+def _scripts(suite: ExperimentSuite, row: Row, sized: Call) -> Iterator[_Script]:
+    """Simple values at these sizes, on two ranks."""
+    for choice in range(len(_FLOATS)):
+        values = [
+            _value(tensor.dtype, shape, choice, suite.index_bound(i, sized))
+            for i, (tensor, shape) in enumerate(zip(sized.tensors, sized.shapes, strict=True))
+        ]
+        yield _Script(sized, row, 2, tuple(values), tuple(_pieces(sized, row)))
 
 
 def _written_out(row: Row, counterexample: Counterexample) -> _Script:
