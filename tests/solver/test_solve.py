@@ -159,3 +159,12 @@ def test_wide_tables_are_solved():
 def test_arguments_without_sense_are_refused(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
         sw.solve(Problem.build(costs=[[1]]), **wrong)
+
+
+def test_a_search_ends_once_it_can_save_less_than_it_is_worth(layers, monkeypatch):
+    from shardwise.solver import _solve
+
+    monkeypatch.setattr(_solve, "_FREE", 0.0)
+    problem, limits = layers(160), {"time_limit": 60, "max_iterations": 40}
+    early, late = sw.solve(problem, worth=1e30, **limits), sw.solve(problem, **limits)
+    assert early.status == "feasible" and early.bound < late.bound <= late.cost <= early.cost

@@ -35,7 +35,7 @@ from ._preferences import preferred
 from ._prices import OptimizerCost, host_seconds
 from ._proposal import PinsAndShardings, Proposal, with_shardings
 from ._rates import Rates
-from ._search import Clock, Search, Unsolved
+from ._search import Clock, Search, Unsolved, worth_of_search
 from ._timeline import links
 from ._weights import Weights
 from ._windows import Windows
@@ -86,10 +86,11 @@ def plan(
     share their choices, as they do by default in large graphs. With `overlap`, collectives run beside calls where they
     can: parameters are gathered before they are needed, gradients reduced while backward goes on, within the memory
     that is left; plans are compared, and bounded, by the time of such a step. The search stops once the plan is known
-    to lie within `gap` of the best; all searches together (within memory, of baselines) have `time_limit` seconds. With
-    `compare` the baselines are worked out too, and the plan costs no more than any of them that fits. With `confirm`,
-    each distinct call is run at a small size with the rows chosen for it; what that refutes is not used, and shown.
-    With `debug`, every node is printed with what was considered for it. `progress` is called as each stage goes on.
+    to lie within `gap` of the best, or, unless `gap` is 0, once a better one could save less in 100,000 steps than the
+    search takes; all searches together (within memory, of baselines) have `time_limit` seconds. With `compare` the
+    baselines are worked out too, and the plan costs no more than any of them that fits. With `confirm`, each distinct
+    call is run at a small size with the rows chosen for it; what that refutes is not used, and shown. With `debug`,
+    every node is printed with what was considered for it. `progress` is called as each stage goes on.
 
     >>> import torch
     >>> best = plan(torch.nn.Linear(64, 64), (torch.rand(32, 64),), mesh="dp=2,tp=2", cluster="laptop")
@@ -376,7 +377,8 @@ class Planner:
         clock = clock or Clock(60.0)
         items = self._items(pins, restriction, quiet=True, keep=keep)
         folded = fold(items, None, share_layers=len(items.all) > MANY, name=self.graph.name)
-        solution = solve(folded.problem, time_limit=clock.left / searches, gap=gap)
+        seconds, worth = clock.left / searches, worth_of_search(gap)
+        solution = solve(folded.problem, time_limit=seconds, gap=gap, worth=worth)
         return None if solution.choices is None else self._read(items, folded, solution, pins)
 
     def _items(

@@ -19,6 +19,7 @@ from ..progress import Progress
 from ..solver import FORBIDDEN, Improvement, Problem, Shortfall, Solution, least_memory, prepare, solve
 from ._fold import Folded, fold
 from ._items import Items, Restriction
+from ._kinds import UNIT
 from ._plan import Plan
 from ._preferences import SAME, preferred
 from ._summary import bytes_text, exact_bytes_text
@@ -26,6 +27,7 @@ from ._summary import bytes_text, exact_bytes_text
 _FEW = 200  # items up to which the problem may know memory by pairs of choices: it is several times as large
 _LIMITS = 8  # that the problem is given before a plan counts as the best that was found
 _EXCLUDED = 24  # problems that are solved after excluding choices
+_STEPS = 100_000  # of a run: what these could still save is what a search may take
 _ROUNDS = 60  # of search for the least memory: with as many, it is the same every time
 
 
@@ -279,8 +281,21 @@ class Search:
 
         self.progress(stage, limit=seconds)
         return self.timed(
-            "solve", lambda: solve(problem, time_limit=seconds, gap=self.gap, start=start, progress=note)
+            "solve",
+            lambda: solve(
+                problem,
+                time_limit=seconds,
+                gap=self.gap,
+                worth=worth_of_search(self.gap),
+                start=start,
+                progress=note,
+            ),
         )
+
+
+def worth_of_search(gap: float) -> float:
+    """Units of cost that a second of search for a plan is worth; none where the best plan is asked for."""
+    return 1 / (_STEPS * UNIT) if gap else 0.0
 
 
 def _without(problem: Problem, excluded: Collection[tuple[int, int]]) -> Problem:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ._reduce import Reduction
 
 _ENDING = 0.5  # seconds of the limit, at most, in which workers end and the solution is checked
+_FREE = 1.0  # seconds of search that are worth it whatever they save
 _FEW_NODES = 40  # of a kernel, up to which one worker suffices
 
 
@@ -35,6 +36,7 @@ def solve(
     *,
     time_limit: float = 60.0,
     gap: float = 0.0,
+    worth: float = 0.0,
     max_iterations: int | None = None,
     seed: int = 0,
     workers: int | None = None,
@@ -45,14 +47,17 @@ def solve(
 
     Returns when the optimum is proven, a solution is proven to be within the relative `gap` of it, or `time_limit`
     seconds have passed since the call (the first call on a machine compiles for about 20 s); Ctrl-C ends it early with
-    the best solution so far. `workers` defaults to the available cores, at most 8. With `max_iterations` the search is
-    limited by rounds and the result depends only on `seed` (two workers by default); the time limit still applies.
+    the best solution so far. `worth` is what a second of search is worth, in units of cost: after the first second it
+    also ends once a better solution could save no more than that for every second that it took. `workers` defaults to
+    the available cores, at most 8. With `max_iterations` the search is limited by rounds and the result depends only on
+    `seed` (two workers by default); the time limit still applies.
     `start` is a solution that is known: it is returned unless a cheaper one is found. `progress` is called with every
     improvement.
     """
     begun = time.monotonic()
     require(problem, Problem, "problem", "a Problem, for example from shardwise.solver.read_problem")
     _check(time_limit, gap, max_iterations, workers)
+    require(worth, (int, float), "worth", "a number")
     run = _Run(
         problem,
         begun,
@@ -62,6 +67,7 @@ def solve(
         _workers(workers, max_iterations),
         progress,
         gap,
+        worth,
     )
     if start is not None:
         run.begin_at(start)
@@ -129,10 +135,11 @@ class _Run:
         workers: int,
         progress: Callable[[Improvement], None] | None,
         gap: float = 0.0,
+        worth: float = 0.0,
     ) -> None:
         self.problem, self.begun, self.deadline = problem, begun, deadline
         self.most_rounds, self.seed, self.workers, self.progress = most_rounds, seed, workers, progress
-        self.gap = gap
+        self.gap, self.worth = gap, worth
         self.reduction: Reduction | None = None
         self.exchange: Exchange | None = None
         self.log: list[Improvement] = []
@@ -225,7 +232,10 @@ class _Run:
 
     def _closed(self, view: View) -> bool:
         bound, cost = self._bound(view.bound), self._best(view)
-        return bound is not None and cost is not None and cost - bound <= self.gap * abs(cost)
+        if bound is None or cost is None:
+            return False
+        spent = max(0.0, time.monotonic() - self.begun - _FREE)
+        return cost - bound <= max(self.gap * abs(cost), self.worth * spent)
 
     def _best(self, view: View) -> int | None:
         """The cost of the best solution so far."""
