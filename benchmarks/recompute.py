@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--memory", default="80GB,40GB,24GB,16GB")
     parser.add_argument("--recompute", default="none,full,auto")
     parser.add_argument("--cluster", default="h100")
-    parser.add_argument("--gap", type=float, default=0.005)
+    parser.add_argument("--gap", type=float, default=0.01)
     parser.add_argument("--time-limit", type=float, default=240.0)
     takes_json(parser)
     options = parser.parse_args()

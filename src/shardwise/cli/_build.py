@@ -46,6 +46,16 @@ Recompute = Annotated[
 ]
 
 
+MicroBatches = Annotated[
+    int,
+    typer.Option(
+        "--micro-batches",
+        min=1,
+        help="Passes of a step: each with arguments like those given, and gradients added up.",
+    ),
+]
+
+
 LossFn = Annotated[
     str | None,
     typer.Option(

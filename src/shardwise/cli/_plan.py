@@ -8,7 +8,17 @@ import typer
 from ..errors import UsageError
 from ..files import require_writable
 from ._app import Json, app, print_json
-from ._build import ClusterName, Execution, LossFn, Recompute, built, loss_function, named_sharding, policies
+from ._build import (
+    ClusterName,
+    Execution,
+    LossFn,
+    MicroBatches,
+    Recompute,
+    built,
+    loss_function,
+    named_sharding,
+    policies,
+)
 from ._progress import Bars
 
 if TYPE_CHECKING:
@@ -39,6 +49,7 @@ def plan(
     recompute: Recompute = None,
     loss_fn: LossFn = None,
     optimizer: Annotated[str, typer.Option(help="none, sgd, momentum or adam; adam+master.")] = "adam",
+    micro_batches: MicroBatches = 1,
     pin: Annotated[
         list[str] | None, typer.Option(help="A required layout: 'x=S(0), R'. May be repeated.")
     ] = None,
@@ -75,6 +86,7 @@ def plan(
         "cluster": Cluster.of(cluster or DEFAULT_CLUSTER),
         "memory": memory,
         "optimizer": optimizer,
+        "micro_batches": micro_batches,
         "pin": dict(_pins(pin or [])),
         "shardings": dict(map(named_sharding, sharding or [])),
         "time_limit": time_limit,

@@ -7,7 +7,18 @@ import typer
 
 from ..errors import UsageError
 from ._app import Json, app, print_json
-from ._build import Build, ClusterName, Execution, LossFn, Recompute, builder, built, loss_function, policies
+from ._build import (
+    Build,
+    ClusterName,
+    Execution,
+    LossFn,
+    MicroBatches,
+    Recompute,
+    builder,
+    built,
+    loss_function,
+    policies,
+)
 from ._progress import Bars
 
 
@@ -23,6 +34,7 @@ def verify(
     execution: Execution = None,
     recompute: Recompute = None,
     loss_fn: LossFn = None,
+    micro_batches: MicroBatches = 1,
     backend: Annotated[
         str, typer.Option(help="simulate: all ranks in this process; gloo: one process per rank.")
     ] = "simulate",
@@ -80,7 +92,8 @@ def verify(
                 plans = [random_plan(graph, mesh=str(mesh), seed=number) for number in range(random)]
             else:
                 prices = cluster or DEFAULT_CLUSTER
-                plans = [plan_graph(graph, mesh=str(mesh), cluster=prices, compare=False, progress=progress)]
+                options: Any = {"micro_batches": micro_batches, "compare": False, "progress": progress}
+                plans = [plan_graph(graph, mesh=str(mesh), cluster=prices, **options)]
         reports = []
         for number, chosen in enumerate(plans):
             progress.title = f"plan {number + 1} of {len(plans)}" if random else ""

@@ -303,6 +303,14 @@ class Graph:
         """The gradient of each trainable parameter and input, by its name."""
         return {o.target: o.value for o in self.outputs if o.role == "gradient"}
 
+    @cached_property
+    def accumulated(self) -> frozenset[str]:
+        """The parameters, by name in the graph, that have gradients: those of several passes are added up."""
+        named = {entry.target: entry.name for entry in self.with_role("parameter")}
+        return frozenset(
+            named[target] for target, value in self.gradients.items() if value and target in named
+        )
+
     def flops(self, phase: Phase | None = None) -> int:
         return sum(n.flops for n in self.nodes if phase in (None, n.phase))
 

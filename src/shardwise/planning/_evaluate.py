@@ -14,7 +14,7 @@ from ..graph import Named, Ref, TensorInfo
 from ._call_prices import CallPrice, CallPrices
 from ._choices import Layouts
 from ._elsewhere import place_of
-from ._prices import OptimizerCost, host_seconds, workspace_bytes
+from ._prices import OptimizerCost, accumulation_seconds, host_seconds, workspace_bytes
 from ._schedule import Compute, Entry, Move, Schedule, Value
 from ._timeline import timeline
 
@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 class Cost:
     """Seconds of a step and bytes held on the device that holds most.
 
-    `entries` are the seconds of each entry of the schedule, `held` the bytes while each runs. Parameters, buffers and
-    the optimizer's state are held throughout (`lasting`); arguments are there when the step begins (`given`). `waiting`
-    is how long the device has nothing to do, since the host needs longer to start the step than the device to run it.
+    `entries` are the seconds of each entry of the schedule, `held` the bytes while each runs; a step of several
+    micro-batches runs the schedule for each, and all other seconds and bytes are those of the whole step. Parameters,
+    buffers, the optimizer's state and gradients that are accumulated are held throughout (`lasting`); arguments are
+    there when the step begins (`given`). `update` is the optimizer's update, and the accumulation of gradients.
+    `waiting` is how long the device has nothing to do, since the host needs longer to start the step than the device to
+    run it.
     `hidden` is what collectives beside calls save: their seconds, less those by which calls beside them are slower.
     """
 
@@ -61,7 +64,7 @@ def peak_of_values(plan: "Plan") -> int:
     """Peak bytes of the values of a program that runs every call by itself, whichever kernels its price is of, without
     what kernels hold for themselves and what the optimizer keeps."""
     evaluation = Evaluation(plan, plan.schedule)
-    lasting = evaluation.state()
+    lasting = evaluation.state() + evaluation.accumulated()
     return max(evaluation.held(lasting, whole_kernels=False), default=lasting + evaluation.given())
 
 
@@ -108,18 +111,20 @@ class Evaluation:
             hidden = (
                 sum(entries) - timeline(self.schedule, entries, self.plan.mesh, self.plan.cluster).seconds
             )
-        busy = compute + update + sum(communication.values()) - hidden
+        passes = self.plan.micro_batches
+        busy = update + passes * (compute + sum(communication.values()) - hidden)
+        host = passes * host_seconds(self.plan.graph, self.plan.cluster.device)
         return Cost(
             tuple(entries),
             tuple(self.held(lasting)),
-            compute,
+            passes * compute,
             update,
-            dict(communication),
-            dict(sent),
+            {kind: passes * seconds for kind, seconds in communication.items()},
+            {axis: passes * size for axis, size in sent.items()},
             lasting,
             self.given(),
-            max(0.0, host_seconds(self.plan.graph, self.plan.cluster.device) - busy),
-            hidden,
+            max(0.0, host - busy),
+            passes * hidden,
         )
 
     def _transfers(self) -> float:
@@ -152,14 +157,23 @@ class Evaluation:
         return self._prices[key]
 
     def lasting(self) -> tuple[int, float]:
-        """Bytes that are held throughout, and the seconds of the optimizer's update."""
-        held, seconds = self.state(), 0.0
+        """Bytes that are held throughout, and the seconds of the optimizer's update and of accumulating gradients."""
+        held, seconds = self.state() + self.accumulated(), 0.0
+        device, passes = self.plan.cluster.device, self.plan.micro_batches
         for entry in self.plan.graph.with_role("parameter"):
             if entry.trainable and self.plan.graph.training:
                 local = self.local(Value(Ref(entry.name)))
                 held += self.optimizer.state_bytes(local)
-                seconds += self.optimizer.seconds(local, self.plan.cluster.device)
+                seconds += self.optimizer.seconds(local, device)
+                if entry.name in self.plan.graph.accumulated:
+                    seconds += accumulation_seconds(local, passes, device)
         return held, seconds
+
+    def accumulated(self) -> int:
+        """Bytes of the gradients of passes before, of a step of several micro-batches."""
+        if self.plan.micro_batches == 1:
+            return 0
+        return sum(self.local(Value(Ref(name))).bytes for name in self.plan.graph.accumulated)
 
     def state(self) -> int:
         """Bytes of what the model has."""

@@ -88,6 +88,7 @@ class Explainer:
             optimizer,
             pins,
             elsewhere=plan.elsewhere,
+            passes=plan.micro_batches,
         )
         self.chosen = [self._choice_of(place) for place in range(len(self.items.all))]
         self.ties: list[list[tuple[np.ndarray, int]]] = [[] for _ in self.items.all]

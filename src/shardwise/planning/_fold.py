@@ -24,16 +24,19 @@ ROUNDS = 4
 @dataclass(frozen=True, eq=False)
 class Folded:
     """`node[i]` is the problem's node of item `i`; nodes beyond those carry memory at further times. `preferred` is the
-    most that preferences between equal plans add to the cost of one."""
+    most that preferences between equal plans add to the cost of one; a step is so many `passes` of the problem."""
 
     problem: Problem
     node: np.ndarray
     classes: int
     preferred: int = 0
+    passes: int = 1
 
     def bound(self, solution: Solution) -> float | None:
         """The seconds below which no plan of the problem is."""
-        return None if solution.bound is None else max(solution.bound - self.preferred, 0) * UNIT
+        if solution.bound is None:
+            return None
+        return self.passes * max(solution.bound - self.preferred, 0) * UNIT
 
 
 def fold(
@@ -80,7 +83,7 @@ def fold(
                 edges[c, node] = np.where(np.eye(len(usage), dtype=bool), 0, FORBIDDEN)
             usages[node], spans[node] = usage, (begin, end)
     problem = _problem(costs, usages, spans, edges, memory, name)
-    return Folded(problem, colour[: len(items.all)], count, preferred.most)
+    return Folded(problem, colour[: len(items.all)], count, preferred.most, items.passes)
 
 
 def _colours(items: Sequence[Item], ties: Sequence[Tie], rounds: int) -> np.ndarray:

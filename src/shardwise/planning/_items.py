@@ -27,7 +27,7 @@ from ._elsewhere import Elsewhere, place_of
 from ._kinds import Kinds, units
 from ._offers import Offers
 from ._pins import Pins
-from ._prices import OptimizerCost
+from ._prices import OptimizerCost, accumulation_seconds
 from ._weights import Weights
 
 FAR = 150  # nodes between two users that do not share a copy
@@ -107,7 +107,9 @@ class Items:
         kinds: Kinds | None = None,
         copies: Mapping[str, str] | None = None,
         keep: bool = True,
+        passes: int = 1,
     ) -> None:
+        self.passes = passes  # of a step: costs are those of one, with its share of what happens once
         self.kinds = kinds or Kinds(graph, layouts, cluster)
         self.keep = keep  # whether what may be computed again may also be kept
         self.elsewhere = elsewhere or {}
@@ -184,7 +186,11 @@ class Items:
         options = self._options(entry.tensor)
         local = [self.layouts.local(number, entry.tensor) for number in options.tolist()]
         trained = self.graph.training and entry.role == "parameter" and entry.trainable
-        cost = [self.optimizer.seconds(part, self.cluster.device) if trained else 0.0 for part in local]
+        once = [self.optimizer.seconds(part, self.cluster.device) if trained else 0.0 for part in local]
+        if entry.name in self.graph.accumulated:
+            more = (accumulation_seconds(part, self.passes, self.cluster.device) for part in local)
+            once = [own + added for own, added in zip(once, more, strict=True)]
+        cost = [seconds / self.passes for seconds in once]
         arriving = self._transferring(Named.input(entry), entry.tensor, options, arrives=True)
         cost = [own + moved for own, moved in zip(cost, arriving, strict=True)]
         allowed = self.pins.allowed(Named.input(entry), options, self.layouts)

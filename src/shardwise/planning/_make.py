@@ -5,12 +5,13 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..errors import UsageError, require_given
+from ..errors import UsageError, require, require_given
 from ..expansion import Choice
 from ..experiments import Confirmations
 from ..graph import Execution, Graph, Ref, autocast_to, capture
@@ -57,6 +58,7 @@ def plan(
     execution: Execution = "eager",
     recompute: str | Mapping[str, str] = "none",
     optimizer: str = "adam",
+    micro_batches: int = 1,
     pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
     elsewhere: Mapping[str, Elsewhere] | None = None,
@@ -73,12 +75,14 @@ def plan(
 
     `mesh` has to be given: named axes, such as `"dp=2,tp=2"`. Prices are those of `cluster`: a preset, a JSON file or a
     `Cluster`. The model is captured with its backward if `training`, and `optimizer` is then one of none, sgd, momentum
-    and adam, with `+master` for a copy of the weights in float32. `loss_fn` is a function of the model's result where
-    the loss is computed outside of the model, as for `capture`. `execution` is how every device runs its program:
-    `eager`, or `compiled` by torch.compile, which fuses calls into kernels. `recompute` names the blocks of which
-    backward computes again what it needs: `full`, `selective`, or by pattern `{"layers.[0-9]": "full"}`; with `auto`
-    the plan decides that call by call, together with the layouts, so that it fits in memory. `memory` is what each
-    device may hold (`"80GB"`; by default all that the cluster's device has). `pin` fixes layouts of
+    and adam, with `+master` for a copy of the weights in float32. With `micro_batches` a step is so many calls with
+    such arguments, each with its backward: gradients are added up, and the optimizer runs once. `loss_fn` is a function
+    of the model's result where the loss is computed outside of the model, as for `capture`. `execution` is how every
+    device runs its program: `eager`, or `compiled` by torch.compile, which fuses calls into kernels. `recompute` names
+    the blocks of which backward computes again what it needs: `full`, `selective`, or by pattern
+    `{"layers.[0-9]": "full"}`; with `auto` the plan decides that call by call, together with the layouts, so that it
+    fits in memory. `memory` is what each device may hold (`"80GB"`; by default all that the cluster's device has).
+    `pin` fixes layouts of
     parameters, inputs, outputs and nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. `shardings` are
     given in the same way, as `{"x": "[{dp}, {}]", "*.up.weight": "[{tp}, {?}]"}`, and propagated to all other tensors:
     the plan follows them, and where they conflict prices decide. `elsewhere` says which arguments come from other
@@ -111,6 +115,7 @@ def plan(
         cluster=cluster,
         memory=memory,
         optimizer=optimizer,
+        micro_batches=micro_batches,
         pin=pin,
         shardings=shardings,
         elsewhere=elsewhere,
@@ -133,6 +138,7 @@ def plan_graph(
     cluster: Cluster | str = DEFAULT_CLUSTER,
     memory: int | float | str | None = None,
     optimizer: str = "adam",
+    micro_batches: int = 1,
     pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
     elsewhere: Mapping[str, Elsewhere] | None = None,
@@ -154,6 +160,7 @@ def plan_graph(
         *(graph, Mesh.of(mesh), Cluster.of(cluster)),
         memory=memory,
         optimizer=optimizer,
+        micro_batches=micro_batches,
         progress=progress,
         elsewhere=elsewhere,
         overlap=overlap,
@@ -183,6 +190,7 @@ class Planner:
         *,
         memory: int | float | str | None = None,
         optimizer: str = "adam",
+        micro_batches: int = 1,
         progress: Progress | None = None,
         elsewhere: Mapping[str, Elsewhere] | None = None,
         overlap: bool = False,
@@ -194,6 +202,14 @@ class Planner:
         require_elsewhere(self.elsewhere, graph)
         self.memory = int(cluster.device.memory) if memory is None else bytes_of(memory)
         self.optimizer = OptimizerCost.of(optimizer)
+        require(micro_batches, int, "micro_batches", "a whole number, 1 or more")
+        if micro_batches < 1:
+            raise UsageError(f"micro_batches is {micro_batches}: give 1 or more")
+        if micro_batches > 1 and not graph.training:
+            raise UsageError(
+                "micro_batches is for training: a graph without backward has no gradients to accumulate"
+            )
+        self.micro_batches = micro_batches
         self.progress = progress or silent
         self.offers = Offers(self.graph, alone=mesh.ranks == 1)
         self.layouts = Layouts(mesh)
@@ -401,6 +417,7 @@ class Planner:
             kinds=self.kinds,
             copies=self.recomputable.copies,
             keep=keep,
+            passes=self.micro_batches,
         )
 
     def _why_not(self, solution: Solution, pins: Pins, clock: Clock) -> str:
@@ -449,7 +466,7 @@ class Planner:
         copies = [found for copy in copies if (found := self._in(graph, copy)) is not None]
         bound = folded.bound(solution)
         if bound is not None:  # no plan starts faster than the host does
-            bound = max(bound, host_seconds(self.graph, self.cluster.device))
+            bound = max(bound, self._host_seconds)
         made = Plan(
             graph,
             self.mesh,
@@ -463,10 +480,16 @@ class Planner:
             pins=pins.texts,
             elsewhere=self.elsewhere,
             bound=bound,
+            micro_batches=self.micro_batches,
         )
         needed = tuple(copy for copy in copies if copy.layout != made.layout(copy.ref))
         made = replace(made, copies=needed)
         return with_overlap(made) if self.overlap else made
+
+    @cached_property
+    def _host_seconds(self) -> float:
+        """What the host needs for a step at least: where nothing is computed again."""
+        return self.micro_batches * host_seconds(self.recomputable.graph, self.cluster.device)
 
     def _in(self, graph: Graph, copy: Copy) -> Copy | None:
         """A shared redistribution in the graph with those copies of calls that run; None if none of its users does."""

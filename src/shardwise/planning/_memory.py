@@ -248,6 +248,8 @@ class Memory:
             usage = self._bytes(tensor, face)
             if maker.role == "parameter" and maker.trainable and self.graph.training:
                 usage = usage + self._state_bytes(tensor, face)
+            if self.items.passes > 1 and maker.name in self.graph.accumulated:
+                usage = usage + self._bytes(tensor, face)
             self._hold(place, usage, 0, self.points.end)
         elif root in self.graph.kernels.inner:
             lasting = True  # it takes no memory, so nothing that lies in it does

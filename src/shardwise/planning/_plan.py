@@ -73,7 +73,7 @@ class Plan(Shown):
     pins rule out). `confirmation` says what experiments found about its calls; None if there were none. `elsewhere` are
     the arguments and results that come from other meshes or go to them. `ahead` are the bytes of collectives that may
     be under way beside calls, begun before they are needed or waited for later; None if every collective is waited for
-    where it is begun.
+    where it is begun. A step is `micro_batches` passes of the graph, whose gradients are added up.
     """
 
     graph: Graph
@@ -93,6 +93,7 @@ class Plan(Shown):
     confirmation: Confirmation | None = None
     elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
     ahead: int | None = None
+    micro_batches: int = 1
 
     @cached_property
     def schedule(self) -> Schedule:

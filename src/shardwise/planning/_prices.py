@@ -140,6 +140,12 @@ def scratch_bytes(call: Call) -> int:
     return 0 if scratch is None else scratch(**call.arguments)
 
 
+def accumulation_seconds(gradient: TensorInfo, passes: int, device: Device) -> float:
+    """The time of adding up the gradients of the passes of a step: each but the first is read, with the sum of those
+    before it, which is written."""
+    return (passes - 1) * 3 * gradient.bytes / (device.memory_bandwidth * device.share("memory"))
+
+
 @dataclass(frozen=True)
 class OptimizerCost:
     """What an optimizer keeps beside a parameter (copies of it in its dtype), and whether it keeps it in float32."""

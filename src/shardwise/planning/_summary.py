@@ -25,7 +25,8 @@ def blocks(plan: "Plan", most: int = 10) -> Iterator[Block]:
     cost = plan.cost
     how = "" if plan.graph.execution == "eager" else f", {plan.graph.execution}"
     where = f"{plan.graph.name} on mesh {plan.mesh} of {plan.cluster.name}{how}"
-    yield Heading(1, f"{where}: {time_text(cost.seconds)} a step")
+    passes = f" of {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
+    yield Heading(1, f"{where}: {time_text(cost.seconds)} a step{passes}")
     parts = _parts(plan)
     if cost.seconds:
         yield Bars(tuple(Bar(name, time_text(s), s / cost.seconds) for name, s in parts.items() if s))
@@ -67,9 +68,9 @@ def _parts(plan: "Plan") -> dict[str, float]:
     host = {"waiting for the host": cost.waiting}
     if plan.ahead is None:
         return {**always, **cost.communication, **host}
-    line = plan.timeline
-    slower = line.seconds - cost.compute - sum(line.exposed.values())
-    waited = {f"waiting for {link}": seconds for link, seconds in line.exposed.items()}
+    line, passes = plan.timeline, plan.micro_batches
+    slower = passes * (line.seconds - sum(line.exposed.values())) - cost.compute
+    waited = {f"waiting for {link}": passes * seconds for link, seconds in line.exposed.items()}
     transfer = {"transfer": cost.communication.get("transfer", 0.0)}
     return {**always, "slower beside collectives": slower, **waited, **transfer, **host}
 

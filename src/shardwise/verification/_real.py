@@ -13,6 +13,7 @@ from ..dtensor import Recorded, record_collectives
 from ..graph import arguments, as_module
 from ..planning import Plan
 from ..running import MakeOptimizer, Pieces, Sharded, chosen_optimizer, parallelize, piece_of
+from ._passes import of_pass
 from ._spawn import on_ranks
 from ._train import Trained, loss_of
 
@@ -132,18 +133,24 @@ def _train_here(
     gradients: Locals = {}
     steps_losses: list[Locals] = []
     for step in range(max(steps, 1)):
-        given, given_kwargs = _local_arguments(sharded, args, kwargs)
-        with record_collectives() as seen:
-            with torch.set_grad_enabled(graph.training):
-                result = sharded(*given, **given_kwargs)
-            outputs: Locals = dict(
-                zip(_targets(plan, "user_output"), pytree.tree_leaves(result), strict=True)
-            )
-            if graph.training:
-                starts = [tensor for name, tensor in outputs.items() if name in losses and tensor is not None]
-                torch.autograd.backward(starts, [torch.ones_like(tensor) for tensor in starts])
+        total: Locals = {}
+        for number in range(plan.micro_batches):
+            given, given_kwargs = _local_arguments(sharded, *of_pass((args, kwargs), number))
+            with record_collectives() as seen:
+                with torch.set_grad_enabled(graph.training):
+                    result = sharded(*given, **given_kwargs)
+                outputs: Locals = dict(
+                    zip(_targets(plan, "user_output"), pytree.tree_leaves(result), strict=True)
+                )
+                if graph.training:
+                    starts = [t for name, t in outputs.items() if name in losses and t is not None]
+                    torch.autograd.backward(starts, [torch.ones_like(tensor) for tensor in starts])
+            for name in losses:
+                if (found := outputs.get(name)) is not None:
+                    before = total.get(name)
+                    total[name] = found.detach() if before is None else before + found.detach()
         if graph.training:
-            steps_losses.append({n: t.detach() for n, t in outputs.items() if n in losses and t is not None})
+            steps_losses.append(total)
         if step == 0 and graph.training:
             named = arguments(graph, given, given_kwargs)
             inputs = {e.target: named[e.name] for e in graph.with_role("user_input")}

@@ -34,6 +34,7 @@ from ..graph import (
 from ..planning import Plan
 from ..running import Lowering, MakeOptimizer, wide_dtype, widened
 from ._draws import PlansDraws, draws_inside
+from ._passes import of_pass
 
 
 @dataclass
@@ -59,8 +60,10 @@ def run_model(
     optimizer: MakeOptimizer,
     seed: int = 0,
     wide: bool = False,
+    passes: int = 1,
 ) -> Run:
-    """Training steps of the user's model, with the random numbers of a plan, `wide` in double precision.
+    """Training steps of the user's model, with the random numbers of a plan, `wide` in double precision. A step is one
+    or several passes, of which gradients are added up.
 
     Its weights are left unchanged. Raises `UnmatchedDraws` where the model makes other random calls than its graph.
     """
@@ -72,16 +75,23 @@ def run_model(
         trained = {e.target: parameters[e.target] for e in graph.with_role("parameter") if e.trainable}
         stepper = optimizer(list(trained.values())) if trained and steps else None
         for step in range(max(steps, 1)):
-            given, given_kwargs = pytree.tree_map(lambda v: _leaf(v, wide), (tuple(args), dict(kwargs)))
-            with PlansDraws(graph, seed + step) as draws, _Wide() if wide else nullcontext():
-                result = module(*given, **given_kwargs)
-                run.outputs = dict(zip(names, pytree.tree_leaves(opened(result)), strict=True))
-                if graph.training:
-                    torch.autograd.backward([run.outputs[name].sum() for name in losses])
-            draws.require_all_made()
+            loss = 0.0
+            for number in range(passes):
+                own = of_pass((tuple(args), dict(kwargs)), number)
+                given, given_kwargs = pytree.tree_map(lambda v: _leaf(v, wide), own)
+                with (
+                    PlansDraws(graph, seed + step * passes + number) as draws,
+                    _Wide() if wide else nullcontext(),
+                ):
+                    result = module(*given, **given_kwargs)
+                    run.outputs = dict(zip(names, pytree.tree_leaves(opened(result)), strict=True))
+                    if graph.training:
+                        torch.autograd.backward([run.outputs[name].sum() for name in losses])
+                draws.require_all_made()
+                loss += sum(float(run.outputs[name].detach().sum()) for name in losses)
             if not graph.training:
                 break
-            run.losses.append(sum(float(run.outputs[name].detach().sum()) for name in losses))
+            run.losses.append(loss)
             if step == 0:
                 tensors = {**_named(graph, given, given_kwargs), **trained}
                 run.gradients = {name: _gradient(tensors[name]) for name in graph.gradients}

@@ -28,6 +28,7 @@ class Runs:
     optimizer: MakeOptimizer
     seed: int
     progress: Progress
+    passes: int = 1
 
     def model(self, graph: Graph, wide: bool = False) -> Run:
         self.progress("running the model")
@@ -35,6 +36,7 @@ class Runs:
             *(graph, self.target, self.args, self.kwargs, self.steps, self.optimizer),
             seed=self.seed,
             wide=wide,
+            passes=self.passes,
         )
 
     def plan(self, plan: Plan, wide: bool = False) -> Trained:

@@ -9,7 +9,16 @@ import torch
 from ..dtensor import Recorded
 from ..planning import Plan
 from ..progress import Progress, silent
-from ..running import MakeOptimizer, Pieces, Simulated, Simulation, plan_pieces, require_same_layout
+from ..running import (
+    MakeOptimizer,
+    Pieces,
+    Simulated,
+    Simulation,
+    plan_pieces,
+    require_same_layout,
+    widened,
+)
+from ._passes import of_pass
 
 
 @dataclass
@@ -43,27 +52,46 @@ def train(
     # Replicas are one tensor here, and an optimizer must step it once.
     unique = {id(local): local for pieces in parameters.values() for local in pieces.locals}
     stepper = optimizer(list(unique.values())) if unique and steps else None
-    rounds, entries = max(steps, 1), len(plan.schedule.entries)
-    for step in range(rounds):
+    passes = plan.micro_batches
+    rounds, entries = max(steps, 1) * passes, len(plan.schedule.entries)
+    arguments = {entry.name: given[entry.name] for entry in graph.with_role("user_input")}
+    for step in range(max(steps, 1)):
+        gradients: dict[str, Pieces | None] = {}
+        loss, held = 0.0, 0
+        for number in range(step * passes, (step + 1) * passes):
 
-        def tell(done: int, before: int = step * entries) -> None:
-            progress("running the plan", before + done, rounds * entries)
+            def tell(done: int, before: int = number * entries) -> None:
+                progress("running the plan", before + done, rounds * entries)
 
-        ran = simulation.run(inputs, seed + step, progress=tell)
-        trained.outputs = ran.outputs
-        trained.gradients = trained.gradients or ran.gradients
-        trained.collectives.append(ran.collectives)
-        trained.losses.append(loss_of(plan, ran.outputs))
-        trained.peak = max(trained.peak or 0, ran.peak)
-        _write_back(plan, inputs, ran)
+            if passes > 1:
+                own = of_pass(arguments, number % passes)
+                inputs |= {n: Pieces.of(widened(own[n], wide), plan.inputs[n]) for n in own}
+            ran = simulation.run(inputs, seed + number, progress=tell)
+            trained.outputs = ran.outputs
+            trained.collectives.append(ran.collectives)
+            loss += loss_of(plan, ran.outputs)
+            trained.peak = max(trained.peak or 0, ran.peak + held)
+            _write_back(plan, inputs, ran)
+            gradients = {n: _sum(gradients.get(n), p, n in parameters) for n, p in ran.gradients.items()}
+            held = sum(p.locals[0].nbytes for n, p in gradients.items() if p is not None and n in parameters)
+        trained.gradients = trained.gradients or gradients
+        trained.losses.append(loss)
         if stepper is not None:
             for name, pieces in parameters.items():
-                gradient = ran.gradients.get(name)
+                gradient = gradients.get(name)
                 for rank, local in enumerate(pieces.locals):
                     local.grad = None if gradient is None else gradient.locals[rank]
             stepper.step()
     trained.state = {e.target: inputs[e.name] for e in graph.inputs if e.role in ("parameter", "buffer")}
     return trained
+
+
+def _sum(before: Pieces | None, now: Pieces | None, accumulated: bool) -> Pieces | None:
+    """The gradient after another pass: that of a parameter is added up."""
+    if before is None or now is None or not accumulated:
+        return now
+    pairs = zip(before.locals, now.locals, strict=True)
+    return Pieces(now.layout, now.shape, tuple(old + new for old, new in pairs))
 
 
 def loss_of(plan: Plan, outputs: Mapping[str, Pieces | None]) -> float:

@@ -75,9 +75,9 @@ def _wrong(runs: Runs, plan: Plan, expected: Run, *, wide: bool) -> Verdict:
     whole = Run()
     for output in plan.graph.outputs:
         value = output.constant if output.value is None else values[output.value]
-        if output.role == "gradient":
+        if output.role == "gradient" and plan.micro_batches == 1:
             whole.gradients[output.target] = value
-        elif output.role == "user_output" and runs.steps <= 1:
+        elif output.role == "user_output" and runs.steps <= 1 and plan.micro_batches == 1:
             whole.outputs[output.target] = value
     for check in checks(plan.graph, expected, Joined(whole), wide):
         if not check.ok and check.kind != "loss":

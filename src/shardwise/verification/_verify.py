@@ -56,8 +56,10 @@ def verify(
     The model is run as written, with the plan's random numbers. If something differs, both run again in double
     precision, which tells rounding error from a wrong result. The plan runs on simulated ranks inside this process,
     or with `backend="gloo"` on a process per rank, to which the model is sent; one that cannot be sent is built there
-    by `build`, a function that returns it, alone or first in a tuple. Unless `only_plan`, the plan that shards as
-    much as possible also runs on simulated ranks: a cheap plan of a small model may shard nothing.
+    by `build`, a function that returns it, alone or first in a tuple. A plan of several
+    micro-batches runs each step in so many passes, and so does the model, with the elements of the arguments moved on
+    from pass to pass. Unless `only_plan`, the plan that shards as much as possible also runs on simulated ranks: a
+    cheap plan of a small model may shard nothing.
     """
     require_plan(plan, "verify")
     assert plan is not None
@@ -76,7 +78,7 @@ def verify(
     given = inputs_of(plan.graph, whole, args, kwargs)
     require_planned(plan, given)
     steps = steps if plan.graph.training else 0
-    runs = Runs(whole, args, kwargs, given, steps, chosen, seed, progress)
+    runs = Runs(whole, args, kwargs, given, steps, chosen, seed, progress, plan.micro_batches)
     expected: Run | UnmatchedDraws
     try:
         expected = runs.model(plan.graph, double)
@@ -92,6 +94,7 @@ def verify(
         return report
     progress("sharding as much as possible")
     sharded = most_sharded_plan(plan.graph, mesh=plan.mesh, cluster=plan.cluster)
+    sharded = replace(sharded, micro_batches=plan.micro_batches)
     other = _report(runs, sharded, "simulate", double, expected, runs.plan(sharded, double))
     return replace(report, most_sharded=other)
 
