@@ -262,7 +262,7 @@ class Search:
         verb = "fits" if least > self.memory else "was found that fits"
         shared = " with equal layers sharing their choices" if self.share_layers else ""
         head = f"no plan of {self.what}{shared} {verb} in {bytes_text(self.memory)} a device"
-        return DoesNotFit(f"{head}: {needs}", least, enough)
+        return DoesNotFit(f"{head}: {needs or 'give it more time or memory'}", least, enough)
 
     def _fold(self, memory: int | None, *, pairs: bool = False) -> Folded:
         self.progress("pricing")
