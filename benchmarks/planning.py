@@ -1,12 +1,12 @@
 """Planning at production size: CPU seconds by phase, nodes, choices, gap and memory of the process.
 
-    python benchmarks/planning.py [--model 8b] [--layers 1,2,4,8,16,32] [--mesh dp=8,tp=8] [--unfolded]
+    python benchmarks/planning.py [--model 8b] [--layers 1,2,4,8,16,32] [--mesh dp=8,tp=8] [--unfolded] [--overlap]
 
 Llama 3 dimensions (Hugging Face `LlamaForCausalLM`, fake weights, sequence 8192, two sequences for each rank of the
 first axis, training with Adam). Each line runs in its own process, so that memory is measured separately. `--unfolded`
 also solves the problem without sharing choices among layers: its bound holds for every plan, and so bounds the loss.
 `--confirm` also plans with confirmation by experiment, with an empty cache and again with what that kept there; CPU
-seconds of the processes that run experiments are included.
+seconds of the processes that run experiments are included. `--overlap` plans for collectives beside calls as well.
 """
 
 import argparse
@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=120.0)
     parser.add_argument("--unfolded", action="store_true")
     parser.add_argument("--confirm", action="store_true")
+    parser.add_argument("--overlap", action="store_true", help="with collectives beside calls, and without")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     takes_json(parser)
     options = parser.parse_args()
@@ -64,6 +65,26 @@ def main() -> None:
             table.add(task["layers"], task["mesh"], *line)
     for line in [result["unfolded"] for result in results if result["unfolded"]]:
         record.say(line)
+    if options.overlap:
+        columns = {
+            "layers": "{:d}",
+            "mesh": "",
+            "plan": "",
+            "step": "{:.3f} s",
+            "at least": "{:.3f} s",
+            "gap": "{:.1%}",
+        }
+        columns |= {"collectives": "{:.3f} s", "hidden": "{:.0%}", "memory": "{:.0f} GB"}
+        table = record.sheet(f"Collectives beside calls, on {options.cluster}", columns)
+        for task, result in zip(tasks, results, strict=True):
+            for line in result["overlap"]["plans"]:
+                table.add(task["layers"], task["mesh"], *line)
+        for task, result in zip(tasks, results, strict=True):
+            own, plain, captured = (result["overlap"][name] for name in ("seconds", "plain", "capture"))
+            record.say(
+                f"{task['layers']} layers on {task['mesh']}: {own:.1f} CPU seconds with overlap, {plain:.1f} without, "
+                f"baselines included; with {captured:.1f} of capture {(own + captured) / (plain + captured):.2f} times as many."
+            )
     if options.confirm:
         kinds = dict.fromkeys(("without", "with", "with, cached"), "{:.1f} s")
         columns = {"layers": "{:d}", "mesh": "", **kinds, "confirmed": "{:d}", "undecided": "{:d}"}
@@ -87,7 +108,9 @@ def _plan_one(task: dict) -> None:
     graph = capture(model, args, kwargs)
     captured = time.process_time() - begun
     planner = Planner(graph, mesh, Cluster.of(task["cluster"]))
+    begun = time.process_time()
     plan = planner.plan({}, gap=task["gap"], time_limit=task["time_limit"])
+    alone = time.process_time() - begun
     spent = planner.seconds
     own = spent["choices"] + spent["problem"] + spent["solve"]
     gap = 1 - plan.bound / plan.cost.seconds
@@ -110,7 +133,37 @@ def _plan_one(task: dict) -> None:
             f"{1 - whole.bound / plan.cost.seconds:.2%}."
         )
     confirmed = _confirmed(planner, task) if task["confirm"] else None
-    print(json.dumps({"numbers": numbers, "plans": lines, "unfolded": unfolded, "confirmed": confirmed}))
+    overlap = None
+    if task["overlap"]:
+        overlap = {**_overlapped(planner, task, plan), "plain": alone, "capture": captured}
+    found = {
+        "numbers": numbers,
+        "plans": lines,
+        "unfolded": unfolded,
+        "confirmed": confirmed,
+        "overlap": overlap,
+    }
+    print(json.dumps(found))
+
+
+def _overlapped(planner, task: dict, plain) -> dict:
+    """Plans with collectives beside calls: the best, that without overlap overlapped afterwards, and baselines."""
+    from shardwise.planning import Planner
+
+    begun = time.process_time()
+    fresh = Planner(planner.graph, planner.mesh, planner.cluster, overlap=True)
+    made = fresh.plan({}, gap=task["gap"], time_limit=task["time_limit"])
+    seconds = time.process_time() - begun
+    plans = [("this plan", made.cost), ("planned without, overlapped", plain.overlapped().cost)]
+    plans += [(name, cost) for name, cost in made.baselines.items() if cost]
+    lines = []
+    for name, cost in plans:
+        sent = sum(cost.communication.values())
+        gap = 1 - made.bound / cost.seconds
+        lines.append(
+            [name, cost.seconds, made.bound, gap, sent, cost.hidden / sent if sent else 0.0, cost.peak / 1e9]
+        )
+    return {"plans": lines, "seconds": seconds}
 
 
 def _confirmed(planner, task: dict) -> list:

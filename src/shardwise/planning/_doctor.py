@@ -16,7 +16,7 @@ from ..display import Block, Heading, Shown, Table
 from ..graph import Execution, Graph, Node, autocast_to, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
-from ..solver import prepare, reduce
+from ..solver import prepare
 from ._fold import fold
 from ._items import Items
 from ._make import MANY, Planner
@@ -146,6 +146,8 @@ def diagnosis(graph: Graph, mesh: Mesh, cluster: Cluster, capturing: float, prog
     made = graph, planner.layouts, cluster, planner.offers, planner.optimizer
     items = Items(*made, Pins(mesh), kinds=planner.kinds)
     folded = fold(items, None, share_layers=len(items.all) > MANY, name=graph.name)
+    from ..solver import reduce  # it brings the compiled code with it
+
     kernel = reduce(folded.problem).kernel
     assert kernel is not None  # nothing is pinned
     undecided = kernel.nodes
