@@ -83,7 +83,7 @@ def main() -> None:
             own, plain, captured = (result["overlap"][name] for name in ("seconds", "plain", "capture"))
             record.say(
                 f"{task['layers']} layers on {task['mesh']}: {own:.1f} CPU seconds with overlap, {plain:.1f} without, "
-                f"baselines included; with {captured:.1f} of capture {(own + captured) / (plain + captured):.2f} times as many."
+                f"baselines included; with {captured:.1f} of capture {(own + captured) / (plain + captured):.2f} times."
             )
     if options.confirm:
         kinds = dict.fromkeys(("without", "with", "with, cached"), "{:.1f} s")

@@ -18,6 +18,7 @@ from ._offers import Offers
 from ._pins import Pins
 from ._prices import OptimizerCost
 from ._proposal import agrees, tensors_of, with_shardings
+from ._schedule import Compute, Move, Value
 from ._summary import bytes_text, describe_move, time_text
 
 if TYPE_CHECKING:
@@ -189,9 +190,9 @@ class Explainer:
         yield f"{entry.target} {entry.tensor}: [{plan.inputs[name]}]"  # type: ignore[union-attr]
         ref = Ref(name)
         yield from self._departure_lines([(ref, plan.inputs[name])])
-        for move in plan.schedule.moves:
-            if move.source.ref == ref:
-                yield f"  {describe_move(plan, move)}, {time_text(move.change.price)}"
+        for place, move in enumerate(plan.schedule.entries):
+            if isinstance(move, Move) and move.source.ref == ref:
+                yield f"  {self._move(place, move)}"
         for node in plan.graph.users.get(ref, ()):
             yield f"  used by {node.name} ({node.op}, {node.phase}): {plan.choices[node.name]}"
 
@@ -207,9 +208,31 @@ class Explainer:
             sign = "+" if more >= 0 else "-"
             yield f"  runner-up  {best.rows}: {sign}{time_text(abs(more))}"
         yield from self._departure_lines(tensors_of(self.plan, node))
+        yield from self._move_lines(node)
         source = self.plan.choices[node.name].source
         compatible = f"{len(others) + 1} compatible with the neighbouring choices"
         yield f"  rows       {source}; {len(found)} choices, {compatible}"
+
+    def _move_lines(self, node: Node) -> Iterator[str]:
+        """In a plan with overlap, the collectives that a call needs, and those of its results that are given back."""
+        if self.plan.ahead is None:
+            return
+        entries, given = self.plan.schedule.entries, set(self.plan.schedule.outputs)
+        (inputs,) = (e.inputs for e in entries if isinstance(e, Compute) and e.node.name == node.name)
+        for place, move in enumerate(entries):
+            if isinstance(move, Move) and move.change.collectives:
+                needed = _whole(move.target) in inputs
+                if needed or (_whole(move.target) in given and move.source.ref.name == node.name):
+                    yield f"  {'needs' if needed else 'gives':<10} {self._move(place, move)}"
+
+    def _move(self, place: int, move: Move) -> str:
+        text = f"{describe_move(self.plan, move)}, {time_text(move.change.price)}"
+        if self.plan.ahead is None or not move.change.collectives:
+            return text
+        waited = self.plan.timeline.waited.get(place, 0.0)
+        if not move.begun:
+            return f"{text}, waited for at once"
+        return f"{text}, beside calls" + (f", which wait {time_text(waited)} for it" if waited else "")
 
     def _departure_lines(self, tensors: Iterable[tuple[Ref, Layout]]) -> Iterator[str]:
         """Where tensors are not as propagation from the shardings and pins proposes."""
@@ -220,6 +243,11 @@ class Explainer:
             if not agrees(layout, proposal.proposed(ref)):
                 name, sharding = proposal.outcome.captured.names[ref], proposal.outcome.sharding(ref)
                 yield f"  departs    {name} is [{layout}], and {sharding} is propagated"
+
+
+def _whole(target: Value) -> Value:
+    """What a move of several collectives, of which a target may be a part, brings about."""
+    return Value(target.ref, target.copy.partition("/")[0])
 
 
 def _costs(entry: Considered) -> str:

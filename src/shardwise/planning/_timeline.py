@@ -50,6 +50,15 @@ class Timeline:
         return found
 
     @cached_property
+    def waited(self) -> Mapping[int, float]:
+        """Seconds in which calls wait for each move, by its entry."""
+        found: Counter[int] = Counter()
+        for span in self.spans:
+            if span.link:
+                found[span.entry] += span.seconds  # type: ignore[assignment]
+        return found
+
+    @cached_property
     def exposed(self) -> Mapping[str, float]:
         """Seconds in which calls wait for each link."""
         found: Counter[str] = Counter()
