@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 import shardwise as sw
-from shardwise.graph import capture
+from shardwise.graph import Node, capture
 from shardwise.mesh import Cluster, Mesh
-from shardwise.planning import Plan, Planner, random_plan
+from shardwise.planning import Compute, Move, Plan, Planner, Wait, _timeline, random_plan
 from shardwise.planning._pins import Pins
 from shardwise.planning._prices import SLOWDOWN
-from shardwise.planning._timeline import CALLS, links
+from shardwise.planning._timeline import CALLS, links, timeline
 
 CLUSTER = Cluster.of("h100")
 
@@ -139,3 +139,70 @@ def test_an_overlapped_plan_explains_what_calls_wait_for(fsdp):
     text = " ".join(fsdp.overlapped().explain("layers.0.weight").split())
     assert ", waited for at once" in text  # nothing comes before the first product
     assert "needs" not in fsdp.explain("addmm_1")
+
+
+@pytest.fixture(scope="module")
+def two_layers():
+    """Two products, each of which needs a gathered weight."""
+
+    def run(x, v, w):
+        return torch.relu(x @ v) @ w
+
+    with torch.device("meta"):
+        args = torch.empty(2**13, 1024), torch.empty(1024, 1024), torch.empty(1024, 1024)
+    pins = {"x": "S(0)", "v": "S(0)", "w": "S(0)", "mm": "S(0)", "mm_1": "S(0)"}
+    return sw.plan(
+        run, args, mesh="d=4", cluster="h100", training=False, pin=pins, compare=False, confirm=False
+    )
+
+
+def in_milliseconds(plan: Plan, calls: float, gathers: float) -> float:
+    """The step if each product and each gather took so long."""
+
+    def timed(move: Move) -> Move:
+        steps = tuple(replace(step, seconds=gathers * 1e-3) for step in move.change.steps)
+        return replace(move, change=replace(move.change, steps=steps))
+
+    entries = []
+    for entry in plan.schedule.entries:
+        entry = timed(entry) if isinstance(entry, Move) else entry
+        entries.append(Wait(timed(entry.move)) if isinstance(entry, Wait) else entry)
+    seconds = [
+        calls * 1e-3 if isinstance(entry, Compute) and entry.node.facts.kernel == "matmul" else 0.0
+        for entry in entries
+    ]
+    made = replace(plan.schedule, entries=tuple(entries))
+    return timeline(made, seconds, plan.mesh, plan.cluster).seconds * 1e3
+
+
+def test_64_the_second_gather_runs_beside_the_first_of_two_layers(two_layers, monkeypatch):
+    monkeypatch.setattr(_timeline, "SLOWDOWN", 0.0)
+    assert in_milliseconds(two_layers, 10, 6) == pytest.approx(32)
+    overlapped = [in_milliseconds(replace(two_layers, ahead=10**n), 10, 6) for n in range(10)]
+    assert overlapped[-1] == pytest.approx(26)
+    assert min(overlapped) == pytest.approx(26)
+
+
+def test_65_the_second_gather_waits_where_both_weights_do_not_fit(two_layers, monkeypatch):
+    monkeypatch.setattr(_timeline, "SLOWDOWN", 0.0)
+    both = replace(two_layers, ahead=10**9)
+    least, most = two_layers.cost.peak, both.cost.peak
+    assert least < most
+    assert in_milliseconds(replace(both, memory=most), 10, 6) == pytest.approx(26)
+    limited = replace(both, memory=most - 1)
+    assert limited.cost.peak <= most - 1
+    assert in_milliseconds(limited, 10, 6) == pytest.approx(32)
+
+
+def test_66_nothing_runs_beside_the_reduction_of_the_last_gradient(fsdp):
+    made = fsdp.overlapped()
+    last = max(place for place, e in enumerate(made.schedule.entries) if isinstance(e, Move))
+    move = made.schedule.entries[last]
+    assert isinstance(move, Move)
+    maker = made.graph[move.source.ref.name]
+    assert isinstance(maker, Node) and maker.phase == "backward"
+    assert not any(
+        isinstance(entry, Compute) and cost
+        for entry, cost in zip(made.schedule.entries[last:], made.cost.entries[last:], strict=True)
+    )
+    assert made.timeline.waited[last] == pytest.approx(move.change.price)
