@@ -42,7 +42,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Published runs", ("truth_runs", "truth_fsdp", "truth_grid"), "pricing.md"),
     ("Long context", ("long_context",), "communicating.md"),
     ("Running", ("runtime",), "running.md"),
-    ("Overlap", ("overlap",), "overlap.md"),
+    ("Overlap", ("overlap", "overlap_8b", "overlap_8b_cube", "overlap_70b", "truth_hidden"), "overlap.md"),
     ("Importing", ("imports",), "architecture.md"),
 )
 

@@ -2,6 +2,7 @@
 
     SHARDWISE_DATA=../shared/data python benchmarks/truth.py [--by size] [--data FOLDER]
     SHARDWISE_DATA=../shared/data python benchmarks/truth.py --runs named,fsdp,grid [--each]
+    python benchmarks/truth.py --hidden
 
 Predicted are the prices that plans use: `Cluster.link(...).time` and `Device.product_seconds` of the device's preset.
 The measurements are in `truth/` of the directory SHARDWISE_DATA, described by its README; `--data` names another folder
@@ -10,7 +11,8 @@ with the same files, such as one with rows that nothing was fitted to. The shipp
 
 `--runs` predicts training steps with `shardwise.planning.price_plan`: runs of torchtitan (`named`), of MPT under FSDP
 (`fsdp`), and of two models in many layouts (`grid`). Software differs between sources, so each has one factor, the
-median of predicted / measured; errors of times are what is left. Sources of one run have none.
+median of predicted / measured; errors of times are what is left. Sources of one run have none. `--hidden` compares how
+much of a step's collectives runs beside kernels.
 """
 
 import argparse
@@ -333,6 +335,57 @@ def drawn(points: dict[str, list[tuple[float, float]]], side: int = 460) -> str:
     return "\n".join([*lines, "</svg>\n"])
 
 
+# Llama 3 8B, FSDP 4 x TP 2 on 8 H100, after overlap scheduling: shares of seconds that run beside kernels.
+HIDDEN = {
+    "parameters gathered": 0.31,
+    "gradients reduced": 0.83,
+    "activations reduced by tensor parallelism": 0.03,
+}
+
+
+def compare_hidden(record: Record) -> None:
+    """What runs beside calls in the best plan of this kind, by the timeline: one sequence of 8192 a replica."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+    import models
+
+    from shardwise.graph import capture
+    from shardwise.planning import Move, Planner
+    from shardwise.planning._baselines import Baseline, BaselineRestriction
+    from shardwise.planning._pins import Pins
+
+    model, args, kwargs = models.llama_8b(32, batch=4)
+    planner = Planner(
+        capture(model, args, kwargs), Mesh.parse("fsdp=4,tp=2"), Cluster.of("h100"), overlap=True
+    )
+    kind = BaselineRestriction(Baseline("FSDP x TP", ("fsdp", "scattered")), planner.graph, planner.layouts)
+    made = planner.restricted(kind, Pins(planner.mesh))
+    assert made is not None
+    outputs = set(made.schedule.outputs)
+    seconds: dict[str, float] = dict.fromkeys(HIDDEN, 0.0)
+    waited = dict(seconds)
+    for place, entry in enumerate(made.schedule.entries):
+        if not isinstance(entry, Move) or not entry.change.collectives:
+            continue
+        (step, *_) = entry.change.collectives
+        if entry.source.ref.name in made.inputs:
+            name = "parameters gathered"
+        elif entry.target.copy.startswith("out:") or entry.target in outputs:
+            name = "gradients reduced"
+        elif step.kind == "reduce_scatter":
+            name = "activations reduced by tensor parallelism"
+        else:
+            continue
+        seconds[name] += entry.change.price
+        waited[name] += min(entry.change.price, made.timeline.waited.get(place, 0.0))
+    columns = {"collectives": "", "seconds": "{:.3f} s", "hidden": "{:.0%}", "measured": "{:.0%}", "apart": "{:+.0%}"}
+    sheet = record.sheet("What runs beside kernels: Llama 3 8B, FSDP 4 x TP 2, 8 H100", columns)
+    for name, measured in HIDDEN.items():
+        hidden = 1 - waited[name] / seconds[name] if seconds[name] else 0.0
+        sheet.add(name, seconds[name], hidden, measured, hidden - measured)
+    exposed = sum(made.timeline.exposed.values()) / made.cost.seconds
+    record.say(f"Calls wait {exposed:.1%} of a step of {made.cost.seconds:.3f} s; 11.5 % was measured.")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -341,10 +394,14 @@ def main() -> None:
     parser.add_argument("--by", default="collective", choices=["collective", "ranks", "size"])
     parser.add_argument("--held-out", action="store_true", help="fit a part of the rows, judge by the others")
     parser.add_argument("--runs", help="predict whole runs instead: named, fsdp, grid; several with commas")
+    parser.add_argument("--hidden", action="store_true", help="predict how much runs beside kernels instead")
     parser.add_argument("--each", action="store_true", help="with --runs, list every run")
     parser.add_argument("--picture", type=Path, help="with --runs, draw them here, as SVG")
     takes_json(parser)
     options = parser.parse_args()
+    if options.hidden:
+        compare_hidden(Record(__doc__, options.json))
+        return
     data = options.data or folder()
     if not (data / "collectives.csv").exists():
         print(f"no measurements: {data} is not there; name the directory with truth/ in SHARDWISE_DATA")
