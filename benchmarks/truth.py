@@ -377,7 +377,13 @@ def compare_hidden(record: Record) -> None:
             continue
         seconds[name] += entry.change.price
         waited[name] += min(entry.change.price, made.timeline.waited.get(place, 0.0))
-    columns = {"collectives": "", "seconds": "{:.3f} s", "hidden": "{:.0%}", "measured": "{:.0%}", "apart": "{:+.0%}"}
+    columns = {
+        "collectives": "",
+        "seconds": "{:.3f} s",
+        "hidden": "{:.0%}",
+        "measured": "{:.0%}",
+        "apart": "{:+.0%}",
+    }
     sheet = record.sheet("What runs beside kernels: Llama 3 8B, FSDP 4 x TP 2, 8 H100", columns)
     for name, measured in HIDDEN.items():
         hidden = 1 - waited[name] / seconds[name] if seconds[name] else 0.0
