@@ -19,7 +19,7 @@ from shardwise.planning._timeline import links, timeline
 from shardwise.planning._weights import BESIDE, PARTS, Weights
 from shardwise.planning._windows import Windows
 
-MOST = 3000  # schedules of one plan
+MOST = 500  # schedules of one plan
 
 
 class Layers(nn.Module):
@@ -99,7 +99,7 @@ def drawn(windows: Windows, names: tuple[str, ...], seed: int) -> Weights:
 def test_no_schedule_of_a_plan_takes_less_than_it_counts(graph, mesh):
     cluster, many, close = Cluster.of("l40s"), 0, 0.0
     windows, names = Windows(graph), links(Mesh.parse(mesh), cluster)
-    for seed in range(8):
+    for seed in range(5):
         plan = random_plan(graph, mesh=mesh, cluster=cluster, seed=seed)
         best, count = fastest(plan)
         many += count
@@ -111,7 +111,7 @@ def test_no_schedule_of_a_plan_takes_less_than_it_counts(graph, mesh):
         ]
         assert max(found) <= best * (1 + 1e-9)
         close = max(close, found[0] / best)
-    assert many > 1000
+    assert many > 300
     assert close > 0.9  # the best rates are not far from what can be reached
 
 
