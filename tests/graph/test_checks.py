@@ -164,6 +164,30 @@ def test_values_that_follow_from_the_program_alone_can_be_read():
     assert torch.allclose(run(graph, model, (x,)).outputs["output"], model(x))
 
 
+def test_a_mask_that_a_program_makes_itself_can_be_tested(capfd):
+    def forward(module, y):
+        mask = torch.ones(y.shape[0], 3) * torch.arange(3)
+        return y.sum() * (2 if (mask > 5).any().item() else 3)
+
+    module, x = Program(forward), torch.randn(4, 4)
+    ran = run(capture(module, (x,)), module, (x,))
+    torch.testing.assert_close(ran.outputs["output"], module(x).detach())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_mask_that_masks_nothing_is_not_dropped():
+    def forward(module, y):
+        mask = y.detach() > 1e9
+        if not mask.any():
+            mask = None
+        return y.sum() if mask is None else y.masked_fill(mask, 0.0).sum()
+
+    module, x = Program(forward), torch.randn(4, 4)
+    graph = capture(module, (x,))
+    torch.testing.assert_close(run(graph, module, (x,)).outputs["output"], module(x).detach())
+    assert "if not mask.any():" in graph.notes[0]
+
+
 def test_a_buffer_that_is_registered_while_it_runs_is_computed_in_every_call():
     def registers(module, y):
         if not hasattr(module, "positions"):

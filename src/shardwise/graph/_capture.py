@@ -25,13 +25,14 @@ from ._blocks import in_block
 from ._branches import both_branches
 from ._callable import as_module, call_arguments, name_of
 from ._checks import without_error_checks
-from ._device import active_autocast, autocast_to, on_any_device
+from ._device import active_autocast, autocast_to, on_any_device, quiet
 from ._eager import IsCompiling, as_if_eager
 from ._experts import batched_experts, chooses_experts
 from ._exported import flatten, keep_one_of_tied, start_backward_from, take_out_copies
 from ._fake import fake_arguments, known_values, make_state_fake
 from ._graph import Execution, Graph, Live
 from ._kept_state import noting_state
+from ._known import KnownFactories
 from ._loss import with_loss
 from ._masks import simplify_attention
 from ._norms import fuse_norms
@@ -40,7 +41,7 @@ from ._read import correct_dtypes, name_inputs, random_calls, read_inputs, read_
 from ._recompute import recompute_as_compiled
 from ._recompute_blocks import Policies, policies_of, recompute_blocks
 from ._recurrent import separate_layers
-from ._refusal import refusal, value_read_at
+from ._refusal import reads_values, refusal, value_read_at
 from ._results import opened_results
 from ._unchanged import unchanged
 from ._versions import matrix_checks_without_effect
@@ -182,11 +183,18 @@ def _exported(
     what is not in the graph."""
     is_compiling = IsCompiling()
     try:
-        return _export(module, given, training, as_if_eager(module, is_compiling))
-    except Exception:
-        if not is_compiling.evaluated:
-            raise
-    return _export(module, given, training, nullcontext())
+        with quiet():
+            return _export(module, given, training, as_if_eager(module, is_compiling))
+    except Exception as error:
+        first = error
+    if is_compiling.evaluated:
+        return _export(module, given, training, nullcontext())
+    if reads_values(first):
+        try:
+            return _export(module, given, training, KnownFactories())
+        except Exception:  # what was refused at first is what the program does
+            raise first from None
+    raise first
 
 
 def _export(

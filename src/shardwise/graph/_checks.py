@@ -1,7 +1,8 @@
 """Error checks: what a program does with tensor values only to decide whether to raise, warn or repair.
 
 A graph has no values to decide by. A branch that raises or warns is not part of what the program computes; neither is
-one for values that are infinite or NaN, which no result survives. Such a branch is taken as not entered, with a note
+one for values that are infinite or NaN, which no result survives, nor one that drops a mask that masks nothing. Such a
+branch is taken as not entered, with a note
 that names its line. All other branches on values are refused.
 """
 
@@ -146,7 +147,19 @@ def _entered(statement: _Branch) -> bool | None:
             return False
         if statement.orelse and all(map(_only_tells, statement.orelse)):
             return True
+        if not statement.orelse and all(_drops(each, statement.test) for each in statement.body):
+            return False
     return None
+
+
+def _drops(statement: ast.stmt, test: ast.expr) -> bool:
+    """Whether a statement sets to None what its branch tests: `if not mask.any(): mask = None`, a shortcut past a mask
+    that masks nothing."""
+    if not (isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)):
+        return False
+    tested = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    names = [target.id if isinstance(target, ast.Name) else "" for target in statement.targets]
+    return statement.value.value is None and all(name in tested for name in names)
 
 
 def _only_tells(statement: ast.stmt) -> bool:

@@ -23,7 +23,7 @@ def on_any_device() -> Iterator[None]:
     library = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
-        with _quiet(), _Draws(), autocast_on_cpu():
+        with quiet(), _Draws(), autocast_on_cpu():
             yield
     finally:
         torch._C._set_mkldnn_enabled(library)
@@ -98,7 +98,7 @@ _LESS = (torch.Tensor.__lt__, torch.Tensor.lt, torch.lt, torch.Tensor.__le__, to
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Suppress what torch prints about an error before it raises it.
 
     Torch prints the graph so far straight to stderr, where the program may print as well: that is shown unless there is

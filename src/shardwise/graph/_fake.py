@@ -19,14 +19,14 @@ from ..errors import UsageError
 
 # Tensors of up to this many elements whose values follow from the program alone keep their values: sizes of feature
 # maps, lengths, offsets. Torch itself keeps one element.
-_KNOWN = 4096
+KNOWN = 4096
 
 
 @contextmanager
 def known_values() -> Iterator[None]:
     """Within, small tensors that a program computes from numbers keep their values, so that it can read them."""
     before = [module.CONSTANT_NUMEL_LIMIT for module in (fake_tensor, proxy_tensor)]
-    fake_tensor.CONSTANT_NUMEL_LIMIT = proxy_tensor.CONSTANT_NUMEL_LIMIT = _KNOWN
+    fake_tensor.CONSTANT_NUMEL_LIMIT = proxy_tensor.CONSTANT_NUMEL_LIMIT = KNOWN
     try:
         yield
     finally:

@@ -20,6 +20,7 @@ _TORCH = f"{Path(torch.__file__).parent}/"
 _NOT_THE_MODEL = ("<", _TORCH, f"{Path(__file__).parents[1]}/", f"{sysconfig.get_paths()['stdlib']}/")
 
 _ADVICE = "write it with torch.where, masks or torch.cond, or give the value as a Python number"
+_KEEP_SHAPE = "keep the full shape: torch.where(mask, x, 0) for x[mask], sums divided by mask.sum() for means"
 
 # Patterns in torch's messages, what they mean for the program, and what to do.
 _MEANINGS = (
@@ -42,7 +43,7 @@ _MEANINGS = (
     (
         r"Dynamic(Output)?Shape|dynamic output shape",
         "the shape of a result depends on tensor values here",
-        "keep the full shape: torch.where(mask, x, 0) for x[mask], sums divided by mask.sum() for means",
+        _KEEP_SHAPE,
     ),
     (
         r"\.numpy\(\) is not supported",
@@ -63,6 +64,11 @@ def refusal(name: str, error: Exception, line: str = "") -> UsageError:
     line = _line_of(error) or line
     where = f" at {line}" if line else ""
     return UsageError(f"{name} cannot be captured{where}: {reason}" + (f"; {advice}" if advice else ""))
+
+
+def reads_values(error: Exception) -> bool:
+    """Whether capture ended because a number, a branch or a shape depends on the values of a tensor."""
+    return _reason(error)[1] in (_ADVICE, _KEEP_SHAPE)
 
 
 def value_read_at(module: fx.GraphModule) -> str:
