@@ -333,7 +333,6 @@ def architectures() -> tuple[dict[str, Callable[[], Built]], dict[str, str]]:
     """Every model, by its library and name; and the libraries that are left out, with the reason."""
     found: dict[str, Callable[[], Built]] = {}
     left_out: dict[str, str] = {}
-    _declare_operators_of_torchvision()
     for library, listed in _LIBRARIES.items():
         try:
             found |= listed()
@@ -354,3 +353,6 @@ def _declare_operators_of_torchvision() -> None:
     for name in ("nms", "qnms"):
         declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _DECLARED.append(declared)
+
+
+_declare_operators_of_torchvision()  # before anything imports it: torch and transformers do where it is found

@@ -43,6 +43,8 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Long context", ("long_context",), "communicating.md"),
     ("Running", ("runtime",), "running.md"),
     ("Overlap", ("overlap", "overlap_8b", "overlap_8b_cube", "overlap_70b", "truth_hidden"), "overlap.md"),
+    ("Loading a checkpoint", ("checkpoint",), "running.md"),
+    ("Overlap", ("overlap",), "overlap.md"),
     ("Importing", ("imports",), "architecture.md"),
 )
 

@@ -1,6 +1,6 @@
 """Running a plan: simulated ranks, real ranks, and the proof that both equal the unsharded model."""
 
-from ._checkpoint import Checkpoint, save_checkpoint
+from ._checkpoint import Checkpoint, loaded_state, save_checkpoint
 from ._emit import RankProgram, emit
 from ._live import with_live_graph
 from ._lower import Lowering, wide_dtype, widened
@@ -25,6 +25,7 @@ __all__ = [
     "chosen_optimizer",
     "difference",
     "emit",
+    "loaded_state",
     "parallelize",
     "piece_of",
     "plan_pieces",
