@@ -44,7 +44,6 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Running", ("runtime",), "running.md"),
     ("Overlap", ("overlap", "overlap_8b", "overlap_8b_cube", "overlap_70b", "truth_hidden"), "overlap.md"),
     ("Loading a checkpoint", ("checkpoint",), "running.md"),
-    ("Overlap", ("overlap",), "overlap.md"),
     ("Importing", ("imports",), "architecture.md"),
 )
 
