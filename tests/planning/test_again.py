@@ -6,7 +6,7 @@ from torch import nn
 
 import shardwise as sw
 from shardwise.graph import Graph, capture
-from shardwise.planning import Planner
+from shardwise.planning import DoesNotFit, Planner
 
 WIDTH = 32
 
@@ -85,6 +85,17 @@ def test_a_plan_that_computes_again_is_verified_after_json(x):
     assert report.peak == report.predicted_peak
 
 
+@pytest.mark.long
+def test_ranks_compute_again_what_the_plan_has_chosen(x):
+    torch.manual_seed(0)
+    model = Model(dropout=0.3)
+    limit = int(0.8 * planned(model, x, "none", micro_batches=2).cost.peak)
+    plan = planned(model, x, "auto", micro_batches=2, memory=limit)
+    assert again(plan.graph)
+    report = sw.verify(model, (x,), plan=plan, steps=3, optimizer="adamw", backend="gloo", only_plan=True)
+    assert report.ok, report
+
+
 def test_a_value_with_two_users_in_backward_is_computed_again_once():
     """CASES 69."""
 
@@ -101,6 +112,22 @@ def test_a_value_with_two_users_in_backward_is_computed_again_once():
     users = {node.name for node in chosen.users[next(iter(chosen["tanh_again"].results))]}
     assert len(users) >= 2
     assert sum(node.op == "aten.tanh.default" for node in chosen.nodes) == 2
+
+
+def test_no_plan_fits_in_less_than_what_is_proven_to_be_needed(x):
+    class Chained(nn.Module):
+        """Values that calls which run again read long before those that always run."""
+
+        def forward(self, x):
+            for _ in range(4):
+                left, right = torch.sigmoid(x), torch.tanh(x)
+                x = torch.exp(left * right) * torch.cos(right) + left
+            return x.sum()
+
+    x = x.clone().requires_grad_()
+    with pytest.raises(DoesNotFit) as refused:
+        planned(Chained(), x, "auto", memory=1)
+    assert 1 < refused.value.at_least <= refused.value.enough
 
 
 def test_blocks_are_left_out_by_name(x):

@@ -219,11 +219,13 @@ class Memory:
                 continue
             ref = Ref(node.name, output)
             readers = [user for group in self._groups(ref) for user in self._certain(group)]
-            usage = self._bytes(info, self.items.made[ref][1])
-            tree = _Tree(ref, self._last[ref], ref in self.graph.kernels.inner, self._pool())
-            if readers and not tree.lasting:
-                begin = min(self.points.moves[reader.name] for reader in readers)
-                self._hold(place, np.where(runs, usage, 0), begin, tree.last + 1)
+            if not readers:
+                continue
+            begin, last = min(self.points.moves[reader.name] for reader in readers), self._last[ref]
+            tree = _Tree(ref, max(last, begin - 1), ref in self.graph.kernels.inner, self._pool())
+            if not tree.lasting:
+                usage = self._bytes(info, self.items.made[ref][1])
+                self._hold(place, np.where(runs, usage, 0), begin, last + 1)
             self._add_value(tree, ref, None)
             self._hold_pools()
 
