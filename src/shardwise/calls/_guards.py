@@ -98,6 +98,19 @@ def statistics_fit(tensors: Sequence[Any], _: Given) -> bool:
     )
 
 
+def groups_fit(tensors: Sequence[Any], given: Given) -> bool:
+    """Group norm backward: sizes and groups that are those of the images; kernels trust them."""
+    arguments = given()
+    images, channels, groups = tuple(arguments["input"].shape), arguments["C"], arguments["group"]
+    return (
+        images[:2] == (arguments["N"], channels)
+        and math.prod(images[2:]) == arguments["HxW"]
+        and channels % groups == 0
+        and tuple(arguments["grad_out"].shape) == images
+        and tuple(arguments["mean"].shape) == tuple(arguments["rstd"].shape) == (arguments["N"], groups)
+    )
+
+
 def scales_fit(_: Sequence[Any], given: Given) -> bool:
     """Resampling with antialiasing: an output of the size that the scale says; beyond it lies no input to read."""
     arguments = given()

@@ -26,7 +26,7 @@ _TOLERANCES = {
 
 
 # Which differences of a sum of local outputs are excused; see `Experiment.excused`.
-Excuse = Literal["nothing", "cancelled", "infinite", "skipped"]
+Excuse = Literal["nothing", "cancelled", "infinite", "less_nan"]
 
 
 def array(tensor: Tensor) -> np.ndarray:
@@ -85,10 +85,13 @@ class Expected:
 
     def agrees(self, pieces: Sequence[np.ndarray], placement: Placement, excuse: Excuse = "nothing") -> bool:
         """True if these local outputs, placed so, are this output. A sum may be excused where infinities of the pieces
-        cancel, so that it is NaN, or where it or this output is infinite or NaN; any output where what was skipped
-        makes this one NaN."""
+        cancel, so that it is NaN, or where it or this output is infinite or NaN; any output where this one is NaN."""
+
+        def excused(piece: np.ndarray) -> np.ndarray:
+            return np.where(np.isnan(self.array), self.array, piece) if excuse == "less_nan" else piece
+
         if is_replicate(placement):
-            return all(piece.shape == self.shape and self.equals(piece) for piece in pieces)
+            return all(piece.shape == self.shape and self.equals(excused(piece)) for piece in pieces)
         if is_partial(placement):
             if any(piece.shape != self.shape for piece in pieces):
                 return False
@@ -97,7 +100,7 @@ class Expected:
                 whole = np.where(np.isnan(whole), self.array, whole)
             elif excuse == "infinite":
                 whole = np.where(np.isfinite(whole) & np.isfinite(self.array), whole, self.array)
-            elif excuse == "skipped":
+            elif excuse == "less_nan":
                 whole = np.where(np.isnan(whole) | np.isnan(self.array), self.array, whole)
             if self.equals(whole):
                 return True
@@ -108,10 +111,7 @@ class Expected:
         if hasattr(placement, "split_factor"):
             joined = join([torch.from_numpy(np.ascontiguousarray(p)) for p in pieces], placement)
             return self.equals(array(joined))
-        whole = np.concatenate(pieces, placement.dim)
-        return self.equals(
-            np.where(np.isnan(self.array), self.array, whole) if excuse == "skipped" else whole
-        )
+        return self.equals(excused(np.concatenate(pieces, placement.dim)))
 
     def first_difference(self, pieces: Sequence[np.ndarray], placement: Placement) -> tuple[Any, ...]:
         """Where the local outputs, replicated or reduced as `placement` says, differ most from this output."""

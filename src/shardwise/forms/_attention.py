@@ -98,6 +98,6 @@ def _keys(call: Call, held: Held) -> Sequences:
 _HEADS = ((("query", 1), ("key", 1)), (("query", 1), ("value", 1)))
 
 ATTENTION: dict[str, Operator] = {
-    "shardwise.attention": Operator(_forward, leads=_HEADS, varies=True, skips=True),
-    "shardwise.attention_backward": Operator(_backward, leads=_HEADS, varies=True, skips=True),
+    "shardwise.attention": Operator(_forward, leads=_HEADS, varies=True, less_nan=True),
+    "shardwise.attention_backward": Operator(_backward, leads=_HEADS, varies=True, less_nan=True),
 }

@@ -7,7 +7,7 @@ is priced. So there is one text of a form, and its price is that of the collecti
 """
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,18 +118,20 @@ class Group:
         """The tensor of the rank `shift` places before this one, in a ring; `shape` is its shape where they differ."""
         shape = tuple(tensor.shape if shape is None else shape)
         to, source = (self.rank + shift) % self.size, (self.rank - shift) % self.size
-        return self.send({to: tensor}, {source: shape}, lambda parts: parts[source])
+        return self._sent({to: tensor}, {source: shape}, tensor, lambda parts: parts[source])
 
-    def send(
+    def send(self, parts: Mapping[int, Tensor], shapes: Mapping[int, Sequence[int]], like: Tensor) -> Request:
+        """Tensors from some ranks, for tensors to some, by their positions; `shapes` are those of what arrives, in the
+        dtype of `like`."""
+        return self._sent(parts, shapes, like, dict)
+
+    def _sent(
         self,
-        parts: dict[int, Tensor],
-        shapes: dict[int, Sequence[int]],
-        finish: Callable[[dict[int, Tensor]], Any] = dict,
+        parts: Mapping[int, Tensor],
+        shapes: Mapping[int, Sequence[int]],
+        like: Tensor,
+        finish: Callable[[dict[int, Tensor]], Any],
     ) -> Request:
-        """Tensors for some ranks, and from some, by their positions; `shapes` are those of what arrives."""
-        like = next(iter(parts.values()), None)
-        if like is None:
-            like = self.own.call.tensors[0].new_empty(0)
         nothing = like.new_empty(0)
         sent = [parts.get(other, nothing) for other in range(self.size)]
         arriving = [tuple(shapes.get(other, (0,))) for other in range(self.size)]

@@ -15,6 +15,9 @@ the row's axis together; a call has one such axis at most.
 | heads | which heads of keys and values serve the rank's heads of queries |
 | seeds | the stream of random numbers of the rank's piece |
 | ring | keys and values go round the ranks that hold parts of a sequence |
+| parts | what ranks know of their pieces of a dim that is reduced is gathered |
+| statistics | ranks put together the statistics of a norm whose dims are sharded |
+| halo | ranks fetch what their windows reach of others' pieces |
 | balanced | the same, with queries from the beginning and the end of the sequence on every rank |
 """
 
@@ -29,11 +32,14 @@ from ._attention import ATTENTION
 from ._group import Group, Request, run_together
 from ._group import Run as GroupRun
 from ._lookup import LOOKUP
+from ._norms import STATISTICS
 from ._offset import OFFSET
 from ._operator import InGroup, Operator
 from ._piece import Held, Piece
+from ._reductions import PARTS
 from ._ring import BALANCED, RING
 from ._sizes import GROUPS, by_sizes
+from ._windows import HALO
 
 # By operator, overloads aside; any operator with arguments that take sizes has the form `sizes`.
 FORMS: dict[str, dict[str, Operator]] = {
@@ -46,6 +52,9 @@ FORMS: dict[str, dict[str, Operator]] = {
     "seeds": ATTENTION,
     "ring": RING,
     "balanced": BALANCED,
+    "parts": PARTS,
+    "statistics": STATISTICS,
+    "halo": HALO,
 }
 _SHIPPED = frozenset(FORMS)
 # Those that follow from the sizes of pieces alone, wherever these lie.

@@ -27,8 +27,9 @@ class Operator:
     `run` or `in_group` it does not, and the rows of the whole call are those of the next axes. A pair of dims in
     `leads` says that positions in the first decide which of the second a rank needs: after an axis that shards the
     first alone, no axis may shard the second. `varies` says that ranks with pieces of equal sizes may work differently
-    long: the price is then that of what the form runs, not that of a call of the operator. `skips` says that a form
-    leaves out what the whole call multiplies by zero.
+    long: the price is then that of what the form runs, not that of a call of the operator. `less_nan` says
+    that its result may be a number where that of the whole call is NaN: it leaves out what that multiplies by zero, or
+    does not subtract infinities where that does.
     """
 
     run: Run | None = None
@@ -36,7 +37,7 @@ class Operator:
     leads: tuple[tuple[Dim, Dim], ...] = ()
     in_group: InGroup | None = None
     varies: bool = False
-    skips: bool = False
+    less_nan: bool = False
 
     def __call__(self, call: Call, held: Held) -> Any:
         if self.run is not None:

@@ -182,10 +182,10 @@ def _joined(parts: Sequence[Tensor], like: Tensor) -> Tensor:
 
 
 RING: dict[str, Operator] = {
-    "shardwise.attention": Operator(in_group=_ring, skips=True),
-    "shardwise.attention_backward": Operator(in_group=_ring_backward, skips=True),
+    "shardwise.attention": Operator(in_group=_ring, less_nan=True),
+    "shardwise.attention_backward": Operator(in_group=_ring_backward, less_nan=True),
 }
 BALANCED: dict[str, Operator] = {
-    "shardwise.attention": Operator(in_group=_balanced, skips=True),
-    "shardwise.attention_backward": Operator(in_group=_balanced_backward, skips=True),
+    "shardwise.attention": Operator(in_group=_balanced, less_nan=True),
+    "shardwise.attention_backward": Operator(in_group=_balanced_backward, less_nan=True),
 }

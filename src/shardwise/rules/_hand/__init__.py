@@ -4,6 +4,7 @@ Each is a function from a call to rows, tested by the same experiments as every 
 """
 
 from . import (  # noqa: F401  (they register the rules)
+    _along,
     _attention,
     _convolution,
     _copies,
