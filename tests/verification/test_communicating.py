@@ -66,3 +66,55 @@ def test_ranks_attend_together_on_gloo(captured):
     model, x, graph = captured
     report = sw.verify(model, (x,), plan=planned(graph, "cp=4"), only_plan=True, backend="gloo")
     assert report.ok, report  # the collectives and their bytes are those that were priced
+
+
+class Images(nn.Module):
+    """Convolutions, norms and pooling of images, and a softmax over their rows of pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin, self.norm = nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4)
+        self.halve, self.grow = nn.Conv2d(4, 4, 3, stride=2, padding=1), nn.ConvTranspose2d(4, 4, 2, stride=2)
+        self.last = nn.LayerNorm(12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.silu(self.norm(self.begin(x)))
+        x = self.grow(F.avg_pool2d(self.halve(x), 3, 1, 1))
+        return (self.last(x).softmax(2) * x).square().mean()
+
+
+ALONG = ("convolution", "norm", "pool", "softmax")
+
+
+def along(call: Call) -> list[Row] | None:
+    rows = book_rows(call)
+    if rows is None or not any(name in call.name for name in ALONG):
+        return rows
+    return [row for row in rows if is_communicating(row.local)]
+
+
+@pytest.fixture(scope="module")
+def images():
+    torch.manual_seed(0)
+    model, x = Images(), torch.randn(2, 2, 10, 12)
+    return model, x, sw.capture(model, (x,))
+
+
+def planned_along(graph, mesh: str) -> Plan:
+    """A random plan with all kinds of forms."""
+    offers, wanted = Offers(graph, known=along), {"halo", "statistics", "parts"}
+    plans = (random_plan(graph, mesh=mesh, seed=seed, offers=offers, replicated=0.0) for seed in range(40))
+    return next(plan for plan in plans if {choice.local for choice in plan.choices.values()} >= wanted)
+
+
+@pytest.mark.parametrize("mesh", ["sp=2", "sp=3", "sp=4", "dp=2,sp=2"])
+def test_images_are_sharded_by_position(images, mesh):
+    model, x, graph = images
+    report = sw.verify(model, (x,), plan=planned_along(graph, mesh), only_plan=True)
+    assert report.ok, report
+
+
+def test_images_are_sharded_by_position_on_gloo(images):
+    model, x, graph = images
+    report = sw.verify(model, (x,), plan=planned_along(graph, "sp=4"), only_plan=True, backend="gloo")
+    assert report.ok, report

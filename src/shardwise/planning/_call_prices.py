@@ -178,14 +178,15 @@ class _Counting(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        results = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
-        if facts(func).view:
+        leaves = pytree.tree_leaves(result)
+        results = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if facts(func).view or not results:
             for tensor in results:
                 self.memory.add_view(tensor)
             return result
         key = func, *map(_key, pytree.tree_leaves((args, kwargs)))
         if key not in self.known:
-            self.known[key] = self._price(Call(func, args, kwargs or {}), results)
+            self.known[key] = self._price(Call(func, args, kwargs or {}), leaves)
         seconds, scratch = self.known[key]
         self.clock.call(seconds)
         for tensor in results:
@@ -193,8 +194,9 @@ class _Counting(TorchDispatchMode):
         self.memory.peak = max(self.memory.peak, self.memory.now + scratch)
         return result
 
-    def _price(self, call: Call, results: Sequence[Tensor]) -> tuple[float, int]:
-        call, made = call.with_tensors(list(map(_info, call.tensors))), list(map(_info, results))
+    def _price(self, call: Call, results: Sequence[Any]) -> tuple[float, int]:
+        call = call.with_tensors(list(map(_info, call.tensors)))
+        made = [_info(leaf) if isinstance(leaf, Tensor) else None for leaf in results]
         assert isinstance(call.op, OpOverload)
         if facts(call.op).uninitialised:
             return 0.0, 0
