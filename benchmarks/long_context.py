@@ -21,7 +21,7 @@ from shardwise.graph import Graph, capture
 from shardwise.mesh import Cluster, Mesh
 from shardwise.placements import Row
 from shardwise.planning import Offers, Plan, Planner
-from shardwise.rules import book_rows
+from shardwise.rules import offered_rows
 
 TOKENS = 1 << 20
 OFFERED = ("all", "without", "gathered")
@@ -46,7 +46,7 @@ def offered(which: str):
     """The rows of a call, of attention's those that may be used."""
 
     def rows(call: Call) -> list[Row] | None:
-        found = book_rows(call)
+        found = offered_rows(call)
         if found is None or "attention" not in call.name or which == "all":
             return found
         kept = [row for row in found if not is_communicating(row.local)]

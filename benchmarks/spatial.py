@@ -20,7 +20,7 @@ from shardwise.forms import is_communicating
 from shardwise.graph import capture
 from shardwise.placements import Row
 from shardwise.planning import Offers, plan_graph, random_plan
-from shardwise.rules import book_rows
+from shardwise.rules import offered_rows
 
 
 class Block(nn.Module):
@@ -79,7 +79,7 @@ ALONG = ("convolution", "group_norm", "pool2d")
 
 
 def communicating(call: Call) -> list[Row] | None:
-    rows = book_rows(call)
+    rows = offered_rows(call)
     if rows is None or not any(name in call.name for name in ALONG):
         return rows
     return [row for row in rows if is_communicating(row.local)]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from shardwise.calls import Call as LibraryCall
-from shardwise.forms import Held, Piece, calls_together, is_communicating, local_call
+from shardwise.forms import Piece, local_call
 
 from .calls import Call, flat
 from .judging import Difference, Tolerance, difference, is_real, is_rounding, largest, widened
@@ -249,23 +249,14 @@ def _contradiction(stated: Claim, whole: Whole, pieces: Pieces) -> tuple[int, Di
     for tensor, p in zip(whole.tensors, stated.inputs, strict=True):
         if p.kind == "P" and not has_reduction(tensor.dtype, p.reduction):
             return -1, Difference(f"P({p.reduction}) is claimed of an input of {tensor.dtype}")
-    results: list[list[Any]] = []
-    given = list(pieces.ranks_of(stated.inputs))
-    if is_communicating(stated.local):
+    results = []
+    for rank, tensors in enumerate(pieces.ranks_of(stated.inputs)):
         try:
-            results = _run_together(stated, whole, given)
-        except Exception as error:
-            return -1, Difference(f"a rank raises {type(error).__name__}: {str(error).splitlines()[:1]}")
-    for rank, tensors in enumerate(given):
-        try:
-            if len(results) <= rank:
-                results.append(_local_run(stated, whole, tensors, rank, pieces.ranks))
+            results.append(_local_run(stated, whole, tensors, rank, pieces.ranks))
         except Exception as error:
             return -1, Difference(f"rank {rank} raises {type(error).__name__}: {str(error).splitlines()[:1]}")
-        if len(results[rank]) != len(whole.outputs):
-            return -1, Difference(
-                f"rank {rank} returns {len(results[rank])} results, not {len(whole.outputs)}"
-            )
+        if len(results[-1]) != len(whole.outputs):
+            return -1, Difference(f"rank {rank} returns {len(results[-1])} results, not {len(whole.outputs)}")
     has_partials = any(p is not None and p.kind == "P" for p in (*stated.inputs, *stated.outputs))
     rules = Tolerance(
         whole.unit, whole.scale, infinities=not has_partials, only_finite=whole.call.has_special_numbers
@@ -283,24 +274,14 @@ def _contradiction(stated: Claim, whole: Whole, pieces: Pieces) -> tuple[int, Di
 def _local_run(stated: Claim, whole: Whole, tensors: list[Tensor], rank: int, ranks: int) -> list[Any]:
     if stated.local is None:
         return whole.call.run(tensors)
-    held = _held(stated, whole, tensors, rank, ranks)
-    return flat(local_call(stated.local, held.call, held.inputs, held.outputs))
-
-
-def _run_together(stated: Claim, whole: Whole, given: list[list[Tensor]]) -> list[list[Any]]:
-    assert stated.local is not None
-    held = [_held(stated, whole, tensors, rank, len(given)) for rank, tensors in enumerate(given)]
-    return [flat(result) for result in calls_together(stated.local, [each.call for each in held], held)]
-
-
-def _held(stated: Claim, whole: Whole, tensors: list[Tensor], rank: int, ranks: int) -> Held:
     args, kwargs = whole.call.with_tensors_and_outs(tensors)
     inputs = [_piece(s, p, rank, ranks) for s, p in zip(whole.call.shapes, stated.inputs, strict=True)]
     outputs = [
         None if s is None else _piece(s, p, rank, ranks)
         for s, p in zip(whole.shapes, stated.outputs, strict=True)
     ]
-    return Held(LibraryCall(whole.call.op, tuple(args), kwargs), inputs, outputs)
+    result = local_call(stated.local, LibraryCall(whole.call.op, tuple(args), kwargs), inputs, outputs)
+    return flat(result)
 
 
 def _piece(shape: tuple[int, ...], placed: Placement | None, rank: int, ranks: int) -> Piece:

@@ -10,7 +10,7 @@ from shardwise.calls import Call
 from shardwise.forms import is_communicating
 from shardwise.placements import Row, is_shard
 from shardwise.planning import Offers, Plan, random_plan
-from shardwise.rules import book_rows
+from shardwise.rules import offered_rows
 
 
 class Attention(nn.Module):
@@ -29,7 +29,7 @@ class Attention(nn.Module):
 
 def talking(call: Call) -> list[Row] | None:
     """Rows of a call; attention communicates where its sequence is sharded."""
-    rows = book_rows(call)
+    rows = offered_rows(call)
     if rows is None or "attention" not in call.name:
         return rows
     along = [row for row in rows if any(is_shard(p) and p.dim == 2 for p in row.inputs)]
@@ -87,7 +87,7 @@ ALONG = ("convolution", "norm", "pool", "softmax")
 
 
 def along(call: Call) -> list[Row] | None:
-    rows = book_rows(call)
+    rows = offered_rows(call)
     if rows is None or not any(name in call.name for name in ALONG):
         return rows
     return [row for row in rows if is_communicating(row.local)]

@@ -20,7 +20,6 @@ from ..calls import Call, Facts, facts, leaves, overload, with_leaves
 from ..errors import UsageError
 from ..factors import FactorRule, factors_of
 from ..files import path_of
-from ..forms import is_communicating
 from ..rules import book_rows
 from ._blocks import block_of
 from ._whole import Whole
@@ -228,13 +227,11 @@ class Graph:
         return {}
 
     def rule(self, node: Node) -> FactorRule | None:
-        """The factors of a node's call, derived from the rows without communication that the book has for it; None if
-        it has none."""
+        """The factors of a node's call, derived from the rows that the book has for it; None if it has none."""
         call = self.call(node)
         if call.signature not in self._rules:
             rows = book_rows(call)
-            plain = [row for row in rows or () if not is_communicating(row.local)]
-            self._rules[call.signature] = None if rows is None else factors_of(call, plain)
+            self._rules[call.signature] = None if rows is None else factors_of(call, rows)
         return self._rules[call.signature]
 
     @cached_property

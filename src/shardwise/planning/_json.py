@@ -16,7 +16,7 @@ from ..layout import Layout
 from ..mesh import COLLECTIVES, Cluster, Mesh
 from ..placements import Row
 from ..propagation import Annotations
-from ..rules import book_rows
+from ..rules import offered_rows
 from ._confirm import Confirmation, RefutedChoice
 from ._elsewhere import Elsewhere, require_elsewhere
 from ._offers import Source
@@ -155,7 +155,7 @@ class _Reading:
             )
         call = self.graph.call(node)
         if call.signature not in self._known:
-            self._known[call.signature] = book_rows(call)
+            self._known[call.signature] = offered_rows(call)
         known = self._known[call.signature]
         if known is not None and not row.is_replicated and row not in known:
             raise field.wrong(f"expected a row that the book has for {call}, found {row.text}")

@@ -15,7 +15,7 @@ from ..forms import draws_whole
 from ..graph import Graph, Node
 from ..mesh import Mesh
 from ..placements import Row, is_partial, parse_placement
-from ..rules import book_rows, rows_besides, rows_left
+from ..rules import offered_rows, rows_besides, rows_left
 from ._discovered import Discovered
 
 Source = Literal["book", "discovered", "replicated"]
@@ -43,7 +43,7 @@ class Offers:
         cache: Path | None = None,
         *,
         alone: bool = False,
-        known: Callable[[Call], list[Row] | None] = book_rows,
+        known: Callable[[Call], list[Row] | None] = offered_rows,
         left: Callable[[Call], list[Row] | None] = rows_left,
         discovered: Discovered | None = None,
     ) -> None:

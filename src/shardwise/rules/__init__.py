@@ -17,7 +17,7 @@ from ._hand import (
     row_of,
     rows_besides,
 )
-from ._lookup import book, book_rows, rows, rows_left, rule, variant_by_hand
+from ._lookup import book, book_rows, offered_rows, rows, rows_left, rule, variant_by_hand
 from ._partials import partials_fit
 from ._rule import Rule
 from ._variants import derived, is_in_place, variants_of
@@ -54,6 +54,7 @@ __all__ = [
     "more_rows",
     "names_in",
     "next_to",
+    "offered_rows",
     "opened",
     "own_rules",
     "partials_fit",

@@ -89,13 +89,7 @@ def _front(call: Call) -> Dispatched:
 
 
 def book_rows(call: Call) -> list[Row] | None:
-    """Rows for a call of an overload: by its hand-written rule, else by the book's; None if there is neither. Those
-    that it has besides come last."""
-    rows = _ruled_rows(call)
-    return None if rows is None else [*rows, *rows_besides(call)]
-
-
-def _ruled_rows(call: Call) -> list[Row] | None:
+    """Rows for a call of an overload: by its hand-written rule, else by the book's; None if there is neither."""
     if is_by_hand(call.name):
         return hand_rows(call)
     entry = book().entry(call.name)
@@ -106,6 +100,13 @@ def _ruled_rows(call: Call) -> list[Row] | None:
     return entry.rows(call)
 
 
+def offered_rows(call: Call) -> list[Row] | None:
+    """Rows for a call of an overload, those whose ranks communicate last; None if neither a rule written by hand nor
+    the book's speaks of it."""
+    rows = book_rows(call)
+    return None if rows is None else [*rows, *rows_besides(call)]
+
+
 def rows_left(call: Call) -> list[Row] | None:
     """Rows for what earlier axes of a mesh leave of a call; None where they are those of the whole call, since its rule
     does not read sizes, and where the book has none."""
@@ -113,7 +114,7 @@ def rows_left(call: Call) -> list[Row] | None:
         entry = book().entry(call.name)
         if entry is not None and entry.rule is not None and not entry.rule.reads_sizes:
             return None
-    return book_rows(call)
+    return offered_rows(call)
 
 
 def variant_by_hand(call: Call, original: str) -> list[Row]:

@@ -12,7 +12,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ...calls import Call
 from ...placements import Row, Shards, partial, partials_of, shard
-from ._register import hand
+from ._register import hand, more_rows
 from ._rows import LINEAR, R, aligned, dims, row_of
 
 _SUM = partial("sum")
@@ -83,15 +83,6 @@ def _all_alike(call: Call, names: Sequence[str]) -> Iterator[Row]:
         yield row_of(call, row, shard(1), "nonempty" if heads == shared else "even", local=_form(call, None))
 
 
-def _along_the_sequence(call: Call) -> Iterator[str]:
-    """The ways in which ranks that hold parts of the queries, keys and values attend together."""
-    if call["dropout"] or not _has_positions(call) or not {2} <= {*dims(call, "query"), *dims(call, "key")}:
-        return
-    yield "ring"
-    if call["causal"] and not call.has("mask") and call.shape("query")[2] == call.shape("key")[2]:
-        yield "balanced"
-
-
 @hand("shardwise.attention.default")
 def attention(call: Call) -> Iterator[Row]:
     if not _is_attention(call):
@@ -105,9 +96,6 @@ def attention(call: Call) -> Iterator[Row]:
     if 2 in dims(call, "query") and _has_positions(call):
         row = {"query": shard(2)} | _mask(call, _QUERY)
         yield row_of(call, row, shard(2), local=_form(call, queries))
-    for form in _along_the_sequence(call):
-        row = dict.fromkeys(("query", "key", "value"), shard(2)) | _mask(call, _QUERY)
-        yield row_of(call, row, shard(2), local=form)
     if 3 in dims(call, "value"):
         yield row_of(call, {"value": shard(3)}, [shard(3), R])
     for p in partials_of(call["value"].dtype, LINEAR):
@@ -131,12 +119,23 @@ def attention_backward(call: Call) -> Iterator[Row]:
     if 2 in dims(call, "key") and _has_positions(call) and not call["dropout"]:
         row = {"key": shard(2), "value": shard(2)} | _mask(call, _KEY)
         yield row_of(call, row, [_SUM, shard(2), shard(2)], local=positions)
-    for form in _along_the_sequence(call):
-        row = dict.fromkeys((*of_queries, "key", "value"), shard(2)) | _mask(call, _QUERY)
-        yield row_of(call, row, shard(2), local=form)
     if 3 in dims(call, "value"):
         row = dict.fromkeys(("grad", "value", "output"), shard(3))
         yield row_of(call, row, [_SUM, _SUM, shard(3)])
     for p in partials_of(call["value"].dtype, LINEAR):
         yield row_of(call, {"grad": p}, p)
         yield row_of(call, {"value": p, "output": p}, [p, p, R])
+
+
+@more_rows("shardwise.attention.default", "shardwise.attention_backward.default", name="ring")
+def along_the_sequence(call: Call) -> Iterator[Row]:
+    """Ranks that hold parts of the queries, keys and values attend together."""
+    if not (_is_backward(call) if "grad" in call else _is_attention(call)):
+        return
+    if call["dropout"] or not _has_positions(call) or not {2} <= {*dims(call, "query"), *dims(call, "key")}:
+        return
+    names = [name for name in call.tensor_names if name != "mask"]
+    row = dict.fromkeys(names, shard(2)) | _mask(call, _QUERY)
+    yield row_of(call, row, shard(2), local="ring")
+    if call["causal"] and not call.has("mask") and call.shape("query")[2] == call.shape("key")[2]:
+        yield row_of(call, row, shard(2), local="balanced")
