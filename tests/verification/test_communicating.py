@@ -47,7 +47,7 @@ def captured():
     return model, x, sw.capture(model, (x,))
 
 
-def planned(graph, mesh: str, seeds=range(40)) -> Plan:
+def planned(graph, mesh: str, seeds=range(400)) -> Plan:
     """A random plan in which attention communicates, forward and backward."""
     plans = (random_plan(graph, mesh=mesh, seed=s, offers=Offers(graph, known=talking)) for s in seeds)
     return next(plan for plan in plans if all(map(is_communicating, forms(plan))))
@@ -103,7 +103,7 @@ def images():
 def planned_along(graph, mesh: str) -> Plan:
     """A random plan with all kinds of forms."""
     offers, wanted = Offers(graph, known=along), {"halo", "statistics", "parts"}
-    plans = (random_plan(graph, mesh=mesh, seed=seed, offers=offers, replicated=0.0) for seed in range(40))
+    plans = (random_plan(graph, mesh=mesh, seed=seed, offers=offers, replicated=0.0) for seed in range(400))
     return next(plan for plan in plans if {choice.local for choice in plan.choices.values()} >= wanted)
 
 
