@@ -275,8 +275,8 @@ def _largest(call: Call, group: Group) -> Run:
 
 
 HALO: dict[str, Operator] = {
-    "aten.convolution": Operator(in_group=_convolution, less_nan=True),
-    "aten.convolution_backward": Operator(in_group=_convolution_backward, less_nan=True),
+    "aten.convolution": Operator(in_group=_convolution),
+    "aten.convolution_backward": Operator(in_group=_convolution_backward),
     "aten.avg_pool2d": Operator(in_group=_average),
     "aten.avg_pool2d_backward": Operator(in_group=_average_backward),
     "aten.max_pool2d_with_indices": Operator(in_group=_largest),
