@@ -73,9 +73,18 @@ def explained(key: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if default_store().check([key]):
-            raise UsageError(default_store().get(key).decode()) from error
+        if (fault := _published(key)) is not None:
+            raise UsageError(fault) from error
         raise
+
+
+def _published(key: str) -> str | None:
+    """What a rank said when it stopped. A store that cannot tell (its host has ended, or ranks are simulated by torch's
+    fake process group) must not hide the error that made one look."""
+    try:
+        return default_store().get(key).decode() if default_store().check([key]) else None
+    except RuntimeError:
+        return None
 
 
 def _message(error: BaseException) -> str:
