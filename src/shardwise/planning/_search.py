@@ -215,15 +215,20 @@ class Search:
         return None
 
     def _at_peak(self, folded: Folded, made: Plan) -> list[int]:
-        """The nodes of the problem that decide what a plan holds where it holds most."""
-        entry = made.schedule.entries[int(np.argmax(made.cost.held))]
-        refs = {value.ref for value in (*entry.used, *entry.made)}
-        items = self.items
+        """The nodes of the problem that decide what a plan holds where it holds most: those of what is read, made or
+        kept there."""
+        entries, items = made.schedule.entries, self.items
+        peak = int(np.argmax(made.cost.held))
+        here = {value.ref for value in (*entries[peak].used, *entries[peak].made)}
+        before = {value.ref for entry in entries[:peak] for value in (*entry.used, *entry.made)}
+        refs = here | before & {value.ref for entry in entries[peak + 1 :] for value in entry.used}
         places = {items.made[ref][0] for ref in refs}
         for ref in refs:
             for group in items.groups.get(ref, ()):
                 places |= {items.places["call", node.name] for node in group.users}
                 places |= set() if group.copy is None else {group.copy}
+        names = {ref.name for ref in refs}
+        places |= {items.places["call", copy] for copy, name in items.copies.items() if name in names}
         return sorted({int(folded.node[place]) for place in places})
 
     def _smallest(self, folded: Folded, lacking: Shortfall) -> Plan | None:
