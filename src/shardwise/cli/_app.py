@@ -22,6 +22,7 @@ _QUESTIONS: dict[str, tuple[str, ...]] = {
     "How may this operator be sharded?": ("discover", "check", "book"),
     "Are DTensor's own rules correct?": ("audit",),
     "How should this model be sharded, and does the plan compute the same result?": (
+        "doctor",
         "plan",
         "price",
         "report",
