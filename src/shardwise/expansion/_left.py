@@ -162,7 +162,13 @@ class Left:
     def _leads(self) -> tuple[tuple[tuple[str, int], tuple[str, int]], ...]:
         forms = {row.local for row in self.rows} - {None}
         operators: list[Operator] = [operator_by(form, self.call) for form in forms if form is not None]
-        return tuple(dict.fromkeys(pair for operator in operators for pair in operator.leads))
+        pairs = (pair for operator in operators for pair in operator.leads)
+        return tuple(dict.fromkeys((self._counted(first), self._counted(second)) for first, second in pairs))
+
+    def _counted(self, dim: tuple[str, int]) -> tuple[str, int]:
+        """The dim counted from the first one of its tensor, if that is given."""
+        name, number = dim
+        return (name, number % len(self.call.shape(name))) if self.call.has(name) else dim
 
     def _placed(self, row: Row, name: str) -> Placement | None:
         """The placement of an argument that is one tensor, if it is given."""

@@ -50,6 +50,11 @@ def positions(held: Held, name: str) -> Range:
     return piece.offset[2], piece.offset[2] + piece.local[2]
 
 
+def mask_at(held: Held) -> int:
+    """The position of the first key that a rank's mask is for; 0 without a mask."""
+    return held["mask"].offset[-1] if "mask" in held.call.tensor_names else 0
+
+
 def _serving_heads(call: Call, held: Held) -> Tensor | None:
     """For each of the rank's query heads the key head that serves it, counted from the first that the rank holds; None
     where the operator finds them itself, because both are cut alike or there is one."""
@@ -68,7 +73,7 @@ def _forward(call: Call, held: Held) -> Any:
     call = call.with_arguments(**_changes(call, held))
     if not _is_cut(call, held):
         return call()
-    attended = Attended(call, Sequences((positions(held, "query"),), (call["query"],)))
+    attended = Attended(call, Sequences((positions(held, "query"),), (call["query"],)), mask_at(held))
     attended.add(_keys(call, held))
     return attended.results()
 
@@ -79,7 +84,7 @@ def _backward(call: Call, held: Held) -> Any:
     if _is_cut(call, held):
         of_queries = tuple(call[name] for name in ("grad", "query", "output", "logsumexp"))
         queries = Sequences((positions(held, "query"),), of_queries)
-        grad_query, *grads = as_given(call, gradients(call, queries, _keys(call, held)))
+        grad_query, *grads = as_given(call, gradients(call, queries, _keys(call, held), mask_at(held)))
     else:
         grad_query, *grads = call()
     serving = _serving_heads(given, held)

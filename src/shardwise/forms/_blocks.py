@@ -94,8 +94,9 @@ def _causal(queries: Range, keys: Range) -> Iterator[Block]:
 class Attended:
     """The output of attention and the logarithm of its denominator, for keys that come in turns."""
 
-    def __init__(self, call: Call, queries: Sequences) -> None:
-        self.call, self.queries = call, queries
+    def __init__(self, call: Call, queries: Sequences, mask_at: int) -> None:
+        """The call's mask, if any, is for keys from the position `mask_at` on."""
+        self.call, self.queries, self.mask_at = call, queries, mask_at
         self.dtype = sum_dtype(queries.tensors[0])
         # By range of queries.
         self.found: list[tuple[Tensor, Tensor] | None] = [None] * len(queries.ranges)
@@ -104,7 +105,7 @@ class Attended:
         """Attend to keys and values."""
         for some, others, causal in blocks(self.queries, keys, self.call["causal"]):
             (query,), (key, value) = self.queries.cut(some), keys.cut(others)
-            mask = _mask(self.call, some, keys, others)
+            mask = _mask(self.call, some, keys, others, self.mask_at)
             made = self.call(query=query, key=key, value=value, mask=mask, causal=causal)
             for number in range(len(self.found)):
                 own = self.queries.place(number, self.queries.ranges[number])
@@ -139,17 +140,18 @@ class Attended:
         return by_position(output.to(dtype)), logsumexp
 
 
-def gradients(call: Call, queries: Sequences, keys: Sequences) -> tuple[Tensor, Tensor, Tensor]:
+def gradients(call: Call, queries: Sequences, keys: Sequences, mask_at: int) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the queries by these keys, and of these keys and values by these queries.
 
-    `queries` are the gradient, the query, the output and the logarithm of the denominator.
+    `queries` are the gradient, the query, the output and the logarithm of the denominator. The call's mask, if any, is
+    for keys from the position `mask_at` on.
     """
     like = (queries.tensors[1], *keys.tensors)
     found: list[Tensor | None] = [None, None, None]
     for some, others, causal in blocks(queries, keys, call["causal"]):
         parts = dict(zip(("grad", "query", "output", "logsumexp"), queries.cut(some), strict=True))
         parts |= dict(zip(("key", "value"), keys.cut(others), strict=True))
-        made = call(**parts, mask=_mask(call, some, keys, others), causal=causal)
+        made = call(**parts, mask=_mask(call, some, keys, others, mask_at), causal=causal)
         places = (some, others, others)
         for number, (grad, place) in enumerate(zip(made, places, strict=True)):
             found[number] = _summed(found[number], grad, place, like[number])
@@ -186,8 +188,8 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), 2)
 
 
-def _mask(call: Call, some: Range, keys: Sequences, others: Range) -> Tensor | None:
-    """The part of the mask for some queries and keys; it has the rank's queries, and its keys or all."""
+def _mask(call: Call, some: Range, keys: Sequences, others: Range, mask_at: int) -> Tensor | None:
+    """The part of the mask for some queries and keys; it has the rank's queries, and keys from `mask_at` on."""
     mask: Tensor | None = call["mask"]
     if mask is None:
         return None
@@ -196,8 +198,7 @@ def _mask(call: Call, some: Range, keys: Sequences, others: Range) -> Tensor | N
     if mask.shape[-1] == 1:
         return mask
     ((start, _),) = keys.ranges
-    start = 0 if mask.shape[-1] == keys.whole[1] else start
-    return mask.narrow(-1, start + others[0], others[1] - others[0])
+    return mask.narrow(-1, start - mask_at + others[0], others[1] - others[0])
 
 
 def as_given(call: Call, grads: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..calls import Call
-from ._attention import positions
+from ._attention import mask_at, positions
 from ._blocks import Attended, Range, Sequences, as_given, gradients, sum_dtype
 from ._group import Group, Request, Run
 from ._operator import Operator
@@ -65,7 +65,7 @@ def _ranges(group: Group, name: str) -> Ranges:
 
 
 def _forward(call: Call, group: Group, queries: Sequences, ranges: Ranges, own: tuple[Tensor, ...]) -> Run:
-    attended = Attended(call, queries)
+    attended = Attended(call, queries, mask_at(group.own))
     going = _Packed(own, ranges)
     flat = going.packed(own)
     for step in range(group.size):
@@ -93,7 +93,7 @@ def _backward(call: Call, group: Group, queries: Sequences, ranges: Ranges, own:
         if step + 1 < group.size:
             onward = group.permute(flat, shape=(going.length(source - 1),))
         keys = Sequences(ranges[source], going.unpacked(flat, source))
-        of_query, *grads = gradients(call, queries, keys)
+        of_query, *grads = gradients(call, queries, keys, mask_at(group.own))
         of_query = of_query.to(dtype)
         grad_query = of_query if grad_query is None else grad_query + of_query
         total = going.packed(grads).to(dtype)
@@ -181,9 +181,13 @@ def _joined(parts: Sequence[Tensor], like: Tensor) -> Tensor:
     return torch.cat(list(parts), 2) if parts else like.narrow(2, 0, 0)
 
 
+# The keys that reach a rank are those of its ring: which of them another axis leaves there, a mask that this axis cuts
+# into ranges does not follow.
+_MASKED = ((("key", 2), ("mask", -1)),)
+
 RING: dict[str, Operator] = {
-    "shardwise.attention": Operator(in_group=_ring, less_nan=True),
-    "shardwise.attention_backward": Operator(in_group=_ring_backward, less_nan=True),
+    "shardwise.attention": Operator(in_group=_ring, leads=_MASKED, less_nan=True),
+    "shardwise.attention_backward": Operator(in_group=_ring_backward, leads=_MASKED, less_nan=True),
 }
 BALANCED: dict[str, Operator] = {
     "shardwise.attention": Operator(in_group=_balanced, less_nan=True),
