@@ -12,7 +12,7 @@ from shardwise.calls import Call
 from shardwise.expansion import Choice, Combinations, cheapest, expand, is_valid, is_valid_for
 from shardwise.experiments import check_choice
 from shardwise.graph import attention  # noqa: F401  (it registers the operator)
-from shardwise.rules import book_rows
+from shardwise.rules import book_rows, offered_rows
 
 MESH = Mesh.parse("dp=2,tp=2")
 PLACEMENTS = ["R", "S(0)", "S(1)", "S(2)", "S(0, sf=2)", "P(sum)", "P(avg)", "P(max)"]
@@ -113,6 +113,25 @@ def test_local_forms_say_which_rows_hold_after_them(rows, valid):
     choice = Choice(MESH, tuple(rows))
     assert is_valid_for(choice, call, book_rows) == valid
     assert bool(check_choice(call, choice)) == valid
+
+
+RING, KEYS = (
+    Row.parse("S(2), S(2), S(2), S(2), S(2), S(2), S(2) -> S(2), S(2), S(2) with local ring"),
+    Row.parse("R, R, S(2), S(2), R, R, S(3) -> P(sum), S(2), S(2)"),
+)
+
+
+@pytest.mark.parametrize(("rows", "valid"), [([RING, KEYS], False), ([KEYS, RING], True)])
+def test_after_a_ring_no_axis_cuts_a_mask_by_keys(rows, valid):
+    """The keys that reach a rank by the ring are not those of the range that the second axis cuts out of the mask."""
+    tensor, allowed = torch.rand(2, 2, 8, 4), torch.arange(64).view(1, 1, 8, 8) % 3 != 1
+    made = torch.ops.shardwise.attention.default(tensor, tensor, tensor, allowed, None, False, 0.5, 0.0)
+    given = (tensor.flip(2), tensor, tensor, tensor, *made, allowed)
+    call = Call.of(torch.ops.shardwise.attention_backward.default, *given, None, False, 0.5, 0.0)
+    choice = Choice(MESH, tuple(rows))
+    assert is_valid_for(choice, call, offered_rows) == valid
+    if valid:
+        assert check_choice(call, choice)
 
 
 def test_a_form_that_needs_positions_takes_no_strided_shards():
