@@ -8,7 +8,7 @@ those that it does is among the plans.
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 
 import numpy as np
 import pytest
@@ -22,11 +22,17 @@ from shardwise.planning._fold import Folded, fold
 from shardwise.planning._items import Items
 from shardwise.planning._kinds import UNIT
 from shardwise.planning._pins import Pins
+from shardwise.planning._search import Clock
 from shardwise.solver import FORBIDDEN, Solution
 
 MOST_PLANS = 600
+MOST_STEPS = 100_000  # in which they are found
 WORKSPACE, HOST = 100, 1e-5  # bytes, and seconds for each call
 MESHES = ("d=2", "d=3", "a=2,b=2", "a=2,b=3")
+
+
+class TooMany(Exception):
+    """Choices cannot be listed in so many steps."""
 
 
 class Layer(nn.Module):
@@ -139,14 +145,17 @@ def draw(seed: int, recompute: bool = False) -> tuple[Case, list[tuple[float, in
     while True:
         planner = case.planner()
         items = planner._items(Pins(mesh, case.pins))
-        all_choices = list(islice(choices_of(items), MOST_PLANS + 1))
-        if not all_choices or not named:
+        try:
+            all_choices = list(islice(choices_of(items), MOST_PLANS + 1))
+            some = _plan(planner, items, next(choices_of(items, r)))
+        except (TooMany, StopIteration):
+            return draw(seed + 100_000, recompute)
+        if not named:
             return draw(seed + 100_000, recompute)
         if len(all_choices) <= MOST_PLANS:
             costs = [_plan(planner, items, chosen).cost for chosen in all_choices]
             return case, [(cost.seconds, cost.peak) for cost in costs]
         # One more layout is fixed, as one of the plans that are left has it.
-        some = _plan(planner, items, next(choices_of(items, r)))
         for name in [named.pop() for _ in range(min(len(named), 3 if recompute else 1))]:
             case.pins = case.pins | {name: _layout(case.graph, some, name)}
 
@@ -174,8 +183,11 @@ def choices_of(
     order = _order(near, [int(mask.sum()) for mask in left])
     leader = {int(colour[place]): place for place in reversed(order)}
     chosen: dict[int, int] = {}
+    steps = count()
 
     def go(depth: int) -> Iterator[list[int]]:
+        if next(steps) > MOST_STEPS:
+            raise TooMany
         if depth == len(order):
             yield [chosen[place] for place in range(len(order))]
             return
@@ -257,12 +269,29 @@ def check(seed: int, recompute: bool = False) -> tuple[str, float]:
 def test_no_plan_is_below_a_bound_or_fits_below_a_need():
     happened = [check(seed) for seed in range(30)]
     assert {"plan", "exact need"} <= {what for what, _ in happened}
-    assert sum(excess > 1e-9 for _, excess in happened) <= 3
+    assert all(excess <= 1e-9 for _, excess in happened)
 
 
-@pytest.mark.parametrize("seed", [2, 5, 12])
+@pytest.mark.parametrize("seed", [5, 12, 30])
 def test_what_is_computed_again_is_the_best_choice_of_all(seed):
     assert check(seed, recompute=True)[1] <= 1e-9
+
+
+@pytest.mark.parametrize(("seed", "recompute"), [(0, False), (3, False), (5, True), (12, True), (30, True)])
+def test_with_the_choices_that_decide_a_peak_every_plan_holds_as_much(seed, recompute):
+    case, _ = draw(seed, recompute)
+    planner = case.planner()
+    items = planner._items(Pins(case.mesh, case.pins))
+    search = planner._search(items, Pins(case.mesh, case.pins), False, 0.0, Clock(60.0), None)
+    folded = Folded(None, np.arange(len(items.all)), len(items.all))
+    choices = list(choices_of(items))
+    plans = [_plan(planner, items, chosen) for chosen in choices]
+    table, peaks = np.array(choices), np.array([made.cost.peak for made in plans])
+    some = random.Random(seed).sample(range(len(plans)), min(60, len(plans)))
+    for chosen, made in [(choices[i], plans[i]) for i in some]:
+        nodes = search._deciders(folded, made)
+        alike = (table[:, nodes] == np.array(chosen)[nodes]).all(axis=1)
+        assert peaks[alike].min() >= made.cost.peak
 
 
 @pytest.mark.long
@@ -302,5 +331,5 @@ def test_where_equal_layers_share_choices_no_such_plan_is_below_the_bound_or_the
 @pytest.mark.timeout(7200)
 def test_no_plan_of_300_problems_is_below_a_bound_or_fits_below_a_need():
     happened = [check(seed) for seed in range(1000, 1300)]
-    assert len({what for what, _ in happened}) >= 2
-    assert sum(excess > 1e-9 for _, excess in happened) <= 15
+    assert {"plan", "exact need"} <= {what for what, _ in happened}
+    assert all(excess <= 1e-9 for _, excess in happened)

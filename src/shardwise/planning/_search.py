@@ -3,30 +3,33 @@
 The problem counts no more memory than a plan holds (`_memory`). So where it has no solution under a limit there is no
 plan under it either, and its bound under the limit is one for every plan that fits. A solution may still hold more as a
 plan than as a solution: then the problem is given smaller limits until its plan fits, and the limits in between are
-searched for a cheaper one.
+searched for a cheaper one. What then is still open, in a small graph all of it, is decided by branching (`_branch`).
 """
 
+import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 
 from ..errors import UsageError, require
+from ..graph import Node, Ref
 from ..progress import Progress
 from ..solver import FORBIDDEN, Improvement, Problem, Shortfall, Solution, least_memory, prepare, solve
+from ._branch import Met, Unmet, branch
 from ._fold import Folded, fold
 from ._items import Items, Restriction
 from ._kinds import UNIT
 from ._plan import Plan
 from ._preferences import SAME, preferred
+from ._schedule import Value
 from ._summary import bytes_text, exact_bytes_text
 
 _FEW = 200  # items up to which the problem may know memory by pairs of choices: it is several times as large
 _LIMITS = 8  # that the problem is given before a plan counts as the best that was found
-_EXCLUDED = 24  # problems that are solved after excluding choices
+_BOXES, _BOXES_OF_MANY = 3_000, 24  # problems that are solved in branching, by whether there are few items
 _STEPS = 100_000  # of a run: what these could still save is what a search may take
 _ROUNDS = 60  # of search for the least memory: with as many, it is the same every time
 
@@ -111,7 +114,17 @@ class Search:
         if solution.choices is None:
             raise Unsolved(solution)
         made = self.read(folded, solution)
-        return made if made.cost.peak <= self.memory else self._cheapest_that_fits(made.bound)
+        if made.cost.peak > self.memory:
+            return self._cheapest_that_fits(made.bound)
+        if not self.few or self._is_close(made, made.bound or 0.0):
+            return made
+        best, bound = self._branch(folded, solution, made)
+        assert best is not None
+        return replace(best, bound=bound)
+
+    @property
+    def few(self) -> bool:
+        return len(self.items.all) <= _FEW
 
     def _within(self, folded: Folded, restriction: Restriction) -> list[int] | None:
         """The best choices within a restriction, which are kept as a plan; None if there are none."""
@@ -151,10 +164,15 @@ class Search:
                 0,
                 None,
             )
-        best = best or self._exclude(*last)
+        if best is None or (self.few and not self._is_close(best, bound or 0.0)):
+            best, known = self._branch(*last, best)
+            bound = max(bound or 0.0, known)
         if best is None:
             folded, _ = last
-            lacking = least_memory(folded.problem, time_limit=self.clock.share, max_iterations=_ROUNDS)
+            proven = self.memory + 1 if bound == math.inf else 0
+            lacking = least_memory(
+                folded.problem, at_least=proven, time_limit=self.clock.share, max_iterations=_ROUNDS
+            )
             best = self._smallest(folded, lacking)
             if best is None or best.cost.peak > self.memory:
                 raise self._needs(folded, lacking, problems)
@@ -164,7 +182,7 @@ class Search:
         """The problem under the memory limit: with what single choices hold, which is small and often enough to know,
         then, unless the graph is large, with what pairs of choices hold."""
         yield self._fold(self.memory)
-        if len(self.items.all) <= _FEW:
+        if self.few:
             yield self._fold(self.memory, pairs=True)
 
     def _is_close(self, made: Plan, bound: float) -> bool:
@@ -191,45 +209,83 @@ class Search:
                 break
         return best
 
-    def _exclude(self, folded: Folded, solution: Solution) -> Plan | None:
-        """A plan that fits, found by excluding choices that decide what plans which do not fit hold at their peak."""
-        made = self.read(folded, solution)
-        waiting: list[tuple[int, int, frozenset[tuple[int, int]], Solution, Plan]] = []
-        heappush(waiting, (made.cost.peak, 0, frozenset(), solution, made))
-        tried = 0
-        while waiting:
-            _, _, excluded, solution, made = heappop(waiting)
-            assert solution.choices is not None
-            for node in self._at_peak(folded, made):
-                if tried == _EXCLUDED or self.clock.over:
-                    return None
-                tried += 1
-                more = excluded | {(node, solution.choices[node])}
-                next_ = self._solve(_without(folded.problem, more), "searching within memory")
-                if next_.choices is None:
-                    continue
-                made = self.read(folded, next_)
-                if made.cost.peak <= self.memory:
-                    return made
-                heappush(waiting, (made.cost.peak, tried, more, next_, made))
-        return None
+    def _branch(self, folded: Folded, solution: Solution, best: Plan | None) -> tuple[Plan | None, float]:
+        """The best plan that fits, and a bound of all that do, found by branching where plans hold or take more than
+        the problem knows."""
 
-    def _at_peak(self, folded: Folded, made: Plan) -> list[int]:
-        """The nodes of the problem that decide what a plan holds where it holds most: those of what is read, made or
-        kept there."""
+        def met(solution: Solution) -> Met:
+            nonlocal best
+            assert solution.choices is not None
+            made = self.read(folded, solution)
+            over = made.cost.peak - self.memory
+            if over <= 0:
+                best = made if best is None else preferred(best, made)
+            return Met(
+                made.bound or 0.0,
+                made.cost.seconds if over <= 0 else math.inf,
+                solution.choices,
+                self._deciders(folded, made) if over > 0 else self._slower(folded, made),
+                made.bound or 0.0 if self.few else over,
+            )
+
+        def look(problem: Problem, bound: float) -> Met | Unmet | None:
+            solution = self._solve(problem, "searching within memory", explain=False)
+            if solution.status == "infeasible":
+                return None
+            return Unmet(folded.bound(solution) or 0.0) if solution.choices is None else met(solution)
+
+        bound = branch(
+            folded.problem,
+            met(solution),
+            look,
+            best=math.inf if best is None else best.cost.seconds,
+            gap=max(self.gap, SAME),
+            most=_BOXES if self.few else _BOXES_OF_MANY,
+            over=lambda: self.clock.over,
+        )
+        return best, bound
+
+    def _deciders(self, folded: Folded, made: Plan) -> list[int]:
+        """The nodes that decide what a plan holds where it holds most: with the same choices for all of them every plan
+        holds as much. Those of what is there come first."""
         entries, items = made.schedule.entries, self.items
+        if items.graph.execution != "eager":  # of a compiled kernel any result may lie in what it reads
+            return list(range(folded.classes))
         peak = int(np.argmax(made.cost.held))
-        here = {value.ref for value in (*entries[peak].used, *entries[peak].made)}
-        before = {value.ref for entry in entries[:peak] for value in (*entry.used, *entry.made)}
-        refs = here | before & {value.ref for entry in entries[peak + 1 :] for value in entry.used}
+        live = {Value(Ref(entry.name)) for entry in made.graph.inputs}
+        for entry in entries[:peak]:
+            live = (live | {*entry.made}) - {*entry.dead}
+        refs = {value.ref for value in (*live, *entries[peak].used, *entries[peak].made)}
+        waiting = list(refs)
+        while waiting:  # what a view lies in
+            maker = made.graph[waiting.pop().name]
+            if isinstance(maker, Node) and maker.facts.view and maker.inputs[0] not in refs:
+                refs.add(maker.inputs[0])
+                waiting.append(maker.inputs[0])
+        copy_of = {name: copy for copy, name in items.copies.items()}
+        refs |= {Ref(copy_of[ref.name], ref.output) for ref in refs if ref.name in copy_of}
         places = {items.made[ref][0] for ref in refs}
         for ref in refs:
             for group in items.groups.get(ref, ()):
                 places |= {items.places["call", node.name] for node in group.users}
                 places |= set() if group.copy is None else {group.copy}
-        names = {ref.name for ref in refs}
-        places |= {items.places["call", copy] for copy, name in items.copies.items() if name in names}
-        return sorted({int(folded.node[place]) for place in places})
+        outputs = enumerate(items.graph.outputs)
+        places |= {items.places["output", str(position)] for position, o in outputs if o.value in refs}
+        there = {int(folded.node[place]) for place in places}
+        # Parameters are there throughout, and what runs again decides what runs when.
+        places |= {items.places["input", entry.name] for entry in items.graph.inputs}
+        places |= {items.places["call", copy] for copy in items.copies}
+        return [*sorted(there), *sorted({int(folded.node[place]) for place in places} - there)]
+
+    def _slower(self, folded: Folded, made: Plan) -> list[int] | None:
+        """The nodes by which a plan that fits may be slower than its bound; None if it is not, or it is not known.
+
+        A host that starts more calls than the device waits for is faster only with fewer of them.
+        """
+        if not made.cost.waiting or self._is_close(made, made.bound or 0.0):
+            return None
+        again = [copy for copy in self.items.copies if copy in made.choices]
+        return sorted({int(folded.node[self.items.places["call", copy]]) for copy in again})
 
     def _smallest(self, folded: Folded, lacking: Shortfall) -> Plan | None:
         """The plan that holds least among those of solutions under the smallest limit; None if there is none."""
@@ -257,6 +313,8 @@ class Search:
             least = max(least, lacking.at_least or 0)
             found = [plan for plan in (smallest, self._smallest(folded, lacking)) if plan is not None]
             smallest = min(found, key=lambda plan: plan.cost.peak, default=None)
+        if self.few and smallest is not None and smallest.cost.peak > least and lacking.choices is not None:
+            smallest, least = self._branch_for_memory(folded, lacking.choices, smallest, least)
         enough = None if smallest is None else smallest.cost.peak
         if enough is not None and least == enough:
             needs = f"it needs {exact_bytes_text(enough)}"
@@ -269,6 +327,37 @@ class Search:
         head = f"no plan of {self.what}{shared} {verb} in {bytes_text(self.memory)} a device"
         return DoesNotFit(f"{head}: {needs or 'give it more time or memory'}", least, enough)
 
+    def _branch_for_memory(
+        self, folded: Folded, choices: list[int], smallest: Plan, least: int
+    ) -> tuple[Plan, int]:
+        """The plan that holds least, and the bytes that every plan holds at least, where `least` is known already."""
+
+        def met(choices: list[int], bound: float) -> Met:
+            nonlocal smallest
+            made = self.read(folded, Solution("feasible", choices, None, None, None, 0.0))
+            smallest = min(smallest, made, key=lambda plan: plan.cost.peak)
+            peak = made.cost.peak
+            return Met(bound, peak, choices, self._deciders(folded, made) if peak > bound else None, bound)
+
+        def look(problem: Problem, bound: float) -> Met | Unmet | None:
+            lacking = least_memory(
+                problem, at_least=int(bound), time_limit=self.clock.share, max_iterations=_ROUNDS
+            )
+            if lacking.forbidden:
+                return None
+            known = float(lacking.at_least or 0)
+            return Unmet(known) if lacking.choices is None else met(lacking.choices, known)
+
+        bound = branch(
+            folded.problem,
+            met(choices, least),
+            look,
+            best=smallest.cost.peak,
+            most=_BOXES,
+            over=lambda: self.clock.over,
+        )
+        return smallest, int(bound)
+
     def _fold(self, memory: int | None, *, pairs: bool = False) -> Folded:
         self.progress("pricing")
         name = self.items.graph.name
@@ -277,7 +366,9 @@ class Search:
             lambda: fold(self.items, memory, pairs=pairs, share_layers=self.share_layers, name=name),
         )
 
-    def _solve(self, problem: Problem, stage: str, start: list[int] | None = None) -> Solution:
+    def _solve(
+        self, problem: Problem, stage: str, start: list[int] | None = None, *, explain: bool = True
+    ) -> Solution:
         seconds = self.clock.share
 
         def note(line: Improvement) -> None:
@@ -293,6 +384,7 @@ class Search:
                 gap=self.gap,
                 worth=worth_of_search(self.gap),
                 start=start,
+                explain=explain,
                 progress=note,
             ),
         )
@@ -301,11 +393,3 @@ class Search:
 def worth_of_search(gap: float) -> float:
     """Units of cost that a second of search for a plan is worth; none where the best plan is asked for."""
     return 1 / (_STEPS * UNIT) if gap else 0.0
-
-
-def _without(problem: Problem, excluded: Collection[tuple[int, int]]) -> Problem:
-    """The problem without some choices of nodes."""
-    costs = problem.costs.copy()
-    for node, choice in excluded:
-        costs[problem.choice_start[node] + choice] = FORBIDDEN
-    return replace(problem, costs=costs)

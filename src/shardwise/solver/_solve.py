@@ -41,6 +41,7 @@ def solve(
     seed: int = 0,
     workers: int | None = None,
     start: Sequence[int] | None = None,
+    explain: bool = True,
     progress: Callable[[Improvement], None] | None = None,
 ) -> Solution:
     """The cheapest choice per node under the memory limit.
@@ -51,8 +52,8 @@ def solve(
     also ends once a better solution could save no more than that for every second that it took. `workers` defaults to
     the available cores, at most 8. With `max_iterations` the search is limited by rounds and the result depends only on
     `seed` (two workers by default); the time limit still applies.
-    `start` is a solution that is known: it is returned unless a cheaper one is found. `progress` is called with every
-    improvement.
+    `start` is a solution that is known: it is returned unless a cheaper one is found. With `explain` the memory that an
+    infeasible problem lacks is worked out. `progress` is called with every improvement.
     """
     begun = time.monotonic()
     require(problem, Problem, "problem", "a Problem, for example from shardwise.solver.read_problem")
@@ -69,6 +70,7 @@ def solve(
         gap,
         worth,
     )
+    run.explain = explain
     if start is not None:
         run.begin_at(start)
     try:
