@@ -88,13 +88,21 @@ class Case:
     mesh: sw.Mesh
     pins: dict[str, str]
     optimizer: str
+    passes: int = 1
+    zero: bool = False
 
     def planner(self, memory: int | None = None) -> Planner:
         laptop = sw.Cluster.of("laptop")
         # What is the same for every plan counts, too: workspaces, and the host, which some of the plans wait for.
         device = replace(laptop.device, workspace=WORKSPACE, host={"eager": (0.0, HOST)})
         cluster = replace(laptop, device=device)
-        return Planner(self.graph, self.mesh, cluster, memory=memory, optimizer=self.optimizer)
+        return Planner(
+            *(self.graph, self.mesh, cluster),
+            memory=memory,
+            optimizer=self.optimizer,
+            micro_batches=self.passes,
+            zero=self.zero,
+        )
 
 
 class Trained(nn.Module):
@@ -292,6 +300,27 @@ def test_with_the_choices_that_decide_a_peak_every_plan_holds_as_much(seed, reco
         nodes = search._deciders(folded, made)
         alike = (table[:, nodes] == np.array(chosen)[nodes]).all(axis=1)
         assert peaks[alike].min() >= made.cost.peak
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("passes", [1, 4])
+def test_no_plan_whose_parameters_have_homes_is_below_a_bound_or_fits_below_a_need(mesh, passes):
+    with torch.device("meta"):
+        graph = capture(Layer(6, 8), (torch.empty(24, 6),))
+    case = Case(graph, sw.Mesh.parse(mesh), {}, "adam", passes, zero=True)
+    planner = case.planner()
+    items = planner._items(Pins(case.mesh))
+    drawn = [next(choices_of(items, random.Random(seed))) for seed in range(60)]
+    costs = [_plan(planner, items, chosen).cost for chosen in drawn]
+    best = planner.plan({}, gap=0.0, compare=False)
+    assert all(best.bound <= cost.seconds + UNIT for cost in costs)
+    with pytest.raises(DoesNotFit) as refused:
+        case.planner(1).plan({}, compare=False)
+    assert refused.value.at_least <= min(cost.peak for cost in costs)
+    memory = (refused.value.enough + best.cost.peak) // 2
+    plan = case.planner(memory).plan({}, gap=0.0, compare=False)
+    assert plan.cost.peak <= memory
+    assert all(plan.bound <= cost.seconds + UNIT for cost in costs if cost.peak <= memory)
 
 
 @pytest.mark.long

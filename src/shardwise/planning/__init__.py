@@ -7,6 +7,7 @@ from ._doctor import Diagnosis, Replicated, doctor
 from ._elsewhere import Elsewhere, place_of
 from ._evaluate import Cost, peak_of_values
 from ._explain import Considered, Explainer
+from ._homes import OnceMove
 from ._items import pattern
 from ._make import GAP, Planner, plan, plan_graph
 from ._most_sharded import most_sharded_plan
@@ -53,6 +54,7 @@ __all__ = [
     "Move",
     "NamedLayout",
     "Offers",
+    "OnceMove",
     "Pin",
     "Plan",
     "Planner",

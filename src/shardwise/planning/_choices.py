@@ -80,7 +80,15 @@ class Layouts:
 
         A dim is not cut into more pieces than it has elements.
         """
-        options = [parse_placement("R"), *(shard(dim) for dim, size in enumerate(shape) if size > 1)]
+        return self._placed(shape, ())
+
+    def with_sums(self, shape: Shape) -> list[int]:
+        """The same, and those with sums to be reduced over some axes."""
+        return self._placed(shape, (parse_placement("P(sum)"),))
+
+    def _placed(self, shape: Shape, partials: tuple[Placement, ...]) -> list[int]:
+        sharded = (shard(dim) for dim, size in enumerate(shape) if size > 1)
+        options = [parse_placement("R"), *sharded, *partials]
         found = []
         for chosen in product(*(options if size > 1 else options[:1] for size in self.mesh.shape)):
             layout = self.all[self.number(chosen)]

@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..graph import Named, Ref, TensorInfo
+from ..layout import Layout
+from ..redistribution import Chain
 from ._call_prices import CallPrice, CallPrices
 from ._choices import Layouts
 from ._elsewhere import place_of
@@ -33,6 +35,7 @@ class Cost:
     `waiting` is how long the device has nothing to do, since the host needs longer to start the step than the device to
     run it.
     `hidden` is what collectives beside calls save: their seconds, less those by which calls beside them are slower.
+    `reducing` are the most bytes that are held while gradients of several passes are reduced, after the last.
     """
 
     entries: tuple[float, ...]
@@ -45,6 +48,7 @@ class Cost:
     given: int
     waiting: float = 0.0
     hidden: float = 0.0
+    reducing: int = 0
 
     @property
     def seconds(self) -> float:
@@ -52,7 +56,7 @@ class Cost:
 
     @cached_property
     def peak(self) -> int:
-        return max(self.held, default=self.lasting + self.given)
+        return max(self.lasting + self.given, *self.held, self.reducing)
 
 
 def evaluate(plan: "Plan") -> Cost:
@@ -65,7 +69,8 @@ def peak_of_values(plan: "Plan") -> int:
     what kernels hold for themselves and what the optimizer keeps."""
     evaluation = Evaluation(plan, plan.schedule)
     lasting = evaluation.state() + evaluation.accumulated()
-    return max(evaluation.held(lasting, whole_kernels=False), default=lasting + evaluation.given())
+    held, reducing = evaluation.held(lasting, whole_kernels=False)
+    return max(lasting + evaluation.given(), *held, reducing)
 
 
 class Evaluation:
@@ -96,10 +101,7 @@ class Evaluation:
                     sent[self.plan.mesh.names[entry.choice.group_axis]] += price.sent
             elif isinstance(entry, Move):
                 seconds = entry.change.price
-                for step in entry.change.collectives:
-                    communication[step.kind] += step.seconds  # type: ignore[assignment]
-                    for axis in step.axes:
-                        sent[self.plan.mesh.names[axis]] += step.size
+                self._add_collectives(entry.change, communication, sent)
             else:
                 seconds = 0.0
             entries.append(seconds)
@@ -112,20 +114,32 @@ class Evaluation:
                 sum(entries) - timeline(self.schedule, entries, self.plan.mesh, self.plan.cluster).seconds
             )
         passes = self.plan.micro_batches
-        busy = update + passes * (compute + sum(communication.values()) - hidden)
+        communication = Counter({kind: passes * seconds for kind, seconds in communication.items()})
+        sent = Counter({axis: passes * size for axis, size in sent.items()})
+        for move in self.plan.once.moves:
+            self._add_collectives(move.change, communication, sent)
+        busy = update + passes * (compute - hidden) + sum(communication.values())
         host = passes * host_seconds(self.plan.graph, self.plan.cluster.device)
+        held, reducing = self.held(lasting)
         return Cost(
             tuple(entries),
-            tuple(self.held(lasting)),
+            tuple(held),
             passes * compute,
             update,
-            {kind: passes * seconds for kind, seconds in communication.items()},
-            {axis: passes * size for axis, size in sent.items()},
+            dict(communication),
+            dict(sent),
             lasting,
             self.given(),
             max(0.0, host - busy),
             passes * hidden,
+            reducing,
         )
+
+    def _add_collectives(self, change: Chain, seconds: Counter[str], sent: Counter[str]) -> None:
+        for step in change.collectives:
+            seconds[step.kind] += step.seconds  # type: ignore[assignment]
+            for axis in step.axes:
+                sent[self.plan.mesh.names[axis]] += step.size
 
     def _transfers(self) -> float:
         """The seconds in which arguments come from other meshes, and results go to them."""
@@ -162,23 +176,33 @@ class Evaluation:
         device, passes = self.plan.cluster.device, self.plan.micro_batches
         for entry in self.plan.graph.with_role("parameter"):
             if entry.trainable and self.plan.graph.training:
-                local = self.local(Value(Ref(entry.name)))
+                local = self._laid(self.plan.home(entry.name), entry.tensor)
                 held += self.optimizer.state_bytes(local)
                 seconds += self.optimizer.seconds(local, device)
-                if entry.name in self.plan.graph.accumulated:
-                    seconds += accumulation_seconds(local, passes, device)
-        return held, seconds
+        gradients = self._gradients()
+        return held, seconds + sum(accumulation_seconds(each, passes, device) for each in gradients.values())
 
     def accumulated(self) -> int:
         """Bytes of the gradients of passes before, of a step of several micro-batches."""
         if self.plan.micro_batches == 1:
             return 0
-        return sum(self.local(Value(Ref(name))).bytes for name in self.plan.graph.accumulated)
+        return sum(gradient.bytes for gradient in self._gradients().values())
+
+    def _gradients(self) -> dict[str, TensorInfo]:
+        """What a rank has of the gradient of each parameter, as passes are added up."""
+        graph = self.plan.graph
+        tensors = {entry.name: entry.tensor for entry in graph.with_role("parameter")}
+        layouts = self.plan.once.accumulated
+        return {name: self._laid(layouts[name], tensors[name]) for name in layouts}
+
+    def _laid(self, layout: Layout, tensor: TensorInfo) -> TensorInfo:
+        return self.layouts.local(self.layouts.of(layout), tensor)
 
     def state(self) -> int:
-        """Bytes of what the model has."""
+        """Bytes of what the model has, and of copies of parameters that are held through the step."""
         kept = (e for e in self.plan.graph.inputs if e.role in ("parameter", "buffer", "constant"))
-        return sum(self.local(Value(Ref(entry.name))).bytes for entry in kept)
+        homes = sum(self._laid(self.plan.home(entry.name), entry.tensor).bytes for entry in kept)
+        return homes + sum(self._laid(m.change.target, m.tensor).bytes for m in self.plan.once.gathers)
 
     def _arguments(self) -> set[Value]:
         """What the step is given and need not keep."""
@@ -188,9 +212,9 @@ class Evaluation:
     def _scratch(self, entry: Entry) -> int:
         return self._price(entry).scratch if isinstance(entry, Compute) else 0
 
-    def held(self, lasting: int, whole_kernels: bool = True) -> list[int]:
-        """Bytes held while each entry runs; unless of `whole_kernels`, with the values inside of them and without what
-        they hold for themselves."""
+    def held(self, lasting: int, whole_kernels: bool = True) -> tuple[list[int], int]:
+        """Bytes held while each entry runs, and the most that are while gradients are reduced after the last pass;
+        unless of `whole_kernels`, with the values inside of them and without what they hold for themselves."""
         owner: dict[Value, Value] = {}  # whose memory a value is in
         users: Counter[Value] = Counter()  # live values in each piece of memory
         size: dict[Value, int] = {}
@@ -231,7 +255,17 @@ class Evaluation:
                 users[root] -= 1
                 if users[root] == 0:
                     now -= size[root]
-        return held
+        return held, self._reducing(now)
+
+    def _reducing(self, now: int) -> int:
+        """The most bytes that are held while gradients are reduced, one after another, from `now` at the end of a
+        pass."""
+        most = 0
+        for move in self.plan.once.reductions:
+            now += self._laid(move.change.target, move.tensor).bytes
+            most = max(most, now)
+            now -= self._laid(move.change.source, move.tensor).bytes
+        return most
 
     def _ending(self) -> dict[str, list[Value]]:
         """By call of a compiled kernel what that is the last to read: one of its results may be written over it."""

@@ -90,6 +90,7 @@ class Explainer:
             pins,
             elsewhere=plan.elsewhere,
             passes=plan.micro_batches,
+            zero=bool(plan.homes),
         )
         self.chosen = [self._choice_of(place) for place in range(len(self.items.all))]
         self.ties: list[list[tuple[np.ndarray, int]]] = [[] for _ in self.items.all]
@@ -99,6 +100,10 @@ class Explainer:
 
     def _choice_of(self, place: int) -> int:
         item, plan = self.items.all[place], self.plan
+        if isinstance(item, CopyItem) and item.kind == "held":
+            moved = plan.home(item.name) != plan.inputs[item.name]
+            own = slice(item.kept, None) if moved else slice(item.kept)
+            return (own.start or 0) + self._place_of(plan.inputs[item.name], item.layouts[own], item)
         if isinstance(item, CopyItem):
             for copy in plan.copies:
                 if copy.ref == item.ref and copy.users == item.users:
@@ -116,7 +121,7 @@ class Explainer:
                 if column is not None:
                     match &= column == number
             return _first(match, item, wanted)
-        layout = plan.inputs[item.name] if item.kind == "input" else plan.outputs[int(item.name)]
+        layout = plan.home(item.name) if item.kind == "input" else plan.outputs[int(item.name)]
         assert layout is not None
         return self._place_of(layout, self.items.options_of(item), item)
 
@@ -180,16 +185,21 @@ class Explainer:
         ]
         if len(nodes) > 1:
             for entry in parameters:
-                yield f"{entry.target} {entry.tensor}: [{plan.inputs[entry.name]}]"
+                yield f"{entry.target} {entry.tensor}: [{plan.home(entry.name)}]"
         for node in nodes:
             yield from self._node_lines(node)
 
     def _input_lines(self, name: str) -> Iterator[str]:
         plan = self.plan
         entry = plan.graph[name]
-        yield f"{entry.target} {entry.tensor}: [{plan.inputs[name]}]"  # type: ignore[union-attr]
+        yield f"{entry.target} {entry.tensor}: [{plan.home(name)}]"  # type: ignore[union-attr]
+        for verb, moves in (("held as", plan.once.gathers), ("gradient", plan.once.reductions)):
+            for change in (move.change for move in moves if move.name == name):
+                kinds = ", ".join(step.kind for step in change.steps)
+                text = f"[{change.source}] -> [{change.target}] by {kinds}, {time_text(change.price)} once per step"
+                yield f"  {verb:<10} {text}"
         ref = Ref(name)
-        yield from self._departure_lines([(ref, plan.inputs[name])])
+        yield from self._departure_lines([(ref, plan.home(name))])
         for place, move in enumerate(plan.schedule.entries):
             if isinstance(move, Move) and move.source.ref == ref:
                 yield f"  {self._move(place, move)}"
@@ -270,7 +280,12 @@ def diff(plan: "Plan", other: "Plan", most: int = 20) -> str:
     lines = [f"step {time_text(plan.cost.seconds)} -> {time_text(other.cost.seconds)}"]
     lines += _changes(
         "input",
-        {i.target: plan.inputs[i.name] for i in plan.graph.inputs},
+        {i.target: plan.home(i.name) for i in plan.graph.inputs},
+        {i.target: other.home(i.name) for i in plan.graph.inputs},
+    )
+    lines += _changes(
+        "held",
+        {i.target: plan.inputs[i.name] for i in plan.graph.inputs if {*plan.homes, *other.homes} >= {i.name}},
         {i.target: other.inputs[i.name] for i in plan.graph.inputs},
     )
     lines += _changes("call", plan.choices, other.choices)

@@ -24,6 +24,7 @@ from ._again import CopyChoices
 from ._baselines import Moves
 from ._choices import ABSENT, Choices, Layouts
 from ._elsewhere import Elsewhere, place_of
+from ._homes import homed, pairs_of
 from ._kinds import Kinds, units
 from ._offers import Offers
 from ._pins import Pins
@@ -34,7 +35,7 @@ FAR = 150  # nodes between two users that do not share a copy
 _PARTS = 4  # of blocks that look alike of which not the same is computed again
 
 Rates = tuple[float, ...] | None
-Kind = Literal["input", "call", "copy", "output", "use"]
+Kind = Literal["input", "held", "call", "copy", "output", "use"]
 
 
 @dataclass(eq=False)
@@ -108,8 +109,12 @@ class Items:
         copies: Mapping[str, str] | None = None,
         keep: bool = True,
         passes: int = 1,
+        zero: bool = False,
     ) -> None:
         self.passes = passes  # of a step: costs are those of one, with its share of what happens once
+        self.homed = (
+            homed(graph) if zero else frozenset()
+        )  # parameters that need not be held as they are at home
         self.kinds = kinds or Kinds(graph, layouts, cluster)
         self.keep = keep  # whether what may be computed again may also be kept
         self.elsewhere = elsewhere or {}
@@ -144,6 +149,7 @@ class Items:
             self._add_call(node)
             self.progress(done, len(self.graph.nodes))
         self._note_layouts()
+        self._tie_homes()
         for ref, (maker, face) in self.made.items():
             for users in self._groups(ref):
                 self._connect(ref, maker, face, users)
@@ -158,9 +164,7 @@ class Items:
             entry = self.graph[item.name]
             assert isinstance(entry, Input)
             return self._options(entry.tensor)
-        value = self.graph.outputs[int(item.name)].value
-        assert value is not None
-        return self._options(self.graph.tensor(value))
+        return self._given_options(self.graph.outputs[int(item.name)])
 
     def left(self, place: int, restriction: Restriction) -> np.ndarray | None:
         """Which choices of an item a restriction leaves; None if all."""
@@ -187,7 +191,7 @@ class Items:
         local = [self.layouts.local(number, entry.tensor) for number in options.tolist()]
         trained = self.graph.training and entry.role == "parameter" and entry.trainable
         once = [self.optimizer.seconds(part, self.cluster.device) if trained else 0.0 for part in local]
-        if entry.name in self.graph.accumulated:
+        if entry.name in self.graph.accumulated and entry.name not in self.homed:
             more = (accumulation_seconds(part, self.passes, self.cluster.device) for part in local)
             once = [own + added for own, added in zip(once, more, strict=True)]
         cost = [seconds / self.passes for seconds in once]
@@ -202,7 +206,19 @@ class Items:
             _units(cost, allowed),
             ("input", entry.role, entry.trainable, entry.tensor, pattern(entry.target), _key(allowed)),
         )
-        self.made[Ref(entry.name)] = self._add(item), options
+        place = self._add(item)
+        self.made[Ref(entry.name)] = (
+            self._held(entry, options) if entry.name in self.homed else (place, options)
+        )
+
+    def _held(self, entry: Input, homes: np.ndarray) -> tuple[int, np.ndarray]:
+        """What every pass has of a parameter: its home, or a copy with some axes gathered."""
+        pairs = pairs_of(self.layouts, homes, homes, gathered=True) & ~np.eye(len(homes), dtype=bool)
+        layouts = self._array(np.concatenate([homes, homes[pairs.any(axis=0)]]))
+        label = ("held", id(layouts), entry.tensor, pattern(entry.target))
+        cost = np.zeros(len(layouts), np.int64)
+        item = CopyItem("held", entry.name, cost, label, Ref(entry.name), (), layouts, len(homes))
+        return self._add(item), layouts
 
     def _add_call(self, node: Node) -> None:
         border = self.graph.kernels.borders.get(node.name)
@@ -326,7 +342,7 @@ class Items:
 
     def _add_output(self, position: int, output: Output, value: Ref) -> None:
         tensor = self.graph.tensor(value)
-        options = self._options(tensor)
+        options = self._given_options(output)
         allowed = None
         if output.role == "user_output":
             allowed = self.pins.allowed(Named("output", output.target), options, self.layouts)
@@ -336,6 +352,10 @@ class Items:
         leaving = [0.0] * len(options)
         if output.role == "user_output":
             leaving = self._transferring(Named("output", output.target), tensor, options, arrives=False)
+        elif self._is_gradient_at_home(output):
+            local = (self.layouts.local(number, tensor) for number in options.tolist())
+            added = (accumulation_seconds(part, self.passes, self.cluster.device) for part in local)
+            leaving = [seconds / self.passes for seconds in added]
         place = self._add(Item("output", str(position), _units(leaving, allowed), label))
         first = self.first_given[value]
         if first == position:
@@ -363,7 +383,8 @@ class Items:
         one, two = self.all[first], self.all[again]
         users = all(self.graph.outputs[int(item.name)].role == "user_output" for item in (one, two))
         alike = users and bool(((one.cost < FORBIDDEN) & (two.cost < FORBIDDEN)).any())
-        differs = self._array(np.where(np.eye(len(one), dtype=bool), 0, FORBIDDEN if alike else 1))
+        same = self.options_of(one)[:, None] == self.options_of(two)[None, :]
+        differs = self._array(np.where(same, 0, FORBIDDEN if alike else 1))
         self._tie(first, again, differs)
 
     def _tie_partners(self) -> None:
@@ -377,8 +398,58 @@ class Items:
             if partner is None or partner.tensor.shape != self.graph.tensor(output.value).shape:
                 continue
             options = self._options(partner.tensor)
-            same = self._array(np.where(np.eye(len(options), dtype=bool), 0, FORBIDDEN))
-            self._tie(self.places["input", partner.name], self.places["output", str(position)], same)
+            table = self._array(np.where(np.eye(len(options), dtype=bool), 0, FORBIDDEN))
+            if self._is_gradient_at_home(output):
+                tensor = self.graph.tensor(output.value)
+                table = self._once(tensor, options, self._given_options(output), gathered=False)
+            self._tie(self.places["input", partner.name], self.places["output", str(position)], table)
+
+    def _tie_homes(self) -> None:
+        """A parameter is held as it is at home, for nothing, or gathered once per step."""
+        for entry in self.graph.inputs:
+            if entry.name not in self.homed:
+                continue
+            home, held = self.places["input", entry.name], self.places["held", entry.name]
+            item = self.all[held]
+            assert isinstance(item, CopyItem)
+            table = self._once(entry.tensor, self._options(entry.tensor), item.layouts, gathered=True)
+            self._tie(home, held, table)
+
+    def _once(
+        self, tensor: TensorInfo, homes: np.ndarray, others: np.ndarray, *, gathered: bool
+    ) -> np.ndarray:
+        """What it costs each pass that a parameter is gathered once per step, or its gradients reduced."""
+        key = "once", tensor.shape, tensor.dtype.itemsize, id(homes), id(others), gathered
+        if key not in self._tables:
+            ends = (homes, others) if gathered else (others, homes)
+            moving = self._moving(tensor, *ends, None, None)
+            moving = np.where(moving < FORBIDDEN, moving // self.passes, FORBIDDEN)
+            allowed = pairs_of(self.layouts, homes, others, gathered=gathered)
+            if gathered:  # the first are homes that are held as they are
+                kept = np.arange(len(others)) < len(homes)
+                allowed = np.where(kept, homes[:, None] == others, allowed & (homes[:, None] != others))
+            self._tables[key] = np.where(allowed, moving if gathered else moving.T, FORBIDDEN)
+        return self._tables[key]
+
+    def _is_gradient_at_home(self, output: Output) -> bool:
+        """Whether an output is the gradient of a parameter that has a home."""
+        return output.role == "gradient" and output.target in self._homed_targets
+
+    @cached_property
+    def _homed_targets(self) -> frozenset[str]:
+        return frozenset(entry.target for entry in self.graph.inputs if entry.name in self.homed)
+
+    def _given_options(self, output: Output) -> np.ndarray:
+        """The layouts that an output may have: gradients of several passes are added up before they are reduced."""
+        assert output.value is not None
+        tensor = self.graph.tensor(output.value)
+        if self.passes == 1 or not self._is_gradient_at_home(output):
+            return self._options(tensor)
+        key = "accumulated", tensor.shape
+        if key not in self._arrays:
+            usual = self._options(tensor).tolist()
+            self._arrays[key] = np.array(list(dict.fromkeys([*usual, *self.layouts.with_sums(tensor.shape)])))
+        return self._arrays[key]
 
     def _tie(self, a: int, b: int, table: np.ndarray) -> None:
         self.ties.append(Tie(a, b, table))
@@ -477,7 +548,7 @@ class Items:
         for output in self.graph.outputs:
             if output.value is not None:
                 tensor = self.graph.tensor(output.value)
-                self._note(tensor, self._options(tensor))
+                self._note(tensor, self._given_options(output))
 
     def _note(self, tensor: TensorInfo, face: np.ndarray) -> None:
         key = tensor.shape, tensor.dtype.itemsize

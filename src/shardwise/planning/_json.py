@@ -1,7 +1,7 @@
 """The JSON form of a plan: its graph, and what was chosen; rows are listed once and referred to by number."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from math import isclose
 from pathlib import Path
@@ -19,6 +19,7 @@ from ..propagation import Annotations
 from ..rules import offered_rows
 from ._confirm import Confirmation, RefutedChoice
 from ._elsewhere import Elsewhere, require_elsewhere
+from ._homes import homed, may_be_accumulated, may_be_held
 from ._offers import Source
 from ._pins import Pins
 from ._plan import BaselineCost, Copy, Plan
@@ -53,6 +54,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "cost": _of_cost(plan),
         "rows": [row.to_json() for row in rows],
         "inputs": {name: str(layout) for name, layout in plan.inputs.items()},
+        "homes": {name: str(layout) for name, layout in plan.homes.items()},
         "choices": choices,
         "copies": [
             [copy.ref.name, copy.ref.output, str(copy.layout), list(copy.users)] for copy in plan.copies
@@ -79,9 +81,10 @@ def _of_cost(plan: Plan) -> dict[str, Any]:
 def from_json(document: Any) -> Plan:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise UsageError(f"this is not a plan: its 'format' is not {FORMAT!r}")
-    fields = Field(document).object(_FIELDS, ("meshes",))
+    fields = Field(document).object(_FIELDS, ("meshes", "homes"))
     graph, mesh = read_graph(fields["graph"]), fields["mesh"].parsed(Mesh.parse)
     reading = _Reading(graph, mesh)
+    homes = reading.homes(fields["homes"]) if "homes" in fields else {}
     plan = Plan(
         graph,
         mesh,
@@ -89,7 +92,8 @@ def from_json(document: Any) -> Plan:
         reading.inputs(fields["inputs"]),
         reading.choices(fields["choices"], [Row.read(row) for row in fields["rows"].items()]),
         tuple(reading.copies(fields["copies"])),
-        tuple(reading.outputs(fields["outputs"])),
+        tuple(reading.outputs(fields["outputs"], homes)),
+        homes=homes,
         **reading.options(fields["options"]),
     )
     _require_kept(plan, fields)
@@ -125,6 +129,11 @@ class _Reading:
     def inputs(self, field: Field) -> dict[str, Layout]:
         fields = field.object([entry.name for entry in self.graph.inputs])
         return {entry.name: self.whole(fields[entry.name], entry.tensor) for entry in self.graph.inputs}
+
+    def homes(self, field: Field) -> dict[str, Layout]:
+        known = {entry.name: entry for entry in self.graph.inputs if entry.name in homed(self.graph)}
+        fields = field.object((), tuple(known))
+        return {name: self.whole(layout, known[name].tensor) for name, layout in fields.items()}
 
     def choices(self, field: Field, rows: list[Row]) -> dict[str, Choice]:
         fields = field.object([node.name for node in self.graph.nodes])
@@ -175,11 +184,16 @@ class _Reading:
             tensor = self.graph.tensor(ref)
             yield Copy(ref, self.layout(layout, tensor), tuple(user.text() for user in users.items()))
 
-    def outputs(self, field: Field) -> Iterator[Layout | None]:
+    def outputs(self, field: Field, homes: Mapping[str, Layout]) -> Iterator[Layout | None]:
+        own = {entry.target for entry in self.graph.inputs if entry.name in homes}
         for output, entry in zip(self.graph.outputs, field.items(len(self.graph.outputs)), strict=True):
             if output.value is None and entry.value is not None:
                 raise entry.expected("null, as the output is no tensor")
-            yield None if output.value is None else self.whole(entry, self.graph.tensor(output.value))
+            if output.value is None:
+                yield None
+                continue
+            read = self.layout if output.role == "gradient" and output.target in own else self.whole
+            yield read(entry, self.graph.tensor(output.value))
 
     def options(self, field: Field) -> dict[str, Any]:
         """What the plan was made for, and what came of it."""
@@ -266,13 +280,19 @@ def _require_kept(plan: Plan, fields: dict[str, Field]) -> None:
         raise options["bound"].expected(f"at most {plan.cost.seconds}, the seconds of the plan")
     if plan.memory is not None and plan.memory < plan.cost.peak:
         raise options["memory"].expected(f"at least {plan.cost.peak}, the peak of the plan")
-    targets = {
-        entry.target: plan.inputs[entry.name] for entry in plan.graph.inputs if entry.role != "tangent"
-    }
+    for name, home in plan.homes.items():
+        if not may_be_held(home, plan.inputs[name]):
+            raise (
+                fields["inputs"].members()[name].expected(f"{str(home)!r}, its home, with some axes gathered")
+            )
+    targets = {entry.target: plan.home(entry.name) for entry in plan.graph.inputs if entry.role != "tangent"}
     for output, layout, field in zip(
         plan.graph.outputs, plan.outputs, fields["outputs"].items(), strict=True
     ):
-        if layout is not None and output.role != "user_output" and layout != targets[output.target]:
+        if layout is None or output.role == "user_output":
+            continue
+        fits = may_be_accumulated if output.role == "gradient" else Layout.__eq__
+        if not fits(targets[output.target], layout):
             raise field.expected(f"{str(targets[output.target])!r}, the layout of {output.target}")
 
 

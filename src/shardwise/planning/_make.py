@@ -15,7 +15,7 @@ from ..errors import UsageError, require, require_given
 from ..expansion import Choice
 from ..experiments import Confirmations
 from ..graph import Execution, Graph, Ref, autocast_to, capture
-from ..layout import Sharding
+from ..layout import Layout, Sharding
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
 from ..solver import Solution, solve
@@ -59,6 +59,7 @@ def plan(
     recompute: str | Mapping[str, str] = "none",
     optimizer: str = "adam",
     micro_batches: int = 1,
+    zero: bool = False,
     pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
     elsewhere: Mapping[str, Elsewhere] | None = None,
@@ -76,7 +77,9 @@ def plan(
     `mesh` has to be given: named axes, such as `"dp=2,tp=2"`. Prices are those of `cluster`: a preset, a JSON file or a
     `Cluster`. The model is captured with its backward if `training`, and `optimizer` is then one of none, sgd, momentum
     and adam, with `+master` for a copy of the weights in float32. With `micro_batches` a step is so many calls with
-    such arguments, each with its backward: gradients are added up, and the optimizer runs once. `loss_fn` is a function
+    such arguments, each with its backward: gradients are added up, and the optimizer runs once. With `zero`, states of
+    the optimizer may be sharded where parameters are not: the plan decides for each parameter whether it is gathered in
+    every pass or once per step, and its gradients reduced in every pass or once. `loss_fn` is a function
     of the model's result where the loss is computed outside of the model, as for `capture`. `execution` is how every
     device runs its program: `eager`, or `compiled` by torch.compile, which fuses calls into kernels. `recompute` names
     the blocks of which backward computes again what it needs: `full`, `selective`, or by pattern
@@ -116,6 +119,7 @@ def plan(
         memory=memory,
         optimizer=optimizer,
         micro_batches=micro_batches,
+        zero=zero,
         pin=pin,
         shardings=shardings,
         elsewhere=elsewhere,
@@ -139,6 +143,7 @@ def plan_graph(
     memory: int | float | str | None = None,
     optimizer: str = "adam",
     micro_batches: int = 1,
+    zero: bool = False,
     pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
     elsewhere: Mapping[str, Elsewhere] | None = None,
@@ -161,6 +166,7 @@ def plan_graph(
         memory=memory,
         optimizer=optimizer,
         micro_batches=micro_batches,
+        zero=zero,
         progress=progress,
         elsewhere=elsewhere,
         overlap=overlap,
@@ -191,6 +197,7 @@ class Planner:
         memory: int | float | str | None = None,
         optimizer: str = "adam",
         micro_batches: int = 1,
+        zero: bool = False,
         progress: Progress | None = None,
         elsewhere: Mapping[str, Elsewhere] | None = None,
         overlap: bool = False,
@@ -209,7 +216,7 @@ class Planner:
             raise UsageError(
                 "micro_batches is for training: a graph without backward has no gradients to accumulate"
             )
-        self.micro_batches = micro_batches
+        self.micro_batches, self.zero = micro_batches, zero
         self.progress = progress or silent
         self.offers = Offers(self.graph, alone=mesh.ranks == 1)
         self.layouts = Layouts(mesh)
@@ -391,7 +398,7 @@ class Planner:
         be computed again is.
         """
         clock = clock or Clock(60.0)
-        items = self._items(pins, restriction, quiet=True, keep=keep)
+        items = self._items(pins, restriction, quiet=True, keep=keep, zero=self.zero and restriction is None)
         folded = fold(items, None, share_layers=len(items.all) > MANY, name=self.graph.name)
         seconds, worth = clock.left / searches, worth_of_search(gap)
         solution = solve(folded.problem, time_limit=seconds, gap=gap, worth=worth)
@@ -405,6 +412,7 @@ class Planner:
         *,
         quiet: bool = False,
         keep: bool = True,
+        zero: bool | None = None,
     ) -> Items:
         def note(done: int, total: int) -> None:
             if not quiet:
@@ -418,6 +426,7 @@ class Planner:
             copies=self.recomputable.copies,
             keep=keep,
             passes=self.micro_batches,
+            zero=self.zero if zero is None else zero,
         )
 
     def _why_not(self, solution: Solution, pins: Pins, clock: Clock) -> str:
@@ -444,11 +453,14 @@ class Planner:
         assert solution.choices is not None
         chosen = np.array(solution.choices)[folded.node]
         layouts = self.layouts.all
-        inputs, choices, copies = {}, {}, []
+        inputs: dict[str, Layout] = {}
+        homes, choices, copies = {}, {}, []
         outputs: list[Any] = [None] * len(self.graph.outputs)
         for place, item in enumerate(items.all):
             choice = int(chosen[place])
-            if isinstance(item, CopyItem):
+            if isinstance(item, CopyItem) and item.kind == "held":
+                homes[item.name], inputs[item.name] = inputs[item.name], layouts[item.layouts[choice]]
+            elif isinstance(item, CopyItem):
                 if choice >= item.kept:
                     copies.append(Copy(item.ref, layouts[item.layouts[choice]], item.users))
             elif item.kind == "input":
@@ -481,7 +493,9 @@ class Planner:
             elsewhere=self.elsewhere,
             bound=bound,
             micro_batches=self.micro_batches,
+            homes=homes,
         )
+        made = replace(made, homes={name: home for name, home in homes.items() if made.once.differs(name)})
         needed = tuple(copy for copy in copies if copy.layout != made.layout(copy.ref))
         made = replace(made, copies=needed)
         return with_overlap(made) if self.overlap else made

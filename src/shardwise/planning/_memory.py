@@ -23,6 +23,7 @@ it, and what it keeps from the end of the call's own.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any
 
@@ -246,7 +247,9 @@ class Memory:
         tensor = self.graph.tensor(root)
         last = self._last[root]
         lasting = isinstance(maker, Input) and maker.role in LASTING
-        if isinstance(maker, Input) and lasting:
+        if isinstance(maker, Input) and maker.name in self.items.homed:
+            self._add_home(maker, place, face)
+        elif isinstance(maker, Input) and lasting:
             usage = self._bytes(tensor, face)
             if maker.role == "parameter" and maker.trainable and self.graph.training:
                 usage = usage + self._state_bytes(tensor, face)
@@ -263,6 +266,24 @@ class Memory:
         self._keep(tree)
         self._add_value(tree, root, None)
         self._hold_pools()
+
+    def _add_home(self, parameter: Input, held: int, face: np.ndarray) -> None:
+        """A parameter and its states at home, the copy that passes begin from, and gradients that are added up."""
+        items, end, tensor = self.items, self.points.end, parameter.tensor
+        home, copy = items.places["input", parameter.name], items.all[held]
+        assert isinstance(copy, CopyItem)
+        homes = items.options_of(items.all[home])
+        self._hold(home, self._bytes(tensor, homes) + self._state_bytes(tensor, homes), 0, end)
+        self._hold(held, np.where(np.arange(len(copy)) < copy.kept, 0, self._bytes(tensor, face)), 0, end)
+        if items.passes > 1:
+            given = items.places["output", str(self._gradient_of[parameter.target])]
+            self._hold(given, self._bytes(tensor, items.options_of(items.all[given])), 0, end)
+
+    @cached_property
+    def _gradient_of(self) -> dict[str, int]:
+        """The position of each gradient among the outputs, by the name of what it is the gradient of."""
+        outputs = enumerate(self.graph.outputs)
+        return {output.target: position for position, output in outputs if output.role == "gradient"}
 
     def _hold_pools(self) -> None:
         for pool in self._pools:

@@ -16,6 +16,7 @@ from ..mesh import Cluster, Mesh
 from ._confirm import Confirmation
 from ._elsewhere import Elsewhere
 from ._evaluate import Cost, evaluate
+from ._homes import Homes
 from ._overlap import overlapped, with_overlap
 from ._schedule import Schedule, schedule
 from ._timeline import Timeline, timeline
@@ -64,7 +65,7 @@ class Plan(Shown):
     """A graph with a choice for every node.
 
     `inputs` are the layouts of the graph's inputs by name, `outputs` those of its outputs in order (None where
-    there is no value). A gradient has the layout of its parameter.
+    there is no value). A gradient has the layout of its parameter, unless that has a home (below).
 
     What it was planned for: the `optimizer`, the `memory` that each device may use, in bytes, the `pins`, and the
     `shardings` from which the others were propagated, as text. What came of it: `bound`, the seconds below which no
@@ -73,7 +74,9 @@ class Plan(Shown):
     pins rule out). `confirmation` says what experiments found about its calls; None if there were none. `elsewhere` are
     the arguments and results that come from other meshes or go to them. `ahead` are the bytes of collectives that may
     be under way beside calls, begun before they are needed or waited for later; None if every collective is waited for
-    where it is begun. A step is `micro_batches` passes of the graph, whose gradients are added up.
+    where it is begun. A step is `micro_batches` passes of the graph, whose gradients are added up. `homes` are the
+    layouts of parameters, by name in the graph, for the optimizer and checkpoints, where these are not those in which
+    every pass begins from them and ends with their gradients (`once` says how the one comes from the other).
     """
 
     graph: Graph
@@ -94,6 +97,7 @@ class Plan(Shown):
     elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
     ahead: int | None = None
     micro_batches: int = 1
+    homes: Mapping[str, Layout] = field(default_factory=dict)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -104,6 +108,15 @@ class Plan(Shown):
     def cost(self) -> Cost:
         """Time and memory of a step, worked out from the schedule."""
         return evaluate(self)
+
+    @cached_property
+    def once(self) -> Homes:
+        """What happens once per step: gathers of parameters, and reductions of gradients that were added up."""
+        return Homes(self)
+
+    def home(self, name: str) -> Layout:
+        """The layout in which the optimizer and checkpoints see a parameter or buffer, by its name in the graph."""
+        return self.homes.get(name, self.inputs[name])
 
     @cached_property
     def timeline(self) -> Timeline:

@@ -49,6 +49,7 @@ def blocks(plan: "Plan", most: int = 10) -> Iterator[Block]:
             ),
             ("over the step", f"`{sparkline(cost.held)}`"),
             *_again(plan),
+            *_once(plan),
         ],
     )
     if plan.shardings:
@@ -72,7 +73,8 @@ def _parts(plan: "Plan") -> dict[str, float]:
     slower = passes * (line.seconds - sum(line.exposed.values())) - cost.compute
     waited = {f"waiting for {link}": passes * seconds for link, seconds in line.exposed.items()}
     transfer = {"transfer": cost.communication.get("transfer", 0.0)}
-    return {**always, "slower beside collectives": slower, **waited, **transfer, **host}
+    once = {"once per step": sum(move.change.price for move in plan.once.moves)}
+    return {**always, "slower beside collectives": slower, **waited, **once, **transfer, **host}
 
 
 def _again(plan: "Plan") -> Iterator[tuple[str, str]]:
@@ -84,6 +86,15 @@ def _again(plan: "Plan") -> Iterator[tuple[str, str]]:
         blocks = len({block_of(node.module) for node, _ in again if block_of(node.module)})
         where = f" of {blocks} blocks" if blocks else ""
         yield "computed again", f"{len(again)} calls{where}, {time_text(sum(s for _, s in again))}"
+
+
+def _once(plan: "Plan") -> Iterator[tuple[str, str]]:
+    """What happens once per step instead of in every pass."""
+    pairs = (("gathered", "parameter", plan.once.gathers), ("reduced", "gradient", plan.once.reductions))
+    for verb, what, moves in pairs:
+        if moves:
+            seconds = time_text(sum(move.change.price for move in moves))
+            yield f"{verb} once", f"{len(moves)} {what}{'s' if len(moves) > 1 else ''}, {seconds} a step"
 
 
 def _links(plan: "Plan") -> Iterator[Block]:

@@ -7,9 +7,19 @@ from ._lower import Lowering, wide_dtype, widened
 from ._module import Sharded
 from ._optimizers import MakeOptimizer, chosen_optimizer
 from ._parallelize import parallelize
+from ._pieces import piece_of
 from ._shard_map import ShardMapped, shard_map
-from ._simulate import Pieces, Simulated, Simulation, difference, plan_pieces, require_planned, simulate
-from ._step import piece_of, require_same_layout
+from ._simulate import (
+    Pieces,
+    Simulated,
+    Simulation,
+    difference,
+    moved,
+    plan_pieces,
+    require_planned,
+    simulate,
+)
+from ._step import require_same_layout
 from ._transfer import transfer, transfer_parcels
 
 __all__ = [
@@ -26,6 +36,7 @@ __all__ = [
     "difference",
     "emit",
     "loaded_state",
+    "moved",
     "parallelize",
     "piece_of",
     "plan_pieces",

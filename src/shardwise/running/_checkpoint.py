@@ -132,7 +132,7 @@ def loaded_state(
     if folder is None:
         return {}
     entries = {e.target: e for e in plan.graph.inputs if e.role in ("parameter", "buffer")}
-    layouts = {name: plan.inputs[entry.name] for name, entry in entries.items()}
+    layouts = {name: plan.home(entry.name) for name, entry in entries.items()}
     if is_of_torch(folder):
         infos = {name: entry.tensor for name, entry in entries.items() if persistent(name)}
         shapes = {name: layouts[name].local_shape(info.shape, rank) for name, info in infos.items()}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..errors import UsageError
 from ..planning import Plan
 from ._agree import agreed, from_first
-from ._step import piece_of
+from ._pieces import piece_of
 
 Init = Callable[[nn.Module], Any]
 
@@ -41,7 +41,7 @@ def local_state(
 
     def drawn() -> dict[str, Tensor]:
         wanted = entries.keys() - set(real) - loaded.keys()
-        layouts = {name: plan.inputs[entries[name].name] for name in wanted}
+        layouts = {name: plan.home(entries[name].name) for name in wanted}
         if init == "empty":
             infos = {name: entries[name].tensor for name in wanted}
             shapes = {name: layouts[name].local_shape(info.shape, rank) for name, info in infos.items()}
@@ -56,7 +56,7 @@ def local_state(
         own = held[name].detach()
         whole = torch.empty_like(own, device=device) if own.is_meta else own.to(device, copy=True)
         dist.broadcast(whole, src=0)
-        local[name] = piece_of(whole, plan.inputs[entries[name].name], rank)
+        local[name] = piece_of(whole, plan.home(entries[name].name), rank)
     return local | dict(loaded)
 
 

@@ -12,8 +12,9 @@ from ..graph import Input, active_autocast
 from ..planning import Plan
 from ._agree import announced
 from ._emit import RankProgram
+from ._pieces import as_dtensor
 from ._shapes import Shapes
-from ._step import Place, Step, as_dtensor
+from ._step import Place, Step
 
 
 class Sharded(nn.Module):
@@ -57,7 +58,7 @@ class Sharded(nn.Module):
         return (self.plan,) if self._shapes is None else self._shapes.plans
 
     def _hold(self, entry: Input, local: Tensor, persistent: Callable[[str], bool]) -> None:
-        tensor = as_dtensor(local, self.plan.inputs[entry.name], self.device_mesh, entry.tensor.shape)
+        tensor = as_dtensor(local, self.plan.home(entry.name), self.device_mesh, entry.tensor.shape)
         held: Tensor = (
             nn.Parameter(tensor, requires_grad=entry.trainable) if entry.role == "parameter" else tensor
         )
@@ -81,6 +82,19 @@ class Sharded(nn.Module):
         seed = self.seed + self.steps
         self.steps += 1
         return step.run(call, inputs, seed)
+
+    def reduce_gradients(self) -> None:
+        """Give parameters the gradients of the passes so far, where they are reduced once per step and there were
+        fewer passes than planned; all ranks call it. After all planned passes it does nothing."""
+        named = {entry.name: entry.target for entry in self.plan.graph.with_role("parameter")}
+        for name, gradient in self._step.held.reduced().items():
+            parameter = self.get_parameter(named[name])
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As for any module; gradients that are still added up are dropped, too."""
+        self._step.held.reset()
+        super().zero_grad(set_to_none)
 
     def _require_planned_autocast(self) -> None:
         planned, active = self.plan.graph.autocast, active_autocast()

@@ -19,7 +19,8 @@ from ..forms import Request, run_together
 from ..graph import Ref, autocast_to, inputs_of
 from ..layout import Layout
 from ..placements import is_replicate
-from ..planning import Compute, Move, Plan, Value, Wait, require_plan
+from ..planning import Compute, Plan, Value, Wait, require_plan
+from ..redistribution import Chain
 from ._lower import Lowering, RankCompute, widened
 
 
@@ -63,13 +64,15 @@ class Pieces:
 
 @dataclass
 class Simulated:
-    """The results of a simulated run. `peak` is the peak memory of the values on the first rank, in bytes."""
+    """The results of a simulated run. `peak` is the peak memory of the values on the first rank, in bytes, and `left`
+    what they take at the end."""
 
     outputs: dict[str, Pieces | None] = field(default_factory=dict)
     gradients: dict[str, Pieces | None] = field(default_factory=dict)
     mutations: dict[str, Pieces] = field(default_factory=dict)
     collectives: list[Recorded] = field(default_factory=list)
     peak: int = 0
+    left: int = 0
 
 
 @autocast_to(None)
@@ -156,7 +159,7 @@ class Simulation:
                 elif isinstance(item, Wait):
                     made = {}
                 else:
-                    made = {item.target: _moved(item, values[item.source], result.collectives)}
+                    made = {item.target: moved(item.change, values[item.source], result.collectives)}
                 for value, pieces in made.items():
                     values[value] = pieces
                     if value not in inner:
@@ -173,7 +176,7 @@ class Simulation:
             "gradient": result.gradients,
             "mutation": result.mutations,
         }
-        result.peak = memory.peak
+        result.peak, result.left = memory.peak, memory.now
         for output, given in zip(self.plan.graph.outputs, self.schedule.outputs, strict=True):
             places[output.role][output.target] = None if given is None else values[given]
         return result
@@ -252,11 +255,12 @@ def difference(some: Tensor, other: Tensor) -> Tensor:
     return (some - other).abs().nan_to_num(nan=torch.inf).masked_fill(same, 0.0)
 
 
-def _moved(move: Move, pieces: Pieces, record: list[Recorded]) -> Pieces:
+def moved(change: Chain, pieces: Pieces, record: list[Recorded]) -> Pieces:
+    """The pieces after a redistribution, whose collectives are recorded."""
     locals_ = list(pieces.locals)
-    for step in move.change.steps:
+    for step in change.steps:
         locals_ = run_step_on_all(locals_, step, pieces.shape, record)
-    return Pieces(move.change.target, pieces.shape, tuple(locals_))
+    return Pieces(change.target, pieces.shape, tuple(locals_))
 
 
 class _Memory:

@@ -4,7 +4,6 @@ Forward and backward are the two parts of the rank's program, joined by one `aut
 them (optimizers, clipping, state dicts, checkpoints) sees ordinary DTensor parameters with DTensor gradients.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -36,6 +35,8 @@ from ..planning import Plan, Value, place_of
 from ..redistribution import Prices
 from ._agree import explained
 from ._emit import RankProgram
+from ._held import Held
+from ._pieces import as_dtensor, piece_of
 
 # Where a parameter or buffer is kept: the dict that has it, and its name there.
 Place = tuple[dict[str, Any], str]
@@ -55,6 +56,7 @@ class Step:
     ) -> None:
         self.plan, self.program, self.device_mesh = program.plan, program, device_mesh
         self.local_outputs = local_outputs
+        self.held = Held(self.plan, device_mesh, program.rank)
         self._parts = program.parts
         self._forward = program.forward
         self._backward = None if program.backward is None else boxed(program.backward)
@@ -93,9 +95,14 @@ class Step:
         return self.plan.graph
 
     def inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
-        """This rank's pieces of the program's inputs, for a call with these arguments."""
+        """This rank's pieces of the program's inputs, for a call with these arguments, and then a slot for the gradient
+        of each parameter that has a home."""
         given = arguments(self._graph, args, kwargs)
-        return [self._input(value, given) for value in self._parts.inputs]
+        places = {name: self._where[name] for name in self.held.names}
+        parameters = {name: tensors[last] for name, (tensors, last) in places.items()}
+        held, names = self.held.locals(parameters), [value.ref.name for value in self._parts.inputs]
+        pieces = [held[name] if name in held else self._input(name, given) for name in names]
+        return [*pieces, *self.held.slots(parameters)]
 
     def run(self, call: str, inputs: Sequence[Tensor], seed: int) -> Any:
         """The results of a call, as the model returns them."""
@@ -125,10 +132,13 @@ class Step:
         return self._compiled[trains](*given)
 
     def _without_backward(self, *given: Tensor) -> Sequence[Tensor]:
-        return self._forward(*given)[: len(self._parts.results)]
+        return self.forward_part(*given)[: len(self._parts.results)]
 
-    def _input(self, value: Value, given: Mapping[str, Any]) -> Tensor:
-        name = value.ref.name
+    def forward_part(self, *given: Tensor) -> Sequence[Tensor]:
+        """The results of forward and what backward needs, from its inputs, the slots and the seed."""
+        return self._forward(*given[: len(self._parts.inputs)], given[-1])
+
+    def _input(self, name: str, given: Mapping[str, Any]) -> Tensor:
         if name in self._where:
             tensors, last = self._where[name]
             return local_of(tensors[last])
@@ -214,7 +224,7 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, step: Step, call: str, *given: Tensor) -> tuple[Tensor, ...]:
         parts = step._parts
-        made = step._forward(*given)
+        made = step.forward_part(*given)
         results, saved = made[: len(parts.results)], made[len(parts.results) :]
         ctx.step, ctx.call = step, call
         ctx.save_for_backward(*saved, given[-1])
@@ -241,7 +251,13 @@ class _Run(torch.autograd.Function):
         with explained(ctx.call), torch.no_grad(), autocast_to(None):
             made = step._backward(values)
         made_by_value: dict[Value | None, Tensor] = dict(zip(parts.gradients, made, strict=True))
-        return None, None, *(made_by_value.get(step._gradients.get(value)) for value in parts.inputs), None
+
+        def gradient(value: Value) -> Tensor | None:
+            return made_by_value.get(step._gradients.get(value))
+
+        homed = [Value(Ref(name)) for name in step.held.names]
+        inputs = (None if value in homed else gradient(value) for value in parts.inputs)
+        return None, None, *inputs, *map(gradient, homed), None
 
 
 @contextmanager
@@ -261,19 +277,6 @@ def _wanted_elsewhere(plan: Plan) -> dict[str, tuple[DeviceMesh, Layout]]:
             mesh = DeviceMesh(place.device, ranks, mesh_dim_names=place.on.names)
             wanted[output.target] = mesh, place.layout
     return wanted
-
-
-def as_dtensor(local: Tensor, layout: Layout, device_mesh: DeviceMesh, shape: Sequence[int]) -> DTensor:
-    strides = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
-    return DTensor.from_local(
-        local, device_mesh, layout.to_placements(), run_check=False, shape=torch.Size(shape), stride=strides
-    )
-
-
-def piece_of(tensor: Tensor, layout: Layout, rank: int) -> Tensor:
-    """The rank's piece of a tensor; a copy if it is smaller than the tensor."""
-    piece = layout.piece(tensor, rank)
-    return piece if piece.shape == tensor.shape else piece.clone(memory_format=torch.contiguous_format)
 
 
 def _mutated(plan: Plan) -> dict[str, Layout]:

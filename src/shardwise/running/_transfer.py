@@ -20,7 +20,7 @@ from ..layout import Layout
 from ..mesh import Mesh
 from ..placements import is_partial, parse_placement, shard
 from ..redistribution import Box, Parcel, held, parcels, views
-from ._step import as_dtensor
+from ._pieces import as_dtensor
 
 Target = Layout | Sequence[Placement] | str
 

@@ -76,7 +76,8 @@ def train_on_gloo(
     )
     outputs = dict(zip(_targets(plan, "user_output"), _layouts(plan, "user_output"), strict=True))
     gradients = dict(zip(_targets(plan, "gradient"), _layouts(plan, "gradient"), strict=True))
-    inputs = {e.target: plan.inputs[e.name] for e in plan.graph.inputs if e.role in ("parameter", "buffer")}
+    gradients |= {e.target: plan.homes[e.name] for e in plan.graph.inputs if e.name in plan.homes}
+    inputs = {e.target: plan.home(e.name) for e in plan.graph.inputs if e.role in ("parameter", "buffer")}
     shapes = {e.target: e.tensor.shape for e in plan.graph.inputs if e.role != "tangent"}
     given = {o.target: plan.graph.tensor(o.value).shape for o in plan.graph.outputs if o.value is not None}
 
@@ -134,9 +135,9 @@ def _train_here(
     steps_losses: list[Locals] = []
     for step in range(max(steps, 1)):
         total: Locals = {}
-        for number in range(plan.micro_batches):
-            given, given_kwargs = _local_arguments(sharded, *of_pass((args, kwargs), number))
-            with record_collectives() as seen:
+        with record_collectives() as seen:
+            for number in range(plan.micro_batches):
+                given, given_kwargs = _local_arguments(sharded, *of_pass((args, kwargs), number))
                 with torch.set_grad_enabled(graph.training):
                     result = sharded(*given, **given_kwargs)
                 outputs: Locals = dict(
@@ -145,10 +146,10 @@ def _train_here(
                 if graph.training:
                     starts = [t for name, t in outputs.items() if name in losses and t is not None]
                     torch.autograd.backward(starts, [torch.ones_like(tensor) for tensor in starts])
-            for name in losses:
-                if (found := outputs.get(name)) is not None:
-                    before = total.get(name)
-                    total[name] = found.detach() if before is None else before + found.detach()
+                for name in losses:
+                    if (found := outputs.get(name)) is not None:
+                        before = total.get(name)
+                        total[name] = found.detach() if before is None else before + found.detach()
         if graph.training:
             steps_losses.append(total)
         if step == 0 and graph.training:

@@ -14,6 +14,7 @@ from ..running import (
     Pieces,
     Simulated,
     Simulation,
+    moved,
     plan_pieces,
     require_same_layout,
     widened,
@@ -24,7 +25,7 @@ from ._passes import of_pass
 @dataclass
 class Trained:
     """Pieces by name: outputs of the last step, gradients of the first, state after all steps; of every step its
-    collectives and its loss."""
+    collectives and its loss. Parameters and gradients are as the optimizer sees them."""
 
     outputs: dict[str, Pieces | None] = field(default_factory=dict)
     gradients: dict[str, Pieces | None] = field(default_factory=dict)
@@ -48,7 +49,12 @@ def train(
     for entry in graph.inputs:
         if entry.role in ("parameter", "buffer"):
             inputs[entry.name] = _copied(inputs[entry.name])
+    once, recorded = plan.once, list[Recorded]()
+    homes = {n: _copied(Pieces.of(widened(given[n], wide), home)) for n, home in plan.homes.items()}
+    inputs |= homes
+    copied = sum(homes[move.name].locals[0].nbytes for move in once.gathers)
     parameters = {e.target: inputs[e.name] for e in graph.inputs if e.role == "parameter" and e.trainable}
+    targets = {entry.name: entry.target for entry in graph.with_role("parameter")}
     # Replicas are one tensor here, and an optimizer must step it once.
     unique = {id(local): local for pieces in parameters.values() for local in pieces.locals}
     stepper = optimizer(list(unique.values())) if unique and steps else None
@@ -57,7 +63,8 @@ def train(
     arguments = {entry.name: given[entry.name] for entry in graph.with_role("user_input")}
     for step in range(max(steps, 1)):
         gradients: dict[str, Pieces | None] = {}
-        loss, held = 0.0, 0
+        loss, held, recorded = 0.0, copied, []
+        inputs |= {move.name: moved(move.change, homes[move.name], recorded) for move in once.gathers}
         for number in range(step * passes, (step + 1) * passes):
 
             def tell(done: int, before: int = number * entries) -> None:
@@ -68,12 +75,22 @@ def train(
                 inputs |= {n: Pieces.of(widened(own[n], wide), plan.inputs[n]) for n in own}
             ran = simulation.run(inputs, seed + number, progress=tell)
             trained.outputs = ran.outputs
-            trained.collectives.append(ran.collectives)
+            recorded += ran.collectives
             loss += loss_of(plan, ran.outputs)
             trained.peak = max(trained.peak or 0, ran.peak + held)
             _write_back(plan, inputs, ran)
             gradients = {n: _sum(gradients.get(n), p, n in parameters) for n, p in ran.gradients.items()}
-            held = sum(p.locals[0].nbytes for n, p in gradients.items() if p is not None and n in parameters)
+            left = ran.left + held
+            held = copied + sum(
+                p.locals[0].nbytes for n, p in gradients.items() if p is not None and n in parameters
+            )
+        for move in once.reductions:
+            added = gradients[targets[move.name]]
+            assert added is not None
+            reduced = gradients[targets[move.name]] = moved(move.change, added, recorded)
+            trained.peak = max(trained.peak or 0, left + reduced.locals[0].nbytes)
+            left += reduced.locals[0].nbytes - added.locals[0].nbytes
+        trained.collectives.append(recorded)
         trained.gradients = trained.gradients or gradients
         trained.losses.append(loss)
         if stepper is not None:
@@ -82,6 +99,7 @@ def train(
                 for rank, local in enumerate(pieces.locals):
                     local.grad = None if gradient is None else gradient.locals[rank]
             stepper.step()
+    inputs |= homes
     trained.state = {e.target: inputs[e.name] for e in graph.inputs if e.role in ("parameter", "buffer")}
     return trained
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..dtensor import Recorded
 from ..errors import UsageError, require
-from ..graph import Graph, autocast_to, call_arguments, inputs_of, with_loss
+from ..graph import Graph, Ref, autocast_to, call_arguments, inputs_of, with_loss
 from ..planning import (
     Compute,
     Move,
@@ -18,6 +18,7 @@ from ..planning import (
     require_plan,
 )
 from ..progress import Progress, silent
+from ..redistribution import Chain
 from ..running import MakeOptimizer, chosen_optimizer, require_planned, with_live_graph
 from ._compare import Check
 from ._draws import UnmatchedDraws
@@ -133,24 +134,41 @@ def _report(
 
 
 def priced_collectives(plan: Plan, graph: Graph | None = None) -> list[Recorded]:
-    """The collectives of a plan in the order of its schedule, for tensors of its dtypes or of those of `graph`.
+    """The collectives of a step in order, for tensors of the plan's dtypes or of those of `graph`.
 
     A permute is an exchange among all ranks.
     """
     graph = graph or plan.graph
+    gathers = [(Ref(move.name), move.change) for move in plan.once.gathers]
+    targets = {entry.name: entry.target for entry in graph.with_role("parameter")}
+    reduced = [(graph.gradients[targets[move.name]], move.change) for move in plan.once.reductions]
+    before, after = (
+        [each for ref, change in once if ref is not None for each in _of_change(plan, graph, ref, change)]
+        for once in (gathers, reduced)
+    )
+    return [*before, *plan.micro_batches * _of_pass(plan, graph), *after]
+
+
+def _of_pass(plan: Plan, graph: Graph) -> list[Recorded]:
     nodes = {node.name: node for node in graph.nodes}
-    priced = []
+    priced: list[Recorded] = []
     for entry in plan.schedule.entries:
         if isinstance(entry, Compute):
             node = nodes[entry.node.name]
             inside = collectives_inside(graph.call(node), entry.choice, plan.cluster)
             priced += [Recorded(_kind(kind), size, ranks) for kind, size, ranks in inside]
         elif isinstance(entry, Move):
-            own, other = (g.tensor(entry.source.ref).dtype.itemsize for g in (plan.graph, graph))
-            for step in entry.change.collectives:
-                ranks = plan.mesh.ranks if step.kind == "permute" else plan.mesh.shape[step.axes[0]]
-                priced.append(Recorded(_kind(step.kind), step.size // own * other, ranks))
+            priced += _of_change(plan, graph, entry.source.ref, entry.change)
     return priced
+
+
+def _of_change(plan: Plan, graph: Graph, ref: Ref, change: Chain) -> list[Recorded]:
+    own, other = (g.tensor(ref).dtype.itemsize for g in (plan.graph, graph))
+    found = []
+    for step in change.collectives:
+        ranks = plan.mesh.ranks if step.kind == "permute" else plan.mesh.shape[step.axes[0]]
+        found.append(Recorded(_kind(step.kind), step.size // own * other, ranks))
+    return found
 
 
 def _kind(kind: str) -> str:

@@ -1,0 +1,132 @@
+"""Parameters with a home on this rank: copies that are held through a step, and gradients that are added up.
+
+A copy is made from the home when a pass begins and there is none, or when the parameter was written since. Every
+backward adds to the sums; that of a step's last pass reduces them to the home's layout, so that autograd, and then
+the optimizer, gets them as ordinary gradients, and lets go of the copies. Nothing else happens behind the caller.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from ..dtensor import local_of, run_chain
+from ..errors import UsageError
+from ..graph import Input
+from ..planning import OnceMove, Plan
+from ._pieces import as_dtensor
+
+
+class Held:
+    """What one rank holds, beside the parameters themselves, for those that a plan gives a home."""
+
+    def __init__(self, plan: Plan, device_mesh: DeviceMesh, rank: int) -> None:
+        self.plan, self.device_mesh, self.rank = plan, device_mesh, rank
+        self.names = tuple(entry.name for entry in plan.graph.inputs if entry.name in plan.homes)
+        self._gathers = {move.name: move for move in plan.once.gathers}
+        self._reductions = {move.name: move for move in plan.once.reductions}
+        self._copies: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor] = {}
+        self._seen: list[Any] = []  # how the parameters were when the copies were made
+        self._passes = 0  # whose gradients are in the sums
+
+    def slots(self, parameters: Mapping[str, DTensor]) -> tuple[Tensor, ...]:
+        """Tensors without memory of their own in the place of parameters: the gradients of a pass are given to them,
+        since what a pass begins from and ends with may differ in shape."""
+        return _Slots.apply(self, *(parameters[name] for name in self.names)) if self.names else ()
+
+    @torch.no_grad()
+    def locals(self, parameters: Mapping[str, DTensor]) -> dict[str, Tensor]:
+        """What a pass begins from, by name in the graph."""
+        homes = [parameters[name] for name in self.names]
+        now = [(id(tensor), tensor._version, local_of(tensor)._version) for tensor in homes]
+        if now != self._seen:
+            if self._passes:
+                raise UsageError(
+                    f"parameters were changed after {self._passes} of the {self.plan.micro_batches} passes of a step: "
+                    "run the optimizer after the last, or after reduce_gradients()"
+                )
+            self._copies.clear()
+        for name, home in zip(self.names, homes, strict=True):
+            if name in self._gathers and name not in self._copies:
+                self._copies[name] = self._moved(self._gathers[name], local_of(home))
+        self._seen = now
+        pairs = zip(self.names, homes, strict=True)
+        return {name: self._copies.get(name, local_of(home)).detach() for name, home in pairs}
+
+    def empty(self) -> tuple[Tensor, ...]:
+        layouts, device = self.plan.once.accumulated, self.device_mesh.device_type
+        infos = {name: self._parameter(name).tensor for name in self.names}
+        return tuple(
+            torch.empty((), dtype=info.dtype, device=device).expand(
+                layouts[name].local_shape(info.shape, self.rank)
+            )
+            for name, info in infos.items()
+        )
+
+    def gradients(self, made: Sequence[Tensor | None]) -> list[DTensor | None]:
+        """The gradients that parameters get from a pass whose own are these: none while they are added up."""
+        self._passes += 1
+        last = self._passes == self.plan.micro_batches
+        found: list[DTensor | None] = []
+        for name, gradient in zip(self.names, made, strict=True):
+            if name in self._reductions:
+                self._add(name, gradient)
+                gradient = self._reduced(name) if last else None
+            found.append(None if gradient is None else self._at_home(name, gradient))
+        if last:
+            self.reset()
+        return found
+
+    def reduced(self) -> dict[str, DTensor]:
+        """The sums of the passes so far as gradients, after which a step begins anew."""
+        found = {name: self._at_home(name, self._reduced(name)) for name in self.names if name in self._sums}
+        self.reset()
+        return found
+
+    def reset(self) -> None:
+        """Let go of the sums and the copies."""
+        self._passes = 0
+        self._sums.clear()
+        self._copies.clear()
+
+    def _add(self, name: str, gradient: Tensor | None) -> None:
+        if gradient is None:
+            return
+        if name in self._sums:
+            self._sums[name].add_(gradient)
+        else:
+            self._sums[name] = gradient.clone()
+
+    def _reduced(self, name: str) -> Tensor | None:
+        return self._moved(self._reductions[name], self._sums.pop(name)) if name in self._sums else None
+
+    def _moved(self, move: OnceMove, local: Tensor) -> Tensor:
+        with torch.no_grad():
+            return run_chain(local, move.change, self.device_mesh, move.tensor.shape)
+
+    def _at_home(self, name: str, local: Tensor) -> DTensor:
+        shape = self._parameter(name).tensor.shape
+        return as_dtensor(local, self.plan.homes[name], self.device_mesh, shape)
+
+    def _parameter(self, name: str) -> Input:
+        entry = self.plan.graph[name]
+        assert isinstance(entry, Input)
+        return entry
+
+
+class _Slots(torch.autograd.Function):
+    """Its backward turns the gradients of a pass into those of a step."""
+
+    @staticmethod
+    def forward(ctx: Any, held: Held, *homes: DTensor) -> tuple[Tensor, ...]:
+        ctx.held = held
+        ctx.set_materialize_grads(False)
+        return held.empty()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        return None, *ctx.held.gradients(gradients)
