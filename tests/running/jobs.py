@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils import _pytree as pytree
@@ -71,6 +72,7 @@ def run(folder, seed):
         "elsewhere": elsewhere(),
         "shard_map": mapped(),
         "overlap": overlap(),
+        "homes": homes(folder),
         "faults": faults(seed),
     }
 
@@ -381,6 +383,55 @@ def overlap():
         "losses": [loss.full_tensor().item(), expected.full_tensor().item()],
         "apart": max((a - b).abs().max().item() for a, b in zip(*grads, strict=True)),
     }
+
+
+def homes(folder):
+    """Steps of three passes with parameters held whole and states sharded, beside the model itself: AdamW, one tensor
+    at a time, by lists and fused; clipping; checkpoints of torch; a step of fewer passes; and mistakes."""
+    model, args = example()
+    given = [tuple(arg.roll(number, -1) for arg in args) for number in range(3)]
+    plan = random_plan(capture(model, args), mesh="dp=2,tp=2", seed=3, micro_batches=3, zero=True)
+    seen = {"moves": (len(plan.once.gathers), len(plan.once.reductions))}
+    for how in ({"foreach": False}, {"foreach": True}, {"fused": True}):
+        sharded, twin = sw.parallelize(model, args, plan=plan), example()[0]
+        ours = torch.optim.AdamW(sharded.parameters(), lr=1e-2, **how)
+        theirs = torch.optim.AdamW(twin.parameters(), lr=1e-2, **how)
+        for passes in (3, 2, 3):
+            for each in given[:passes]:
+                sharded(*each).backward()
+                twin(*each).backward()
+            sharded.reduce_gradients()
+            for trained, optimizer in ((sharded, ours), (twin, theirs)):
+                nn.utils.clip_grad_norm_(trained.parameters(), 0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+        pairs = zip(sharded.parameters(), twin.parameters(), strict=True)
+        seen[next(iter(how)), next(iter(how.values()))] = [
+            (p.full_tensor() - q).abs().max().item() for p, q in pairs
+        ]
+    seen["states"] = {str(state["exp_avg"].placements) for state in ours.state.values()}
+    seen["parameters"] = {str(parameter.placements) for parameter in sharded.parameters()}
+    with torch.no_grad():
+        before = sharded(*args).full_tensor().item()
+        options = {"model": sharded.state_dict(), "optimizer": get_optimizer_state_dict(sharded, ours)}
+        dcp.save(options, checkpoint_id=f"{folder}/homes")
+        for parameter in sharded.parameters():
+            parameter.zero_()
+        seen["changed"] = sharded(*args).full_tensor().item() != before
+        dcp.load(options, checkpoint_id=f"{folder}/homes")
+        seen["loaded"] = sharded(*args).full_tensor().item() - before
+    sharded(*args).backward()
+    with torch.no_grad():
+        next(p for name, p in sharded.named_parameters() if name in plan_targets(plan)).mul_(2)
+    seen["too early"] = error(lambda: sharded(*args))
+    sharded.zero_grad()
+    sharded(*args)
+    return seen
+
+
+def plan_targets(plan):
+    """The parameters of a plan that have homes, by their names in the model."""
+    return {entry.target for entry in plan.graph.inputs if entry.name in plan.homes}
 
 
 def faults(seed):

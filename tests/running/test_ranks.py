@@ -62,6 +62,17 @@ def test_the_program_reads_as_the_plan_does(ranks):
     assert any(line.strip().startswith("# %") and "->" in line for line in lines)
 
 
+def test_parameters_with_homes_train_as_the_model_does(ranks):
+    for rank in ranks:
+        seen = rank["homes"]
+        assert all(seen["moves"])
+        for how in (("foreach", False), ("foreach", True), ("fused", True)):
+            assert max(seen[how]) < 1e-5, how
+        assert seen["states"] == seen["parameters"] and any("Shard" in text for text in seen["states"])
+        assert seen["changed"] and abs(seen["loaded"]) < 1e-6
+        assert "after 1 of the 3 passes" in seen["too early"]
+
+
 def test_arguments_may_be_whole_pieces_or_dtensors(ranks):
     assert ranks[0]["arguments"] == pytest.approx([ranks[0]["arguments"][-1]] * 5, rel=1e-5)
 

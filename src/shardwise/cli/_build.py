@@ -56,6 +56,16 @@ MicroBatches = Annotated[
 ]
 
 
+Zero = Annotated[
+    bool,
+    typer.Option(
+        "--zero",
+        help="States of the optimizer may be sharded where parameters are not: each parameter is gathered, and its "
+        "gradients reduced, in every pass or once per step, as the plan decides.",
+    ),
+]
+
+
 LossFn = Annotated[
     str | None,
     typer.Option(

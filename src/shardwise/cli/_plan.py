@@ -14,6 +14,7 @@ from ._build import (
     LossFn,
     MicroBatches,
     Recompute,
+    Zero,
     built,
     loss_function,
     named_sharding,
@@ -50,6 +51,7 @@ def plan(
     loss_fn: LossFn = None,
     optimizer: Annotated[str, typer.Option(help="none, sgd, momentum or adam; adam+master.")] = "adam",
     micro_batches: MicroBatches = 1,
+    zero: Zero = False,
     pin: Annotated[
         list[str] | None, typer.Option(help="A required layout: 'x=S(0), R'. May be repeated.")
     ] = None,
@@ -87,6 +89,7 @@ def plan(
         "memory": memory,
         "optimizer": optimizer,
         "micro_batches": micro_batches,
+        "zero": zero,
         "pin": dict(_pins(pin or [])),
         "shardings": dict(map(named_sharding, sharding or [])),
         "time_limit": time_limit,

@@ -14,6 +14,7 @@ from ._build import (
     LossFn,
     MicroBatches,
     Recompute,
+    Zero,
     builder,
     built,
     loss_function,
@@ -35,6 +36,7 @@ def verify(
     recompute: Recompute = None,
     loss_fn: LossFn = None,
     micro_batches: MicroBatches = 1,
+    zero: Zero = False,
     backend: Annotated[
         str, typer.Option(help="simulate: all ranks in this process; gloo: one process per rank.")
     ] = "simulate",
@@ -88,11 +90,14 @@ def verify(
             how: Any = execution or "eager"
             given: Any = {"execution": how, "recompute": policies(recompute)}
             graph = capture(model, args, kwargs, training=not inference, loss_fn=outside, **given)
+            passes: Any = {"micro_batches": micro_batches, "zero": zero}
             if random:
-                plans = [random_plan(graph, mesh=str(mesh), seed=number) for number in range(random)]
+                plans = [
+                    random_plan(graph, mesh=str(mesh), seed=number, **passes) for number in range(random)
+                ]
             else:
                 prices = cluster or DEFAULT_CLUSTER
-                options: Any = {"micro_batches": micro_batches, "compare": False, "progress": progress}
+                options: Any = {**passes, "compare": False, "progress": progress}
                 plans = [plan_graph(graph, mesh=str(mesh), cluster=prices, **options)]
         reports = []
         for number, chosen in enumerate(plans):

@@ -84,12 +84,13 @@ def from_json(document: Any) -> Plan:
     fields = Field(document).object(_FIELDS, ("meshes", "homes"))
     graph, mesh = read_graph(fields["graph"]), fields["mesh"].parsed(Mesh.parse)
     reading = _Reading(graph, mesh)
-    homes = reading.homes(fields["homes"]) if "homes" in fields else {}
+    inputs = reading.inputs(fields["inputs"])
+    homes = reading.homes(fields["homes"], inputs) if "homes" in fields else {}
     plan = Plan(
         graph,
         mesh,
         Cluster.read(fields["cluster"]),
-        reading.inputs(fields["inputs"]),
+        inputs,
         reading.choices(fields["choices"], [Row.read(row) for row in fields["rows"].items()]),
         tuple(reading.copies(fields["copies"])),
         tuple(reading.outputs(fields["outputs"], homes)),
@@ -130,10 +131,14 @@ class _Reading:
         fields = field.object([entry.name for entry in self.graph.inputs])
         return {entry.name: self.whole(fields[entry.name], entry.tensor) for entry in self.graph.inputs}
 
-    def homes(self, field: Field) -> dict[str, Layout]:
+    def homes(self, field: Field, held: Mapping[str, Layout]) -> dict[str, Layout]:
         known = {entry.name: entry for entry in self.graph.inputs if entry.name in homed(self.graph)}
-        fields = field.object((), tuple(known))
-        return {name: self.whole(layout, known[name].tensor) for name, layout in fields.items()}
+        homes = {}
+        for name, layout in field.object((), tuple(known)).items():
+            homes[name] = self.whole(layout, known[name].tensor)
+            if not may_be_held(homes[name], held[name]):
+                raise layout.expected(f"a layout of which {str(held[name])!r} has some axes gathered")
+        return homes
 
     def choices(self, field: Field, rows: list[Row]) -> dict[str, Choice]:
         fields = field.object([node.name for node in self.graph.nodes])
@@ -280,11 +285,6 @@ def _require_kept(plan: Plan, fields: dict[str, Field]) -> None:
         raise options["bound"].expected(f"at most {plan.cost.seconds}, the seconds of the plan")
     if plan.memory is not None and plan.memory < plan.cost.peak:
         raise options["memory"].expected(f"at least {plan.cost.peak}, the peak of the plan")
-    for name, home in plan.homes.items():
-        if not may_be_held(home, plan.inputs[name]):
-            raise (
-                fields["inputs"].members()[name].expected(f"{str(home)!r}, its home, with some axes gathered")
-            )
     targets = {entry.target: plan.home(entry.name) for entry in plan.graph.inputs if entry.role != "tangent"}
     for output, layout, field in zip(
         plan.graph.outputs, plan.outputs, fields["outputs"].items(), strict=True

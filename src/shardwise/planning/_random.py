@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -10,6 +11,7 @@ from ..graph import Graph, Node, autocast_to
 from ..layout import Layout
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..placements import parse_placement, shard
+from ._homes import homed
 from ._offers import Offers
 from ._plan import Plan
 
@@ -23,9 +25,12 @@ def random_plan(
     offers: Offers | None = None,
     cluster: Cluster | str = DEFAULT_CLUSTER,
     replicated: float = 0.1,
+    micro_batches: int = 1,
+    zero: bool = False,
 ) -> Plan:
     """A plan with rows at random for every node (with probability `replicated`, the replicated one), and random
-    layouts for what the graph is given and gives back. A gradient has its parameter's layout."""
+    layouts for what the graph is given and gives back. A gradient has its parameter's layout, unless with `zero`
+    parameters have homes: then each axis may be gathered once per step, and its sums reduced once."""
     rng, mesh, offers = random.Random(seed), Mesh.of(mesh), offers or Offers(graph)
     inputs = {entry.name: _random_layout(rng, mesh, entry.tensor.shape) for entry in graph.inputs}
     choices = {node.name: _random_choice(rng, node, mesh, offers, replicated) for node in graph.nodes}
@@ -38,7 +43,29 @@ def random_plan(
             outputs.append(_random_layout(rng, mesh, graph.tensor(output.value).shape))
         else:
             outputs.append(by_target[output.target])
-    return Plan(graph, mesh, Cluster.of(cluster), inputs, choices, (), tuple(outputs))
+    made = Plan(graph, mesh, Cluster.of(cluster), inputs, choices, (), tuple(outputs))
+    made = replace(made, micro_batches=micro_batches)
+    return _with_random_homes(rng, made) if zero else made
+
+
+def _with_random_homes(rng: random.Random, plan: Plan) -> Plan:
+    homes = {
+        entry.name: plan.inputs[entry.name] for entry in plan.graph.inputs if entry.name in homed(plan.graph)
+    }
+    held = {name: _some_axes(rng, home, "R") for name, home in homes.items()}
+    outputs = list(plan.outputs)
+    by_target = {entry.target: entry.name for entry in plan.graph.inputs if entry.name in homes}
+    for position, output in enumerate(plan.graph.outputs):
+        if output.role == "gradient" and output.target in by_target and plan.micro_batches > 1:
+            outputs[position] = _some_axes(rng, homes[by_target[output.target]], "P(sum)")
+    made = replace(plan, inputs={**plan.inputs, **held}, outputs=tuple(outputs), homes=homes)
+    return replace(made, homes={name: home for name, home in homes.items() if made.once.differs(name)})
+
+
+def _some_axes(rng: random.Random, layout: Layout, text: str) -> Layout:
+    """The layout with another placement on some axes."""
+    other = parse_placement(text)
+    return Layout(layout.mesh, tuple(other if rng.random() < 0.5 else own for own in layout.placements))
 
 
 def _random_layout(rng: random.Random, mesh: Mesh, shape: Sequence[int]) -> Layout:

@@ -1,8 +1,9 @@
 """Parameters with a home on this rank: copies that are held through a step, and gradients that are added up.
 
-A copy is made from the home when a pass begins and there is none, or when the parameter was written since. Every
-backward adds to the sums; that of a step's last pass reduces them to the home's layout, so that autograd, and then
-the optimizer, gets them as ordinary gradients, and lets go of the copies. Nothing else happens behind the caller.
+Copies are made when a step begins, which is at the first forward after the last backward of the step before; calls
+without gradients between steps make their own. Every backward adds to the sums; that of a step's last pass reduces them
+to the home's layout, so that autograd, and then the optimizer, gets them as ordinary gradients, and lets go of the
+copies. Nothing depends on when or how parameters are written between steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,23 +40,23 @@ class Held:
         return _Slots.apply(self, *(parameters[name] for name in self.names)) if self.names else ()
 
     @torch.no_grad()
-    def locals(self, parameters: Mapping[str, DTensor]) -> dict[str, Tensor]:
-        """What a pass begins from, by name in the graph."""
-        homes = [parameters[name] for name in self.names]
-        now = [(id(tensor), tensor._version, local_of(tensor)._version) for tensor in homes]
-        if now != self._seen:
-            if self._passes:
-                raise UsageError(
-                    f"parameters were changed after {self._passes} of the {self.plan.micro_batches} passes of a step: "
-                    "run the optimizer after the last, or after reduce_gradients()"
-                )
+    def locals(self, parameters: Mapping[str, DTensor], gradients: bool) -> dict[str, Tensor]:
+        """What a pass begins from, by name in the graph; `gradients` says whether it is one of a step."""
+        homes = {name: local_of(parameters[name]) for name in self.names}
+        versions = [(id(parameters[name]), parameters[name]._version) for name in self.names]
+        if not self._passes:
             self._copies.clear()
-        for name, home in zip(self.names, homes, strict=True):
-            if name in self._gathers and name not in self._copies:
-                self._copies[name] = self._moved(self._gathers[name], local_of(home))
-        self._seen = now
-        pairs = zip(self.names, homes, strict=True)
-        return {name: self._copies.get(name, local_of(home)).detach() for name, home in pairs}
+            self._copies = {name: self._moved(move, homes[name]) for name, move in self._gathers.items()}
+        elif versions != self._seen:
+            raise UsageError(
+                f"parameters were changed after {self._passes} of the {self.plan.micro_batches} passes of a step: "
+                "run the optimizer after the last, or after reduce_gradients()"
+            )
+        self._seen = versions
+        held = {name: local.detach() for name, local in {**homes, **self._copies}.items()}
+        if not self._passes and not gradients:
+            self._copies.clear()
+        return held
 
     def empty(self) -> tuple[Tensor, ...]:
         layouts, device = self.plan.once.accumulated, self.device_mesh.device_type

@@ -100,7 +100,8 @@ class Step:
         given = arguments(self._graph, args, kwargs)
         places = {name: self._where[name] for name in self.held.names}
         parameters = {name: tensors[last] for name, (tensors, last) in places.items()}
-        held, names = self.held.locals(parameters), [value.ref.name for value in self._parts.inputs]
+        held = self.held.locals(parameters, torch.is_grad_enabled())
+        names = [value.ref.name for value in self._parts.inputs]
         pieces = [held[name] if name in held else self._input(name, given) for name in names]
         return [*pieces, *self.held.slots(parameters)]
 
