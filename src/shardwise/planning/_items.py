@@ -166,6 +166,14 @@ class Items:
             return self._options(entry.tensor)
         return self._given_options(self.graph.outputs[int(item.name)])
 
+    @property
+    def lasting(self) -> set[int]:
+        """The items that decide what is there throughout a step: parameters at home and held, sums of gradients."""
+        sums = (str(at) for at, output in enumerate(self.graph.outputs) if self._is_gradient_at_home(output))
+        found = {self.places["input", entry.name] for entry in self.graph.inputs}
+        found |= {self.places["held", name] for name in self.homed}
+        return found | {self.places["output", position] for position in sums}
+
     def left(self, place: int, restriction: Restriction) -> np.ndarray | None:
         """Which choices of an item a restriction leaves; None if all."""
         item = self.all[place]

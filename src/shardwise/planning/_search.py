@@ -249,9 +249,10 @@ class Search:
         """The nodes that decide what a plan holds where it holds most: with the same choices for all of them every plan
         holds as much. Those of what is there come first."""
         entries, items = made.schedule.entries, self.items
-        if items.graph.execution != "eager":  # of a compiled kernel any result may lie in what it reads
-            return list(range(folded.classes))
         peak = int(np.argmax(made.cost.held))
+        # Of a compiled kernel any result may lie in what it reads; and the peak may be after the last pass.
+        if items.graph.execution != "eager" or made.cost.held[peak] < made.cost.peak:
+            return list(range(folded.classes))
         live = {Value(Ref(entry.name)) for entry in made.graph.inputs}
         for entry in entries[:peak]:
             live = (live | {*entry.made}) - {*entry.dead}
@@ -273,7 +274,7 @@ class Search:
         places |= {items.places["output", str(position)] for position, o in outputs if o.value in refs}
         there = {int(folded.node[place]) for place in places}
         # Parameters are there throughout, and what runs again decides what runs when.
-        places |= {items.places["input", entry.name] for entry in items.graph.inputs}
+        places |= items.lasting
         places |= {items.places["call", copy] for copy in items.copies}
         return [*sorted(there), *sorted({int(folded.node[place]) for place in places} - there)]
 
