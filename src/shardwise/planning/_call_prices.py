@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..calls import Call, facts
 from ..expansion import Choice
-from ..forms import Group, Request, call_in_group, local_call, operator_by, run_alone
+from ..forms import Group, Held, Request, call_in_group, local_call, operator_by, run_alone
 from ..graph import Border, Node, TensorInfo
 from ..mesh import Cluster, Collective, Device, Link, Mesh, Span
 from ..placements import Row
@@ -54,9 +54,9 @@ class CallPrice:
         return found
 
 
-# Seconds and scratch memory of operators inside of forms, by device and by call.
-_operators: dict[Device, dict[Any, tuple[float, int]]] = {}
-# Prices of forms, by call, rows, mesh and cluster.
+# What is known of operators inside of forms, by device and by call.
+_operators: dict[Device, dict[Any, "_Operator"]] = {}
+# Prices of forms, by call, what the ranks of a group hold of it, and link.
 _known: dict[Any, CallPrice] = {}
 
 
@@ -78,10 +78,7 @@ class CallPrices:
         """The price of a node's call by one row per axis; `inputs` and `made` are its local tensors."""
         choice = Choice(self.mesh, tuple(rows))
         if choice.local is not None and _runs_otherwise(choice.local, call):
-            key = call.signature, choice.rows, self.mesh, self.cluster
-            if key not in _known:
-                _known[key] = form_price(call, choice, self.cluster)
-            return _known[key]
+            return form_price(call, choice, self.cluster)
         local = call.with_tensors(list(inputs))
         kernel = kernel_kind(node.overload, call.tensors, node.outputs)
         seconds = compute_seconds(self.cluster.device, kernel, local, made, border)
@@ -112,24 +109,35 @@ def collectives_inside(call: Call, choice: Choice, cluster: Cluster) -> list[tup
 
 
 def _price_on(rank: int, call: Call, choice: Choice, cluster: Cluster) -> CallPrice:
+    """Rows on other axes, and other meshes, that leave the ranks of the group the same pieces, cost the same."""
     assert choice.local is not None
     axis = choice.group_axis
     ranks = [rank] if axis is None else choice.group(rank)
     held = [choice.held(call, call.shapes, call.outputs, member) for member in ranks]
-    own = held[ranks.index(rank)]
+    link = None if axis is None else cluster.link(choice.mesh, axis)
+    pieces = tuple((each.inputs, each.outputs) for each in held)
+    key = call.signature, choice.local, ranks.index(rank), pieces, link, cluster.device
+    if key not in _known:
+        _known[key] = _priced(choice.local, call, ranks.index(rank), held, link, cluster.device)
+    return _known[key]
+
+
+def _priced(
+    form: str, call: Call, rank: int, held: Sequence[Held], link: Link | Span | None, device: Device
+) -> CallPrice:
+    """What the rank at a position of a group takes for its part of a call; without a link it is alone."""
+    own = held[rank]
     tensors = [
         torch.empty(piece.local, dtype=tensor.dtype, device="meta")
         for piece, tensor in zip(own.inputs, call.tensors, strict=True)
     ]
-    local = call.with_tensors(tensors)
-    clock = _Clock(None if axis is None else cluster.link(choice.mesh, axis))
-    counting = _Counting(cluster.device, clock)
+    local, clock = call.with_tensors(tensors), _Clock(link)
+    counting = _Counting(device, clock)
     with torch.no_grad(), counting:
-        if axis is None:
-            result = local_call(choice.local, local, own.inputs, own.outputs)
+        if link is None:
+            result = local_call(form, local, own.inputs, own.outputs)
         else:
-            group = Group(ranks.index(rank), held, clock.begin)
-            result = run_alone(call_in_group(choice.local, local, group), clock.arrived)
+            result = run_alone(call_in_group(form, local, Group(rank, held, clock.begin)), clock.arrived)
     made = sum(t.nbytes for t in pytree.tree_leaves(result) if isinstance(t, Tensor))
     scratch = max(0, counting.memory.peak - made)
     return CallPrice(clock.now, clock.compute, scratch, tuple(clock.collectives))
@@ -167,8 +175,20 @@ class _Clock:
         return tensor
 
 
+@dataclass(frozen=True)
+class _Operator:
+    """Seconds and scratch memory of a call inside of a form; sizes, strides and dtype of each tensor that it makes, where
+    those alone are its result."""
+
+    seconds: float
+    scratch: int
+    makes: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...] | None
+    several: bool
+
+
 class _Counting(TorchDispatchMode):
-    """Counts seconds and bytes of the operators that a form calls on tensors without values."""
+    """Counts seconds and bytes of the operators that a form calls on tensors without values. What an operator makes is
+    worked out once for each call of it."""
 
     def __init__(self, device: Device, clock: _Clock) -> None:
         super().__init__()
@@ -177,31 +197,51 @@ class _Counting(TorchDispatchMode):
         self.known = _operators.setdefault(device, {})
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        leaves = pytree.tree_leaves(result)
-        results = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        if facts(func).view or not results:
-            for tensor in results:
+        if facts(func).view:
+            result = func(*args, **(kwargs or {}))
+            for tensor in _tensors(result):
                 self.memory.add_view(tensor)
             return result
-        key = func, *map(_key, pytree.tree_leaves((args, kwargs)))
-        if key not in self.known:
-            self.known[key] = self._price(Call(func, args, kwargs or {}), leaves)
-        seconds, scratch = self.known[key]
-        self.clock.call(seconds)
+        key = func, _key(args), _key(kwargs or {})
+        known = self.known.get(key)
+        if known is None or known.makes is None:
+            result = func(*args, **(kwargs or {}))
+            if known is None:
+                known = self.known[key] = self._operator(Call(func, args, kwargs or {}), result)
+        else:
+            made = tuple(
+                torch.empty_strided(size, stride, dtype=dtype, device="meta") for size, stride, dtype in known.makes
+            )
+            result = made if known.several else made[0]
+        results = _tensors(result)
+        if not results:
+            return result
+        self.clock.call(known.seconds)
         for tensor in results:
             self.memory.add(tensor)
-        self.memory.peak = max(self.memory.peak, self.memory.now + scratch)
+        self.memory.peak = max(self.memory.peak, self.memory.now + known.scratch)
         return result
 
-    def _price(self, call: Call, results: Sequence[Any]) -> tuple[float, int]:
-        call = call.with_tensors(list(map(_info, call.tensors)))
-        made = [_info(leaf) if isinstance(leaf, Tensor) else None for leaf in results]
+    def _operator(self, call: Call, result: Any) -> _Operator:
         assert isinstance(call.op, OpOverload)
-        if facts(call.op).uninitialised:
-            return 0.0, 0
+        results, several = _tensors(result), isinstance(result, tuple)
+        alone = several or isinstance(result, Tensor)
+        makes = None
+        if alone and not call.op._schema.is_mutable and (not several or len(results) == len(result)):
+            makes = tuple((tuple(t.shape), t.stride(), t.dtype) for t in results)
+        if not results or facts(call.op).uninitialised:
+            return _Operator(0.0, 0, makes, several)
+        call = call.with_tensors(list(map(_info, call.tensors)))
+        made = [_info(leaf) if isinstance(leaf, Tensor) else None for leaf in pytree.tree_leaves(result)]
         kind = kernel_kind(call.op, call.tensors, made)
-        return compute_seconds(self.device, kind, call, made), scratch_bytes(call)
+        seconds = compute_seconds(self.device, kind, call, made)
+        return _Operator(seconds, scratch_bytes(call), makes, several)
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
 
 
 @dataclass
@@ -231,8 +271,15 @@ class _Memory:
             self.now -= size
 
 
-def _key(leaf: Any) -> Any:
-    return (leaf.shape, leaf.dtype, leaf.stride()) if isinstance(leaf, Tensor) else leaf
+def _key(argument: Any) -> Any:
+    """Equal for arguments that differ in values of tensors alone."""
+    if isinstance(argument, Tensor):
+        return argument.shape, argument.stride(), argument.dtype
+    if isinstance(argument, list | tuple):
+        return tuple(map(_key, argument))
+    if isinstance(argument, dict):
+        return tuple((name, _key(value)) for name, value in argument.items())
+    return type(argument), argument
 
 
 def _info(tensor: Tensor) -> TensorInfo:

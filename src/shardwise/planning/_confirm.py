@@ -5,7 +5,7 @@ A choice that an experiment refutes is excluded, and the plan is solved again wi
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..calls import Call
@@ -61,7 +61,7 @@ def confirmed_plan(
         if not wrong:
             undecided = sum(tried.outcome == "undecided" for tried in outcomes)
             found = Confirmation(len(items) - undecided, undecided, tuple(refuted))
-            return replace(made, confirmation=found)
+            return made.noted(confirmation=found)
         for (call, choice), tried in wrong:
             refuted.append(RefutedChoice(str(call), str(choice), tried.reason))
             offers.exclude(call, choice.rows, all_sharded=_times(refuted, str(call)) >= _PATIENCE)

@@ -174,6 +174,10 @@ class Items:
         found |= {self.places["held", name] for name in self.homed}
         return found | {self.places["output", position] for position in sums}
 
+    def only_choices(self, restriction: Restriction | None) -> bool:
+        """True if a restriction forbids choices, and no redistributions between them."""
+        return restriction is None or all(restriction.of_move(ref) is None for ref in self.made)
+
     def left(self, place: int, restriction: Restriction) -> np.ndarray | None:
         """Which choices of an item a restriction leaves; None if all."""
         item = self.all[place]

@@ -36,7 +36,7 @@ from ._preferences import preferred
 from ._prices import OptimizerCost, host_seconds
 from ._proposal import PinsAndShardings, Proposal, with_shardings
 from ._rates import Rates
-from ._search import Clock, Search, Unsolved, worth_of_search
+from ._search import Clock, Search, Unsolved
 from ._timeline import links
 from ._weights import Weights
 from ._windows import Windows
@@ -267,14 +267,14 @@ class Planner:
     ) -> Plan:
         """The cheapest of all plans. The search starts from what propagation proposes, with which it is compared."""
         clock = Clock(time_limit)
-        best, started = self._best(held, None, share_layers, gap, clock, proposal)
+        best, search = self._best(held, None, share_layers, gap, clock, proposal)
         if not compare:
             return best
-        tried = self._timed("baselines", lambda: self.baselines(held, gap, clock))
+        tried = self._timed("baselines", lambda: self.baselines(held, gap, clock, search))
         if proposal is not None:
-            tried["propagated"] = started
+            tried["propagated"] = search.started
         table = {name: _cost_of(made) for name, made in tried.items()}
-        return replace(cheapest_that_fits(best, tried.values(), self.memory), baselines=table)
+        return cheapest_that_fits(best, tried.values(), self.memory).noted(baselines=table)
 
     def _following(
         self,
@@ -289,11 +289,11 @@ class Planner:
         clock = Clock(time_limit)
         pinned = with_shardings(held, proposal.given.shardings, self.graph)
         best, _ = self._best(pinned, proposal, share_layers, gap, clock)
-        best = replace(best, pins=held.texts, shardings=proposal.given.texts)
+        best = best.noted(pins=held.texts, shardings=proposal.given.texts)
         if not compare:
             return best
         free = self._timed("baselines", lambda: self.restricted(None, held, gap, clock))
-        return replace(best, baselines={"without shardings": _cost_of(free)})
+        return best.noted(baselines={"without shardings": _cost_of(free)})
 
     def _best(
         self,
@@ -303,16 +303,16 @@ class Planner:
         gap: float,
         clock: Clock,
         start: Restriction | None = None,
-    ) -> tuple[Plan, Plan | None]:
-        """The cheapest plan within a restriction, and the one within `start` from which the search for it started.
+    ) -> tuple[Plan, Search]:
+        """The cheapest plan within a restriction, and the search for it, which starts within `start`.
 
         With overlap it is the best of those that are cheapest without it and for a few weights, and the bound is the
         largest of theirs.
         """
-        best, started = self._cheapest(held, restriction, share_layers, gap, clock, None, start)
+        best, search = self._cheapest(held, restriction, share_layers, gap, clock, None, start)
         if not self.overlap:
-            return best, started
-        best = replace(best, bound=None)
+            return best, search
+        best = best.noted(bound=None)
         rates = Rates(Windows(self.graph, self.recomputable.copies), links(self.mesh, self.cluster))
         rates.add(best, None)
         for weights in rates.tried():
@@ -322,10 +322,10 @@ class Planner:
                 break
             rates.add(other, weights)
             bounds = [each.bound for each in (best, other) if each.bound is not None]
-            best = replace(preferred(best, other), bound=max(bounds, default=None))
+            best = preferred(best, other).noted(bound=max(bounds, default=None))
             if best.bound is not None and best.bound >= best.cost.seconds * (1 - gap):
                 break
-        return best, started
+        return best, search
 
     def _cheapest(
         self,
@@ -336,7 +336,7 @@ class Planner:
         clock: Clock,
         weights: Weights | None,
         start: Restriction | None,
-    ) -> tuple[Plan, Plan | None]:
+    ) -> tuple[Plan, Search]:
         items = self._timed("choices", lambda: self._items(held, restriction, weights))
         self.most_choices = max(map(len, items.all), default=0)
         if share_layers is None:
@@ -346,7 +346,7 @@ class Planner:
             best = search.cheapest()
         except Unsolved as unsolved:
             raise UsageError(self._why_not(unsolved.solution, held, clock)) from None
-        return replace(best, share_layers=share_layers), search.started
+        return best.noted(share_layers=share_layers), search
 
     def _search(
         self,
@@ -370,15 +370,18 @@ class Planner:
             start=start,
         )
 
-    def baselines(self, pins: Pins, gap: float = GAP, clock: Clock | None = None) -> dict[str, Plan | None]:
-        """The plan of each baseline, whatever memory it takes; None where pins or time leave none."""
+    def baselines(
+        self, pins: Pins, gap: float = GAP, clock: Clock | None = None, search: Search | None = None
+    ) -> dict[str, Plan | None]:
+        """The plan of each baseline, whatever memory it takes; None where pins or time leave none. `search` is that for
+        the cheapest of all plans."""
         clock = clock or Clock(60.0)
         found: dict[str, Plan | None] = {}
         named = list(baselines(self.mesh))
         for number, baseline in enumerate(named):
             self.progress("baselines", number, len(named), note=baseline.name)
             kind = BaselineRestriction(baseline, self.graph, self.layouts)
-            found[baseline.name] = self.restricted(kind, pins, gap, clock, len(named) - number)
+            found[baseline.name] = self.restricted(kind, pins, gap, clock, len(named) - number, search=search)
         if self.recomputable.copies:
             found["everything again"] = self.restricted(None, pins, gap, clock, keep=False)
         return found
@@ -391,18 +394,19 @@ class Planner:
         clock: Clock | None = None,
         searches: int = 1,
         keep: bool = True,
+        search: Search | None = None,
     ) -> Plan | None:
         """The cheapest plan within a restriction, whatever memory it takes; None where pins or time leave none.
 
         It is the first of so many searches that share the time that is left. Unless it may `keep` values, all that may
-        be computed again is.
+        be computed again is. What forbids nothing but choices is found in the problem of the `search` among all plans.
         """
         clock = clock or Clock(60.0)
-        items = self._items(pins, restriction, quiet=True, keep=keep, zero=self.zero and restriction is None)
-        folded = fold(items, None, share_layers=len(items.all) > MANY, name=self.graph.name)
-        seconds, worth = clock.left / searches, worth_of_search(gap)
-        solution = solve(folded.problem, time_limit=seconds, gap=gap, worth=worth)
-        return None if solution.choices is None else self._read(items, folded, solution, pins)
+        zero = self.zero and restriction is None
+        if search is None or not keep or zero != self.zero or not search.items.only_choices(restriction):
+            items = self._items(pins, restriction, quiet=True, keep=keep, zero=zero)
+            search, restriction = self._search(items, pins, len(items.all) > MANY, gap, clock, None), None
+        return search.within(restriction, clock.left / searches)
 
     def _items(
         self,
@@ -524,7 +528,7 @@ def cheapest_that_fits(best: Plan, others: Iterable[Plan | None], memory: int) -
     for other in others:
         if other is not None and other.cost.peak <= memory and preferred(best, other) is other:
             bound = None if best.bound is None else min(best.bound, other.cost.seconds)
-            best = replace(other, bound=bound, share_layers=best.share_layers)
+            best = other.noted(bound=bound, share_layers=best.share_layers)
     return best
 
 

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from ._proposal import Proposal
 
 
+# What follows from the choices of a plan alone, and is kept once it is worked out.
+_WORKED_OUT = ("schedule", "cost", "timeline")
+
+
 def require_plan(plan: object, function: str) -> None:
     """Refuse anything but a plan as the `plan` that a public function needs."""
     made = "shardwise.plan(model, args, mesh='dp=2,tp=2')"
@@ -129,6 +133,13 @@ class Plan(Shown):
         from ._proposal import proposal_of
 
         return proposal_of(self)
+
+    def noted(self, **notes: Any) -> "Plan":
+        """The same plan with other notes on how it was found (`bound`, `baselines`, ...): its cost is not worked out
+        again."""
+        made = replace(self, **notes)
+        made.__dict__.update({name: self.__dict__[name] for name in _WORKED_OUT if name in self.__dict__})
+        return made
 
     def layout(self, ref: Ref) -> Layout:
         """The layout in which a tensor is made."""

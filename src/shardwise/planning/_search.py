@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -108,37 +109,50 @@ class Search:
 
     def cheapest(self) -> Plan:
         # Without the limit the problem is easier by far, and often its best plan fits.
-        folded = self._fold(None)
-        start = None if self.start is None else self._within(folded, self.start)
-        solution = self._solve(folded.problem, "searching", start)
+        start = None
+        if self.start is not None:
+            known = self._solve(self._within(self.start), "proposing")
+            if known.choices is not None:
+                start, self.started = known.choices, self.read(self.unlimited, known).noted(bound=None)
+        solution = self._solve(self.unlimited.problem, "searching", start)
         if solution.choices is None:
             raise Unsolved(solution)
-        made = self.read(folded, solution)
+        made = self.read(self.unlimited, solution)
         if made.cost.peak > self.memory:
             return self._cheapest_that_fits(made.bound)
         if not self.few or self._is_close(made, made.bound or 0.0):
             return made
-        best, bound = self._branch(folded, solution, made)
+        best, bound = self._branch(self.unlimited, solution, made)
         assert best is not None
-        return replace(best, bound=bound)
+        return best.noted(bound=bound)
 
     @property
     def few(self) -> bool:
         return len(self.items.all) <= _FEW
 
-    def _within(self, folded: Folded, restriction: Restriction) -> list[int] | None:
-        """The best choices within a restriction, which are kept as a plan; None if there are none."""
-        problem, costs = folded.problem, folded.problem.costs.copy()
-        for place, node in enumerate(folded.node.tolist()):
+    def within(self, restriction: Restriction | None, seconds: float) -> Plan | None:
+        """The cheapest plan within a restriction on choices, whatever memory it takes, found in so many seconds; None if
+        there is none."""
+        problem = self._within(restriction)
+        solution = solve(problem, time_limit=seconds, gap=self.gap, worth=worth_of_search(self.gap))
+        return None if solution.choices is None else self.read(self.unlimited, solution)
+
+    @cached_property
+    def unlimited(self) -> Folded:
+        """The problem without the limit on memory."""
+        return self._fold(None)
+
+    def _within(self, restriction: Restriction | None) -> Problem:
+        """The problem without a limit in which a restriction forbids choices."""
+        problem, costs = self.unlimited.problem, self.unlimited.problem.costs.copy()
+        if restriction is None:
+            return problem
+        for place, node in enumerate(self.unlimited.node.tolist()):
             mask = self.items.left(place, restriction)
             if mask is not None:
                 own = slice(problem.choice_start[node], problem.choice_start[node + 1])
                 costs[own] = np.where(mask, costs[own], FORBIDDEN)
-        solution = self._solve(replace(problem, costs=costs), "proposing")
-        if solution.choices is None:
-            return None
-        self.started = replace(self.read(folded, solution), bound=None)
-        return solution.choices
+        return replace(problem, costs=costs)
 
     def _cheapest_that_fits(self, bound: float | None) -> Plan:
         """The cheapest plan that was found to fit; `bound` is that of all plans, whatever they hold."""
@@ -176,7 +190,7 @@ class Search:
             best = self._smallest(folded, lacking)
             if best is None or best.cost.peak > self.memory:
                 raise self._needs(folded, lacking, problems)
-        return replace(best, bound=bound)
+        return best.noted(bound=bound)
 
     def _problems(self) -> Iterator[Folded]:
         """The problem under the memory limit: with what single choices hold, which is small and often enough to know,
