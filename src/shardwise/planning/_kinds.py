@@ -1,16 +1,16 @@
 """The choices of each kind of call with what they cost: worked out once for all problems of a graph on a mesh, those of
 the search and those of baselines."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ..calls import Call
 from ..expansion import Combinations
-from ..graph import Graph, Node, TensorInfo
+from ..graph import Border, Graph, Node, TensorInfo
 from ..mesh import Cluster
 from ..solver import FORBIDDEN
-from ._call_prices import CallPrices
+from ._call_prices import CallPrice, CallPrices
 from ._choices import Choices, Layouts, choices_of
 from ._offers import Offers
 
@@ -37,22 +37,34 @@ class Kinds:
         choices = known[1]
         key = call.signature, border
         if key not in self._costs or self._costs[key][0] is not choices:
-            inputs: Sequence[TensorInfo] = call.tensors
-            prices = []
-            for c in range(len(choices)):
-                local = [
-                    self.layouts.local(int(column[c]), info)
-                    for column, info in zip(choices.inputs, inputs, strict=True)
-                ]
-                made_here = tuple(
-                    None if info is None or column is None else self.layouts.local(int(column[c]), info)
-                    for column, info in zip(choices.outputs, node.outputs, strict=True)
-                )
-                prices.append(self._pricing.of(node, call, choices.rows_of(c), local, made_here, border))
+            prices = self._priced(node, call, choices, border)
             seconds = np.array([price.seconds for price in prices], float)
             scratch = np.array([price.scratch for price in prices], np.int64)
             self._costs[key] = choices, units(seconds), scratch
         return self._costs[key]
+
+    def _priced(self, node: Node, call: Call, choices: Choices, border: Border | None) -> list[CallPrice]:
+        """The price of each choice. Calls of the operator itself on pieces of the same sizes cost the same."""
+        known: dict[Any, CallPrice] = {}
+        formed = np.array([row.local is not None for row in choices.rows])[choices.per_axis].any(axis=1)
+        inputs = [self._pieces(*each, len(choices)) for each in zip(call.tensors, choices.inputs, strict=True)]
+        outputs = [self._pieces(*each, len(choices)) for each in zip(node.outputs, choices.outputs, strict=True)]
+        prices = []
+        for c in range(len(choices)):
+            read, made = [pieces[c] for pieces in inputs], [pieces[c] for pieces in outputs]
+            key = c if formed[c] else (*read, *made)
+            if key not in known:
+                known[key] = self._pricing.of(node, call, choices.rows_of(c), read, made, border)
+            prices.append(known[key])
+        return prices
+
+    def _pieces(self, tensor: TensorInfo | None, column: np.ndarray | None, count: int) -> list[Any]:
+        """What a rank holds of a tensor, by choice."""
+        if tensor is None or column is None:
+            return [None] * count
+        numbers = column.tolist()
+        local = {number: self.layouts.local(number, tensor) for number in set(numbers)}
+        return [local[number] for number in numbers]
 
 
 def units(seconds: np.ndarray) -> np.ndarray:

@@ -459,6 +459,7 @@ class Planner:
         layouts = self.layouts.all
         inputs: dict[str, Layout] = {}
         homes, choices, copies = {}, {}, []
+        alike: dict[tuple[int, int], Choice] = {}  # of equal calls
         outputs: list[Any] = [None] * len(self.graph.outputs)
         for place, item in enumerate(items.all):
             choice = int(chosen[place])
@@ -475,8 +476,10 @@ class Planner:
                 own = items.choices[item.name]
                 if isinstance(own, CopyChoices) and choice < own.run:
                     continue
-                offer = self.offers.of(self.graph[item.name])  # type: ignore[arg-type]
-                choices[item.name] = Choice(self.mesh, own.rows_of(choice), offer.source)
+                if (id(own), choice) not in alike:
+                    offer = self.offers.of(self.graph[item.name])  # type: ignore[arg-type]
+                    alike[id(own), choice] = Choice(self.mesh, own.rows_of(choice), offer.source)
+                choices[item.name] = alike[id(own), choice]
         graph = self.recomputable.chosen(choices)
         choices = {name: choice for name, choice in choices.items() if name in graph.makers}
         copies = [found for copy in copies if (found := self._in(graph, copy)) is not None]

@@ -179,6 +179,8 @@ class _Scheduler:
         if (ref, user) in self.copies:
             number, shared = self.copies[ref, user]
             value = self._moved(value, Value(ref, number), shared)
+        if self.layouts[value] == layout:
+            return value
         return self._moved(value, Value(ref, f"{value.copy}>{user}:{layout}"), layout)
 
     def _moved(self, source: Value, target: Value, layout: Layout) -> Value:

@@ -42,16 +42,20 @@ _SHARE = 0.8
 class Clock:
     """The time of all searches for one plan. Each gets most of what is left, so that the next has some.
 
-    It starts when the solver is compiled, which is done once per installation.
+    It starts with the first search: building and pricing its problem takes none of it, nor does compiling the solver,
+    which is done once per installation.
     """
 
     def __init__(self, seconds: float) -> None:
         require(seconds, (int, float), "time_limit", "a number")
         if not seconds > 0:
             raise UsageError(f"time_limit is {seconds!r}: it must be a positive number of seconds.")
-        prepare()
         self.seconds = seconds
-        self._end = time.monotonic() + seconds
+
+    @cached_property
+    def _end(self) -> float:
+        prepare()
+        return time.monotonic() + self.seconds
 
     @property
     def left(self) -> float:
