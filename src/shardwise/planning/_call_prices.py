@@ -177,8 +177,8 @@ class _Clock:
 
 @dataclass(frozen=True)
 class _Operator:
-    """Seconds and scratch memory of a call inside of a form; sizes, strides and dtype of each tensor that it makes, where
-    those alone are its result."""
+    """Seconds and scratch memory of a call inside of a form; sizes, strides and dtype of each tensor that it makes,
+    where those alone are its result."""
 
     seconds: float
     scratch: int
@@ -210,7 +210,8 @@ class _Counting(TorchDispatchMode):
                 known = self.known[key] = self._operator(Call(func, args, kwargs or {}), result)
         else:
             made = tuple(
-                torch.empty_strided(size, stride, dtype=dtype, device="meta") for size, stride, dtype in known.makes
+                torch.empty_strided(size, stride, dtype=dtype, device="meta")
+                for size, stride, dtype in known.makes
             )
             result = made if known.several else made[0]
         results = _tensors(result)

@@ -47,8 +47,12 @@ class Kinds:
         """The price of each choice. Calls of the operator itself on pieces of the same sizes cost the same."""
         known: dict[Any, CallPrice] = {}
         formed = np.array([row.local is not None for row in choices.rows])[choices.per_axis].any(axis=1)
-        inputs = [self._pieces(*each, len(choices)) for each in zip(call.tensors, choices.inputs, strict=True)]
-        outputs = [self._pieces(*each, len(choices)) for each in zip(node.outputs, choices.outputs, strict=True)]
+        inputs = [
+            self._pieces(*each, len(choices)) for each in zip(call.tensors, choices.inputs, strict=True)
+        ]
+        outputs = [
+            self._pieces(*each, len(choices)) for each in zip(node.outputs, choices.outputs, strict=True)
+        ]
         prices = []
         for c in range(len(choices)):
             read, made = [pieces[c] for pieces in inputs], [pieces[c] for pieces in outputs]

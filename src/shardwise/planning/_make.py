@@ -36,12 +36,13 @@ from ._preferences import preferred
 from ._prices import OptimizerCost, host_seconds
 from ._proposal import PinsAndShardings, Proposal, with_shardings
 from ._rates import Rates
-from ._search import Clock, Search, Unsolved
+from ._search import STEPS, Clock, Search, Unsolved
 from ._timeline import links
 from ._weights import Weights
 from ._windows import Windows
 
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
+COMPARED = 2_000  # steps that a search for a baseline must pay for, which is not run
 MANY = 2_000  # items from which layers that are equal share their choices
 
 
@@ -93,7 +94,7 @@ def plan(
     share their choices, as they do by default in large graphs. With `overlap`, collectives run beside calls where they
     can: parameters are gathered before they are needed, gradients reduced while backward goes on, within the memory
     that is left; plans are compared, and bounded, by the time of such a step. The search stops once the plan is known
-    to lie within `gap` of the best, or, unless `gap` is 0, once a better one could save less in 100,000 steps than the
+    to lie within `gap` of the best, or, unless `gap` is 0, once a better one could save less in 20,000 steps than the
     search takes; all searches together (within memory, of baselines) have `time_limit` seconds. With `compare` the
     baselines are worked out too, and the plan costs no more than any of them that fits. With `confirm`, each distinct
     call is run at a small size with the rows chosen for it; what that refutes is not used, and shown. With `debug`,
@@ -383,7 +384,7 @@ class Planner:
             kind = BaselineRestriction(baseline, self.graph, self.layouts)
             found[baseline.name] = self.restricted(kind, pins, gap, clock, len(named) - number, search=search)
         if self.recomputable.copies:
-            found["everything again"] = self.restricted(None, pins, gap, clock, keep=False)
+            found["everything again"] = self.restricted(None, pins, gap, clock, keep=False, search=search)
         return found
 
     def restricted(
@@ -402,11 +403,12 @@ class Planner:
         be computed again is. What forbids nothing but choices is found in the problem of the `search` among all plans.
         """
         clock = clock or Clock(60.0)
+        steps = STEPS if search is None else COMPARED
         zero = self.zero and restriction is None
         if search is None or not keep or zero != self.zero or not search.items.only_choices(restriction):
             items = self._items(pins, restriction, quiet=True, keep=keep, zero=zero)
             search, restriction = self._search(items, pins, len(items.all) > MANY, gap, clock, None), None
-        return search.within(restriction, clock.left / searches)
+        return search.within(restriction, clock.left / searches, steps)
 
     def _items(
         self,

@@ -31,7 +31,7 @@ from ._summary import bytes_text, exact_bytes_text
 _FEW = 200  # items up to which the problem may know memory by pairs of choices: it is several times as large
 _LIMITS = 8  # that the problem is given before a plan counts as the best that was found
 _BOXES, _BOXES_OF_MANY = 3_000, 24  # problems that are solved in branching, by whether there are few items
-_STEPS = 100_000  # of a run: what these could still save is what a search may take
+STEPS = 20_000  # of a run: what these could still save is what a search may take
 _ROUNDS = 60  # of search for the least memory: with as many, it is the same every time
 
 
@@ -134,11 +134,12 @@ class Search:
     def few(self) -> bool:
         return len(self.items.all) <= _FEW
 
-    def within(self, restriction: Restriction | None, seconds: float) -> Plan | None:
-        """The cheapest plan within a restriction on choices, whatever memory it takes, found in so many seconds; None if
-        there is none."""
+    def within(self, restriction: Restriction | None, seconds: float, steps: int = STEPS) -> Plan | None:
+        """The cheapest plan within a restriction on choices, whatever memory it takes, found in so many seconds or as
+        many as it saves in so many steps; None if there is none."""
         problem = self._within(restriction)
-        solution = solve(problem, time_limit=seconds, gap=self.gap, worth=worth_of_search(self.gap))
+        worth = worth_of_search(self.gap, steps)
+        solution = solve(problem, time_limit=seconds, gap=self.gap, worth=worth)
         return None if solution.choices is None else self.read(self.unlimited, solution)
 
     @cached_property
@@ -409,6 +410,6 @@ class Search:
         )
 
 
-def worth_of_search(gap: float) -> float:
+def worth_of_search(gap: float, steps: int = STEPS) -> float:
     """Units of cost that a second of search for a plan is worth; none where the best plan is asked for."""
-    return 1 / (_STEPS * UNIT) if gap else 0.0
+    return 1 / (steps * UNIT) if gap else 0.0
