@@ -32,7 +32,7 @@ from ._exported import flatten, keep_one_of_tied, start_backward_from, take_out_
 from ._fake import fake_arguments, known_values, make_state_fake
 from ._graph import Execution, Graph, Live
 from ._kept_state import noting_state
-from ._known import KnownFactories
+from ._known import KnownValues
 from ._loss import with_loss
 from ._masks import simplify_attention
 from ._norms import fuse_norms
@@ -41,7 +41,7 @@ from ._read import correct_dtypes, name_inputs, random_calls, read_inputs, read_
 from ._recompute import recompute_as_compiled
 from ._recompute_blocks import Policies, policies_of, recompute_blocks
 from ._recurrent import separate_layers
-from ._refusal import reads_values, refusal, value_read_at
+from ._refusal import refusal, value_read_at
 from ._results import opened_results
 from ._unchanged import unchanged
 from ._versions import matrix_checks_without_effect
@@ -189,11 +189,6 @@ def _exported(
         first = error
     if is_compiling.evaluated:
         return _export(module, given, training, nullcontext())
-    if reads_values(first):
-        try:
-            return _export(module, given, training, KnownFactories())
-        except Exception:  # what was refused at first is what the program does
-            raise first from None
     raise first
 
 
@@ -211,6 +206,7 @@ def _export(
         without_error_checks(notes),
         both_branches(notes),
         known_values(),
+        KnownValues(),
         around,
     ):
         make_state_fake(mode, module, training)
