@@ -6,7 +6,7 @@ two, what only the first graph still shows is handled: attention as one call, ti
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from types import NoneType
 from typing import Any, get_args
@@ -41,7 +41,7 @@ from ._read import correct_dtypes, name_inputs, random_calls, read_inputs, read_
 from ._recompute import recompute_as_compiled
 from ._recompute_blocks import Policies, policies_of, recompute_blocks
 from ._recurrent import separate_layers
-from ._refusal import refusal, value_read_at
+from ._refusal import reads_values, refusal, value_read_at
 from ._results import opened_results
 from ._unchanged import unchanged
 from ._versions import matrix_checks_without_effect
@@ -86,13 +86,19 @@ def capture(
             f"recompute cannot be combined with execution={execution!r}: torch.compile decides itself what backward "
             "computes again"
         )
+    told = name, module, given, training, loss, execution, policies
     try:
-        return _captured(name, module, given, training, loss, execution, policies)
-    except UsageError:
-        if not chooses_experts(module):
-            raise
+        return _captured(*told)
+    except UsageError as error:
+        first = error
+    if reads_values(first.__cause__):
+        # What was refused at first is what the program does.
+        with suppress(UsageError):
+            return _captured(*told, known=True)
+    if not chooses_experts(module):
+        raise first
     with batched_experts(module) as note:
-        graph = _captured(name, module, given, training, loss, execution, policies)
+        graph = _captured(*told)
     return replace(graph, notes=(*graph.notes, note))
 
 
@@ -104,6 +110,7 @@ def _captured(
     loss: str | Sequence[str] | None,
     execution: Execution,
     policies: Policies,
+    known: bool = False,
 ) -> Graph:
     # Imports torch's whole compiler, which takes a second that `import shardwise` should not take.
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -112,7 +119,7 @@ def _captured(
     compiled = in_block if execution == "regional" else lambda _: execution == "compiled"
     with unchanged(module), torch.set_grad_enabled(training), on_any_device(), autocast_to(autocast):
         try:
-            exported, kept, (fake_args, fake_kwargs), notes = _exported(module, given, training)
+            exported, kept, (fake_args, fake_kwargs), notes = _exported(module, given, training, known)
         except UsageError:
             raise
         except Exception as error:
@@ -177,23 +184,23 @@ def _captured(
 
 
 def _exported(
-    module: nn.Module, given: Any, training: bool
+    module: nn.Module, given: Any, training: bool, known: bool
 ) -> tuple[torch.export.ExportedProgram, Kept, Any, list[str]]:
     """The program as torch exports it, its autograd customisations, the fake arguments that it was traced with, and
-    what is not in the graph."""
+    what is not in the graph. With `known` it may read values that follow from itself alone, which takes longer."""
     is_compiling = IsCompiling()
     try:
         with quiet():
-            return _export(module, given, training, as_if_eager(module, is_compiling))
+            return _export(module, given, training, known, as_if_eager(module, is_compiling))
     except Exception as error:
         first = error
     if is_compiling.evaluated:
-        return _export(module, given, training, nullcontext())
+        return _export(module, given, training, known, nullcontext())
     raise first
 
 
 def _export(
-    module: nn.Module, given: Any, training: bool, around: AbstractContextManager[None]
+    module: nn.Module, given: Any, training: bool, known: bool, around: AbstractContextManager[None]
 ) -> tuple[torch.export.ExportedProgram, Kept, Any, list[str]]:
     mode, notes = FakeTensorMode(allow_non_fake_inputs=True), list[str]()
     kept = Kept(notes)
@@ -206,7 +213,7 @@ def _export(
         without_error_checks(notes),
         both_branches(notes),
         known_values(),
-        KnownValues(),
+        KnownValues() if known else nullcontext(),
         around,
     ):
         make_state_fake(mode, module, training)

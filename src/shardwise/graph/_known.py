@@ -4,7 +4,8 @@ A mask of ones that a model makes where it is given none, and then tests, has on
 most such values while it traces, so they are computed beside the trace: whatever is computed from known tensors alone
 is computed with their values too, in place where the program does so, views sharing memory with their bases as theirs
 do. Where the program then reads a value it gets it, and where the size of a result depends on values (`nonzero`, an
-index that is a mask) the result, or the positions that the mask selects, become constants of the program.
+index that is a mask) the result, or the positions that the mask selects, become constants of the program. Computing
+them takes time and memory, so this is for programs that cannot be captured otherwise.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,8 +20,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-# Elements of the largest tensor whose values are followed.
-_MOST = 1 << 18
+# Bytes of the largest tensor whose values are followed.
+_MOST = 1 << 28
 
 _FILLED: dict[Any, float] = {
     **dict.fromkeys((torch.ones, torch.ones_like, Tensor.new_ones), 1),
@@ -67,10 +68,11 @@ class KnownValues(TorchFunctionMode):
             function, args, kwargs = self._by_positions(function, args, kwargs)
         made = function(*args, **kwargs)
         if known:
-            self._note(made, self._computed(function, args, kwargs))
+            small = all(map(_is_small, pytree.tree_leaves(made)))
+            self._note(made, self._computed(function, args, kwargs) if small else None)
         elif _changes(function, kwargs):
             self._forget(tensors[0] if "out" not in kwargs else kwargs["out"])
-        elif isinstance(made, Tensor) and not kwargs.get("requires_grad") and made.numel() <= _MOST:
+        elif isinstance(made, Tensor) and not kwargs.get("requires_grad") and _is_small(made):
             self._note(made, _value_of(function, made, args, kwargs, bool(tensors)))
         return made
 
@@ -93,8 +95,7 @@ class KnownValues(TorchFunctionMode):
                 self._forget(leaf)
             return
         for leaf, value in zip(leaves, known, strict=True):
-            if value.numel() <= _MOST:
-                self._values[leaf] = value
+            self._values[leaf] = value
 
     def _forget(self, tensor: Tensor) -> None:
         """The values of a tensor, and of all that share its memory, are known no more."""
@@ -141,6 +142,10 @@ class KnownValues(TorchFunctionMode):
             else:
                 found.append(part)
         return index if all(a is b for a, b in zip(found, parts, strict=False)) else tuple(found)
+
+
+def _is_small(made: Any) -> bool:
+    return not isinstance(made, Tensor) or made.numel() * made.element_size() <= _MOST
 
 
 @contextmanager

@@ -66,6 +66,11 @@ def refusal(name: str, error: Exception, line: str = "") -> UsageError:
     return UsageError(f"{name} cannot be captured{where}: {reason}" + (f"; {advice}" if advice else ""))
 
 
+def reads_values(error: BaseException | None) -> bool:
+    """Whether capture ended because a number, a branch or a shape depends on the values of a tensor."""
+    return isinstance(error, Exception) and _reason(error)[1] in (_ADVICE, _KEEP_SHAPE)
+
+
 def value_read_at(module: fx.GraphModule) -> str:
     """The line that first takes a number or a shape from the values of a tensor, if one does."""
     for node in module.graph.nodes:

@@ -408,7 +408,7 @@ class Planner:
         if search is None or not keep or zero != self.zero or not search.items.only_choices(restriction):
             items = self._items(pins, restriction, quiet=True, keep=keep, zero=zero)
             search, restriction = self._search(items, pins, len(items.all) > MANY, gap, clock, None), None
-        return search.within(restriction, clock.left / searches, steps)
+        return search.within(restriction, searches, steps)
 
     def _items(
         self,

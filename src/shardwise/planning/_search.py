@@ -134,11 +134,11 @@ class Search:
     def few(self) -> bool:
         return len(self.items.all) <= _FEW
 
-    def within(self, restriction: Restriction | None, seconds: float, steps: int = STEPS) -> Plan | None:
-        """The cheapest plan within a restriction on choices, whatever memory it takes, found in so many seconds or as
-        many as it saves in so many steps; None if there is none."""
+    def within(self, restriction: Restriction | None, searches: int = 1, steps: int = STEPS) -> Plan | None:
+        """The cheapest plan within a restriction on choices, whatever memory it takes; None if none is found. It is the
+        first of so many searches that share the time that is left, and so many steps must pay for it."""
         problem = self._within(restriction)
-        worth = worth_of_search(self.gap, steps)
+        seconds, worth = self.clock.left / searches, worth_of_search(self.gap, steps)
         solution = solve(problem, time_limit=seconds, gap=self.gap, worth=worth)
         return None if solution.choices is None else self.read(self.unlimited, solution)
 
