@@ -253,6 +253,13 @@ class Search:
                 return None
             return Unmet(folded.bound(solution) or 0.0) if solution.choices is None else met(solution)
 
+        begun, known = time.monotonic(), folded.bound(solution) or 0.0
+
+        def over() -> bool:
+            if self.clock.over or best is None or not self.gap:
+                return self.clock.over
+            return (best.cost.seconds - known) * STEPS < time.monotonic() - begun
+
         bound = branch(
             folded.problem,
             met(solution),
@@ -260,7 +267,7 @@ class Search:
             best=math.inf if best is None else best.cost.seconds,
             gap=max(self.gap, SAME),
             most=_BOXES if self.few else _BOXES_OF_MANY,
-            over=lambda: self.clock.over,
+            over=over,
         )
         return best, bound
 
