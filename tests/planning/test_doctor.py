@@ -45,6 +45,8 @@ def test_planning_time_is_that_of_this_process(found):
     assert found.capturing > 0 and found.preparing > 0
     assert 0 <= found.undecided <= found.choices
     assert found.to_json()["planning"]["decisions"] == found.choices
+    assert found.planning > found.to_json()["planning"]["preparing"] / 2
+    assert f"about {found.planning:.1f} s of CPU time" in str(found)
 
 
 def test_a_model_that_cannot_be_captured_is_refused_with_what_to_do():

@@ -3,7 +3,7 @@
 from ._call_prices import CallPrice, collectives_inside, form_price
 from ._confirm import Confirmation, RefutedChoice
 from ._discovered import Discovered
-from ._doctor import Diagnosis, Replicated, doctor
+from ._doctor import Diagnosis, Replicated, diagnosis, doctor
 from ._elsewhere import Elsewhere, place_of
 from ._evaluate import Cost, peak_of_values
 from ._explain import Considered, Explainer
@@ -73,6 +73,7 @@ __all__ = [
     "bytes_text",
     "collectives_inside",
     "departures_text",
+    "diagnosis",
     "doctor",
     "form_price",
     "most_sharded_plan",

@@ -17,6 +17,7 @@ from ..graph import Execution, Graph, Node, autocast_to, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
 from ..solver import prepare
+from ._baselines import baselines
 from ._fold import fold
 from ._items import Items
 from ._make import MANY, Planner
@@ -41,7 +42,8 @@ class Replicated:
 @dataclass(frozen=True)
 class Diagnosis(Shown):
     """What `doctor` found. `rules` counts the distinct calls by where their rules come from; `undecided` are the nodes
-    of the search that remain once everything that follows is decided: without any the first look is the last."""
+    of the search that remain once everything that follows is decided: without any the first look is the last.
+    `planning` is a forecast of the CPU seconds of `plan` after capture."""
 
     graph: Graph
     mesh: Mesh
@@ -52,6 +54,7 @@ class Diagnosis(Shown):
     preparing: float
     choices: int
     undecided: int
+    planning: float
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -83,7 +86,8 @@ class Diagnosis(Shown):
         )
         yield (
             f"capturing {self.capturing:.1f} s, working out choices and prices {self.preparing:.1f} s; "
-            f"{self.choices} decisions, of which {search}"
+            f"{self.choices} decisions, of which {search}; a plan will take about {self.planning:.1f} s of CPU time "
+            "after capture"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -100,9 +104,14 @@ class Diagnosis(Shown):
                 "preparing": self.preparing,
                 "decisions": self.choices,
                 "undecided": self.undecided,
+                "forecast": self.planning,
             },
         }
 
+
+# A search takes so many times as long as reducing its problem, and the cost of what it finds so many seconds for each
+# call: fitted to plans of small models (benchmarks/forecast.py).
+_SEARCH, _CALL = 3.0, 1e-4
 
 _SOURCES: dict[Source, str] = {
     "book": "by the book",
@@ -148,15 +157,19 @@ def diagnosis(graph: Graph, mesh: Mesh, cluster: Cluster, capturing: float, prog
     folded = fold(items, None, share_layers=len(items.all) > MANY, name=graph.name)
     from ..solver import reduce  # it brings the compiled code with it
 
+    ready = time.process_time()
     kernel = reduce(folded.problem).kernel
     assert kernel is not None  # nothing is pinned
-    undecided = kernel.nodes
-    preparing = time.process_time() - begun
+    ended = time.process_time()
+    preparing, undecided = ended - begun, kernel.nodes
+    searches = 1 + len(baselines(mesh))
+    planning = ready - begun + searches * (_SEARCH * (ended - ready) + _CALL * len(graph.nodes))
     kinds = {graph.call(node).signature: node for node in graph.nodes}
     rules = Counter(planner.offers.of(node).source for node in kinds.values())
     replicated = _replicated(planner)
     return Diagnosis(
-        graph, mesh, cluster, rules, replicated, capturing, preparing, folded.problem.nodes, undecided
+        *(graph, mesh, cluster, rules, replicated, capturing, preparing, folded.problem.nodes, undecided),
+        planning,
     )
 
 
