@@ -12,7 +12,7 @@ from torch.distributed.tensor import Replicate
 
 from shardwise import Rule, audit
 from shardwise.auditing import Audit, audit_call, audit_claims, designed_calls, execute
-from shardwise.auditing._audit import isolated, isolated_designs
+from shardwise.auditing._audit import _overload, isolated, isolated_designs
 from shardwise.auditing._reproduce import folded
 from shardwise.calls import Call, diverse_calls, overload_calls
 from shardwise.dtensor import NoDecision, decide, decisions, read, register, registration, unregister
@@ -309,6 +309,34 @@ def test_claims_for_unusual_calls_are_tested(call, row):
     (wrong,) = (w for w in audit_claims(call).wrong if w.row == row)
     assert wrong.designed and execute(wrong.script) == wrong.output
     assert not [w for w in audit_claims(call, known=frozenset([row])).wrong if w.row == row]
+
+
+def test_pieces_that_fit_together_only_where_they_broadcast_give_a_wrong_number():
+    """As for a mask that a rule ignores: other sizes raise, and DTensor itself may take minutes to say so."""
+
+    @torch.library.custom_op("shardwise_test::masked", mutates_args=())
+    def masked(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x + mask
+
+    masked.register_fake(lambda x, mask: torch.empty_like(x))
+    call = Call.of(torch.ops.shardwise_test.masked.default, torch.rand(4, 3, 5), torch.rand(3, 5))
+    rule = Rule.from_yaml("op: shardwise_test.masked.default\nclauses: [{rows: 'S(0), S(0) -> S(0)'}]")
+    register(rule)
+    try:
+        (wrong,) = audit_claims(call).wrong
+        assert wrong.row == "S(0), S(0) -> S(0)" and execute(wrong.script) == wrong.output
+    finally:
+        unregister(rule)
+
+
+def test_a_claimed_shard_of_a_dim_that_the_result_lacks_raises():
+    (claim, *_) = audit_claims(Call.of(aten.nansum.default, torch.rand(3, 5), [])).unsupported
+    assert claim.reason.startswith("claims S(0) -> S(0), but running it raises: zero-dimensional")
+
+
+def test_overloads_that_write_to_their_arguments_are_not_judged():
+    call = Call.of(aten.mm.out, torch.rand(2, 3), torch.rand(3, 4), out=torch.empty(2, 4))
+    assert [findings.verdict for findings in _overload([call], 1)] == ["writes to out="]
 
 
 @pytest.mark.parametrize("op", ["aten.ne.Tensor", "aten.logical_or.default", "aten.mm.default"])

@@ -120,7 +120,7 @@ def _again(claims: Sequence[Wrong], found: Sequence[CallFindings]) -> list[CallF
     for wrong in claims:
         outcome = None
         if wrong.row not in known:
-            outcome = limited(partial(reproduce_again, wrong.script), _SECONDS)
+            outcome = limited(partial(reproduce_again, wrong.script), _ALONE_SECONDS)
         if isinstance(outcome, Reproduction):
             kind = registration(overload(wrong.op))
             here = replace(wrong, kind=kind, script=outcome.script, output=outcome.output, designed=True)
@@ -151,6 +151,10 @@ def _warm_up() -> None:
 
 def _overload(calls: Sequence[Call], designed: int) -> list[CallFindings]:
     """The findings about an overload, from known calls and from those designed to refute what DTensor claims."""
+    schema = calls[0].schema
+    if schema is not None and any(argument.is_out for argument in schema.arguments):
+        # DTensor counts them as inputs, experiments as outputs: the overload that returns its results is audited.
+        return [_verdict(call, "writes to out=") for call in calls]
     known = isolated(calls)
     if not designed or registration(calls[0].op) == "none":
         return known

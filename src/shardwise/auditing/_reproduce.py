@@ -23,7 +23,7 @@ from torch.distributed.tensor.placement_types import Placement
 from ..calls import Call, with_leaves
 from ..errors import first_line
 from ..experiments import Counterexample, Expected, ExperimentSuite
-from ..placements import Row, is_partial, is_replicate, is_shard
+from ..placements import Row, is_partial, is_replicate, is_shard, split
 
 # Columns of a script, as of everything that the command prints.
 _WIDTH = 80
@@ -69,24 +69,34 @@ def reproduce(
     suite: ExperimentSuite, row: Row, sizings: Iterable[Call], counterexample: Counterexample | None = None
 ) -> Reproduction | Raised | None:
     """A script in which DTensor computes a wrong number with inputs placed as in the row; None if the result is
-    right. The experiment that refuted the row is tried first: if DTensor's result is right there, that decides."""
+    right. The experiment that refuted the row is tried first: if DTensor's result is right there, that decides. Where
+    pieces do not fit together, other sizes are tried first: a wrong number says more than an error, and DTensor may
+    take minutes for a call."""
     first: Reproduction | Raised | None = None
+    misfit: _Script | None = None
     if counterexample is not None:
-        # Rows refuted only by infinities or NaN are not reported: what is right there is debatable.
-        special = counterexample.experiment.special_input is not None
-        first = None if special else _written_out(row, counterexample).outcome()
-        if first is None:
-            return None
+        if counterexample.experiment.special_input is not None:
+            return None  # refuted only by infinities or NaN: what is right there is debatable
+        script = _written_out(row, counterexample)
+        if script.fits_together():
+            first = script.outcome()
+            if first is None:
+                return None
+        else:
+            misfit = script
     raised = first if isinstance(first, Raised) else None
     for sized in sizings:
         for script in _scripts(suite, row, sized):
+            if not script.fits_together():
+                misfit = misfit or script
+                break  # nor do other values of the same sizes
             outcome = script.outcome()
             if isinstance(outcome, Reproduction):
                 return outcome
             if outcome is not None:
                 raised = raised or outcome
                 break  # other values of the same sizes raise as well
-    return first or raised
+    return first or raised or (None if misfit is None else misfit.outcome())
 
 
 def reproduce_again(script: str) -> Reproduction | None:
@@ -103,15 +113,19 @@ def reproduce_again(script: str) -> Reproduction | None:
     if ending is None:
         return None
     script = body + "".join(f"{part}\n" for line in ending for part in folded(line))
-    return Reproduction(script, execute(script))
+    return Reproduction(script, execute("\n".join(ending), space))
 
 
-def execute(script: str) -> str:
-    """The output of a script. Destroys the process group that it may leave behind."""
+def execute(script: str, space: dict[str, Any] | None = None) -> str:
+    """The output of a script, or of the end of one whose names are in `space`. Destroys the process group that it may
+    leave behind."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
-            exec(compile(script, "<reproduction>", "exec"), {"__name__": "__main__"})
+            exec(
+                compile(script, "<reproduction>", "exec"),
+                {"__name__": "__main__"} if space is None else space,
+            )
     finally:
         _leave_group()
     return printed.getvalue()
@@ -147,6 +161,25 @@ class _Script:
         except Exception:
             return []
         return outputs
+
+    def fits_together(self) -> bool:
+        """Whether the call runs on the pieces of each rank."""
+        names = _names(len(self.values))
+        space: dict[str, Any] = {"torch": torch}
+        cut: list[Sequence[Tensor]] = []
+        try:
+            exec("\n".join(self.setting()), space)
+            for name, placement, code in zip(names, self.row.inputs, self.pieces, strict=True):
+                if code is None:
+                    cut.append(split(space[name], placement, self.ranks))
+                else:
+                    exec(code, space)
+                    cut.append([space["pieces"][rank] for rank in range(self.ranks)])
+            for rank in range(self.ranks):
+                self.call.run([pieces[rank].clone() for pieces in cut])
+        except Exception:
+            return False  # DTensor is asked what it does then
+        return True
 
     def body(self, pick: str) -> list[str]:
         """All but the printing; `pick` selects the part of the result to compare."""
@@ -211,9 +244,8 @@ class _Script:
                 _leave_group()
             ending = _difference(space["right"], space["got"])
             if ending is None:
-                return None
-            script = self.text(reading, ending)
-            return Reproduction(script, execute(script))
+                return Raised(error) if error else None
+            return Reproduction(self.text(reading, ending), execute("\n".join(ending), space))
         return Raised(error)
 
 

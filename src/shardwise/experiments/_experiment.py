@@ -120,9 +120,11 @@ class Experiment:
         return case
 
     def row_case(self, input_case: Division, output: int, placement: Placement) -> Division:
-        """The case of a row: an output may be cut worse than the inputs (a view that splits a dim)."""
-        if is_shard(placement):
-            return worst(input_case, self.size_case(self.outputs[output].shape[placement.dim], placement))
+        """The case of a row: an output may be cut worse than the inputs (a view that splits a dim). A rule may even
+        claim a shard of a dim that the output lacks."""
+        shape = self.outputs[output].shape
+        if is_shard(placement) and placement.dim < len(shape):
+            return worst(input_case, self.size_case(shape[placement.dim], placement))
         return input_case
 
     def pieces(self, index: int, placement: Placement) -> list[Tensor]:
