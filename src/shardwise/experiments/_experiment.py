@@ -88,13 +88,15 @@ class Experiment:
         If every rank has the same infinity, each multiplies it by values of its own, of either sign or none: inf - inf
         and 0 * inf are excused. If the infinity is one rank's part of a sum, it is no number that exact arithmetic
         could add: a linear operator spreads it (a Fourier transform to every element), and what it reaches is excused.
-        A form may give numbers where the whole call gives NaN: there its result is excused.
+        A form may give numbers where the whole call gives NaN, or other infinities: there its result is excused.
         """
         special = self.special_input
         if special is None:
             return "nothing"
-        if form is not None and operator_by(form, self.call).less_nan:
-            return "less_nan"
+        if form is not None:
+            operator = operator_by(form, self.call)
+            if operator.less_nan or operator.other_infinities:
+                return "less_nan" if operator.less_nan else "infinite"
         if not _adds(output):
             return "nothing"
         if is_replicate(inputs[special]):

@@ -88,6 +88,8 @@ class Expected:
         cancel, so that it is NaN, or where it or this output is infinite or NaN; any output where this one is NaN."""
 
         def excused(piece: np.ndarray) -> np.ndarray:
+            if excuse == "infinite":
+                return np.where(np.isfinite(piece) & np.isfinite(self.array), piece, self.array)
             return np.where(np.isnan(self.array), self.array, piece) if excuse == "less_nan" else piece
 
         if is_replicate(placement):
@@ -99,7 +101,7 @@ class Expected:
             if excuse == "cancelled":
                 whole = np.where(np.isnan(whole), self.array, whole)
             elif excuse == "infinite":
-                whole = np.where(np.isfinite(whole) & np.isfinite(self.array), whole, self.array)
+                whole = excused(whole)
             elif excuse == "less_nan":
                 whole = np.where(np.isnan(whole) | np.isnan(self.array), self.array, whole)
             if self.equals(whole):

@@ -18,6 +18,7 @@ the row's axis together; a call has one such axis at most.
 | parts | what ranks know of their pieces of a dim that is reduced is gathered |
 | statistics | ranks put together the statistics of a norm whose dims are sharded |
 | halo | ranks fetch what their windows reach of others' pieces |
+| exchange | tokens go to the ranks that have their experts, and what these return comes back |
 | balanced | the same, with queries from the beginning and the end of the sequence on every rank |
 """
 
@@ -29,6 +30,7 @@ from ..calls import Call, packet_name
 from ..errors import UsageError
 from ..rules import HandRule, more_rows
 from ._attention import ATTENTION
+from ._exchange import EXCHANGE
 from ._group import Group, Request, run_together
 from ._group import Run as GroupRun
 from ._lookup import LOOKUP
@@ -55,6 +57,7 @@ FORMS: dict[str, dict[str, Operator]] = {
     "parts": PARTS,
     "statistics": STATISTICS,
     "halo": HALO,
+    "exchange": EXCHANGE,
 }
 _SHIPPED = frozenset(FORMS)
 # Those that follow from the sizes of pieces alone, wherever these lie.

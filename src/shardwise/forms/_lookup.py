@@ -165,4 +165,11 @@ _RUNS: dict[str, Run] = {
     "aten.select_backward": select_backward,
 }
 
+
+def _experts(call: Call, held: Held) -> dict[str, Any]:
+    """Experts that are elsewhere are left out by the operator itself."""
+    return {"index": call["index"] - held["up"].offset[0]}
+
+
 LOOKUP = {name: Operator(run) for name, run in _RUNS.items()}
+LOOKUP |= {name: Operator(changes=_experts) for name in ("shardwise.experts", "shardwise.experts_backward")}

@@ -144,5 +144,5 @@ STATISTICS: dict[str, Operator] = {
     "shardwise.rms_norm": Operator(in_group=_rms_norm, less_nan=True),
     "shardwise.rms_norm_backward": Operator(in_group=_rms_norm_backward),
     "aten.native_group_norm": Operator(in_group=_group_norm, less_nan=True),
-    "aten.native_group_norm_backward": Operator(in_group=_group_norm_backward),
+    "aten.native_group_norm_backward": Operator(in_group=_group_norm_backward, other_infinities=True),
 }

@@ -29,7 +29,8 @@ class Operator:
     first alone, no axis may shard the second. `varies` says that ranks with pieces of equal sizes may work differently
     long: the price is then that of what the form runs, not that of a call of the operator. `less_nan` says
     that its result may be a number where that of the whole call is NaN: it leaves out what that multiplies by zero, or
-    does not subtract infinities where that does.
+    does not subtract infinities where that does. `other_infinities` says that where one of them is infinite or NaN the
+    other need not be the same: they sum in another order.
     """
 
     run: Run | None = None
@@ -38,6 +39,7 @@ class Operator:
     in_group: InGroup | None = None
     varies: bool = False
     less_nan: bool = False
+    other_infinities: bool = False
 
     def __call__(self, call: Call, held: Held) -> Any:
         if self.run is not None:

@@ -9,6 +9,7 @@ from ._callable import as_module, call_arguments
 from ._capture import capture
 from ._compile import backend_of, compiled
 from ._device import active_autocast, autocast_on_cpu, autocast_to
+from ._experts import experts, experts_backward
 from ._fake import without_memory
 from ._flops import cost
 from ._graph import Execution, Graph, Input, Live, Node, Output, Ref, TensorInfo
@@ -57,6 +58,8 @@ __all__ = [
     "constants",
     "copy_name",
     "cost",
+    "experts",
+    "experts_backward",
     "inputs_of",
     "is_graph",
     "kept",

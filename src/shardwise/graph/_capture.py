@@ -27,7 +27,6 @@ from ._callable import as_module, call_arguments, name_of
 from ._checks import without_error_checks
 from ._device import active_autocast, autocast_to, on_any_device, quiet
 from ._eager import IsCompiling, as_if_eager
-from ._experts import batched_experts, chooses_experts
 from ._exported import flatten, keep_one_of_tied, start_backward_from, take_out_copies
 from ._fake import fake_arguments, known_values, make_state_fake
 from ._graph import Execution, Graph, Live
@@ -35,6 +34,7 @@ from ._kept_state import noting_state
 from ._known import KnownValues
 from ._loss import with_loss
 from ._masks import simplify_attention
+from ._mixtures import captured_experts, chooses_experts
 from ._norms import fuse_norms
 from ._policy import decompositions
 from ._read import correct_dtypes, name_inputs, random_calls, read_inputs, read_nodes, read_outputs, tidy
@@ -87,6 +87,15 @@ def capture(
             "computes again"
         )
     told = name, module, given, training, loss, execution, policies
+    if not chooses_experts(module):
+        return _captured_either_way(*told)
+    with captured_experts(module) as note:
+        graph = _captured_either_way(*told)
+    return replace(graph, notes=(*graph.notes, note))
+
+
+def _captured_either_way(*told: Any) -> Graph:
+    """Captured without values, or where a program reads some, with those that are known."""
     try:
         return _captured(*told)
     except UsageError as error:
@@ -95,11 +104,7 @@ def capture(
         # What was refused at first is what the program does.
         with suppress(UsageError):
             return _captured(*told, known=True)
-    if not chooses_experts(module):
-        raise first
-    with batched_experts(module) as note:
-        graph = _captured(*told)
-    return replace(graph, notes=(*graph.notes, note))
+    raise first
 
 
 def _captured(

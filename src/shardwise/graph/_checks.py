@@ -48,7 +48,7 @@ class _Values(TorchFunctionMode):
     ) -> Any:
         if function is Tensor.__bool__ and (passed := _passed(self.notes)) is not None:
             return passed
-        if function is torch._assert:
+        if function in (torch._assert, torch._assert_async):  # the second from 2.15 on
             if (frame := _users_frame()) is not None:
                 _note(self.notes, frame.f_code.co_filename, frame.f_lineno)
             return None

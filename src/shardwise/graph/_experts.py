@@ -1,30 +1,292 @@
-"""Mixtures of experts that loop over tensor values are captured by another of their own implementations.
+"""Mixtures of experts as one device-neutral pair of operators, `shardwise::experts` and its backward.
 
-Models of transformers choose how experts are computed by `set_experts_implementation`. Their default sorts tokens by
-expert and reads how many each one has, which a graph cannot; products batched over the chosen experts compute the same.
+Every token goes to a few experts, each a small network of its own, and gets the weighted sum of what they return:
+
+    sum over s of weight[t, s] * (gate(input[t] @ up[e] + up_bias[e]) @ down[e] + down_bias[e]),  e = index[t, s]
+
+`up` has the dims expert, input, part, feature: gates such as that of SwiGLU make one feature of two parts. An index
+that is none of the experts at hand adds nothing, so that whoever has some of the experts computes a term of the sum.
+`experts` is how many there are in all, which the price needs: it counts every expert as chosen equally often. Tokens
+are sorted by expert, so that each expert is one matrix product; backward computes the hidden values again.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from ._unchanged import unchanged
+from ..calls import declare
 
-_BATCHED = "batched_mm"
-
-
-def chooses_experts(module: nn.Module) -> bool:
-    """Whether a model has experts, and is to compute them otherwise than batched."""
-    chosen = getattr(getattr(module, "config", None), "_experts_implementation", None)
-    return hasattr(module, "set_experts_implementation") and chosen not in (None, _BATCHED)
+aten = torch.ops.aten
 
 
-@contextmanager
-def batched_experts(module: nn.Module) -> Iterator[str]:
-    """Within, experts of the model are computed as batched products; the note says so."""
-    with unchanged(module):
-        module.set_experts_implementation(_BATCHED)
-        yield (
-            f"its experts, which loop over tensor values, are computed as by set_experts_implementation({_BATCHED!r})"
-        )
+@dataclass(frozen=True)
+class Gate:
+    """The function between the two products, of hidden values (pair, part, feature), and its gradient: of the gradient
+    of its result, and of the hidden values."""
+
+    parts: int
+    run: Callable[[Tensor], Tensor]
+    back: Callable[[Tensor, Tensor], Tensor]
+
+
+_Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
+
+_ACTIVATIONS: dict[str, _Activation] = {
+    "silu": (F.silu, aten.silu_backward),
+    "gelu": (F.gelu, aten.gelu_backward),
+    "gelu_tanh": (
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda grad, x: aten.gelu_backward(grad, x, approximate="tanh"),
+    ),
+    "relu": (F.relu, lambda grad, x: aten.threshold_backward(grad, x, 0)),
+    "relu_squared": (lambda x: F.relu(x).square(), lambda grad, x: 2 * grad * F.relu(x)),
+}
+
+
+def _plain(activation: _Activation) -> Gate:
+    run, back = activation
+    return Gate(1, lambda x: run(x[:, 0]), lambda grad, x: back(grad, x[:, 0]).unsqueeze(1))
+
+
+def _gated(activation: _Activation) -> Gate:
+    """One part through the activation, times the other."""
+    run, back = activation
+    return Gate(
+        2,
+        lambda x: run(x[:, 0]) * x[:, 1],
+        lambda grad, x: torch.stack([back(grad * x[:, 1], x[:, 0]), grad * run(x[:, 0])], 1),
+    )
+
+
+# Of GPT-OSS: a steeper SiLU, both parts bounded, one added to the second.
+_STEEPNESS, _BOUND = 1.702, 7.0
+
+
+def _bounded(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    first = x[:, 0].clamp(max=_BOUND)
+    return first, x[:, 1].clamp(-_BOUND, _BOUND) + 1, torch.sigmoid(_STEEPNESS * first)
+
+
+def _bounded_swiglu(x: Tensor) -> Tensor:
+    first, second, share = _bounded(x)
+    return second * first * share
+
+
+def _bounded_swiglu_backward(grad: Tensor, x: Tensor) -> Tensor:
+    first, second, share = _bounded(x)
+    of_first = grad * second * share * (1 + _STEEPNESS * first * (1 - share))
+    of_second = grad * first * share
+    inside = x[:, 1].abs() <= _BOUND
+    return torch.stack([of_first.where(x[:, 0] <= _BOUND, 0), of_second.where(inside, 0)], 1)
+
+
+GATES: dict[str, Gate] = {
+    **{name: _plain(each) for name, each in _ACTIVATIONS.items()},
+    **{f"{name}_gated": _gated(each) for name, each in _ACTIVATIONS.items()},
+    "bounded_swiglu": Gate(2, _bounded_swiglu, _bounded_swiglu_backward),
+}
+
+
+class _Pairs:
+    """The pairs of a token and one of its experts, in the order of the experts; last those of experts elsewhere."""
+
+    def __init__(self, index: Tensor, experts: int) -> None:
+        self.shape, self.experts = tuple(index.shape), experts
+        here = index.reshape(-1)
+        here = torch.where((here >= 0) & (here < experts), here, experts)
+        self.expert, self.order = torch.sort(here, stable=True)
+        self.tokens = self.order // max(self.shape[1], 1)
+        every = torch.arange(experts, device=index.device)
+        self.ends = torch.searchsorted(self.expert, every, right=True).to(torch.int32)
+        self.known = (self.expert < experts).unsqueeze(1)
+
+    def product(self, rows: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
+        """Of each pair's row and the matrix of its expert."""
+        made = _grouped(rows, matrices, self.ends)
+        if bias is not None and self.experts:
+            made = made + bias[self.expert.clamp(max=self.experts - 1)]
+        return made.where(self.known, 0)
+
+    def summed(self, rows: Tensor) -> Tensor:
+        """The sums of each expert's rows."""
+        return rows.new_zeros(self.experts + 1, rows.shape[1]).index_add(0, self.expert, rows)[:-1]
+
+    def by_token(self, rows: Tensor) -> Tensor:
+        """Rows of pairs, by token and slot."""
+        return torch.empty_like(rows).index_copy(0, self.order, rows).view(*self.shape, *rows.shape[1:])
+
+
+def _has_kernel(rows: Tensor) -> bool:
+    return rows.is_cuda and rows.dtype == torch.bfloat16
+
+
+def _grouped(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """The product of every run of rows with a matrix; run e ends before row `ends[e]`."""
+    if _has_kernel(rows):
+        return F.grouped_mm(rows, matrices, offs=ends)
+    made, start = rows.new_zeros(rows.shape[0], matrices.shape[2]), 0
+    for matrix, end in zip(matrices, ends.tolist(), strict=True):
+        made[start:end] = rows[start:end] @ matrix
+        start = end
+    return made
+
+
+def _grouped_gradient(rows: Tensor, grad: Tensor, ends: Tensor) -> Tensor:
+    """The gradients of the matrices in `_grouped`."""
+    if _has_kernel(rows):
+        return F.grouped_mm(rows.t(), grad, offs=ends)
+    made, start = rows.new_zeros(ends.shape[0], rows.shape[1], grad.shape[1]), 0
+    for expert, end in enumerate(ends.tolist()):
+        made[expert] = rows[start:end].t() @ grad[start:end]
+        start = end
+    return made
+
+
+def _hidden(input: Tensor, pairs: _Pairs, up: Tensor, up_bias: Tensor | None) -> Tensor:
+    bias = None if up_bias is None else up_bias.flatten(1)
+    return pairs.product(input, up.flatten(2), bias).unflatten(1, up.shape[2:])
+
+
+def _forward(
+    input: Tensor,
+    index: Tensor,
+    weight: Tensor,
+    up: Tensor,
+    up_bias: Tensor | None,
+    down: Tensor,
+    down_bias: Tensor | None,
+    gate: str,
+    experts: int,
+) -> Tensor:
+    pairs = _Pairs(index, up.shape[0])
+    features = GATES[gate].run(_hidden(input[pairs.tokens], pairs, up, up_bias))
+    made = pairs.by_token(pairs.product(features, down, down_bias))
+    return (made * weight.unsqueeze(2)).sum(1).to(input.dtype)
+
+
+def _backward(
+    grad: Tensor,
+    input: Tensor,
+    index: Tensor,
+    weight: Tensor,
+    up: Tensor,
+    up_bias: Tensor | None,
+    down: Tensor,
+    down_bias: Tensor | None,
+    gate: str,
+    experts: int,
+) -> list[Tensor]:
+    """The gradients of input, weight, up, down, and of the biases that there are."""
+    pairs, rule = _Pairs(index, up.shape[0]), GATES[gate]
+    rows, arriving = input[pairs.tokens], grad[pairs.tokens]
+    hidden = _hidden(rows, pairs, up, up_bias)
+    features = rule.run(hidden)
+    made = pairs.product(features, down, down_bias)
+    of_weight = pairs.by_token((arriving * made).sum(1, keepdim=True)).squeeze(2)
+    share = weight.reshape(-1, 1)[pairs.order].where(pairs.known, 0)
+    of_made = (arriving * share).to(input.dtype)
+    of_features = pairs.product(of_made, down.transpose(1, 2), None)
+    of_hidden = rule.back(of_features, hidden).flatten(1)
+    of_rows = pairs.product(of_hidden, up.flatten(2).transpose(1, 2), None)
+    found = [
+        pairs.by_token(of_rows).sum(1),
+        of_weight.to(weight.dtype),
+        _grouped_gradient(rows, of_hidden, pairs.ends).unflatten(2, up.shape[2:]),
+        _grouped_gradient(features, of_made, pairs.ends),
+    ]
+    found += [] if up_bias is None else [pairs.summed(of_hidden).unflatten(1, up.shape[2:])]
+    return found + ([] if down_bias is None else [pairs.summed(of_made)])
+
+
+_ARGUMENTS = (
+    "Tensor input, Tensor index, Tensor weight, Tensor up, Tensor? up_bias, Tensor down, Tensor? down_bias, "
+    "str gate, int experts"
+)
+experts = torch.library.custom_op(
+    "shardwise::experts", _forward, mutates_args=(), schema=f"({_ARGUMENTS}) -> Tensor"
+)
+experts_backward = torch.library.custom_op(
+    "shardwise::experts_backward",
+    _backward,
+    mutates_args=(),
+    schema=f"(Tensor grad, {_ARGUMENTS}) -> Tensor[]",
+)
+
+
+def _expected_pairs(index: Any, up: Any, experts: int) -> int:
+    """How many pairs the experts at hand get, if all experts get as many."""
+    tokens, slots = index.shape
+    return -(-tokens * slots * up.shape[0] // max(experts, 1))
+
+
+def _widths(up: Any) -> tuple[int, int, int]:
+    """Of a token, of hidden values and of features."""
+    _, width, parts, features = up.shape
+    return width, parts * features, features
+
+
+def _forward_flops(index: Any, up: Any, down: Any, experts: int, **_: Any) -> int:
+    width, hidden, features = _widths(up)
+    return 2 * _expected_pairs(index, up, experts) * (width * hidden + features * down.shape[2])
+
+
+def _backward_flops(**arguments: Any) -> int:
+    """Forward again, and the gradients of both factors."""
+    return 3 * _forward_flops(**arguments)
+
+
+def _forward_scratch(input: Any, index: Any, up: Any, down: Any, experts: int, **_: Any) -> int:
+    width, hidden, features = _widths(up)
+    row = width + hidden + features + 2 * down.shape[2]
+    return _expected_pairs(index, up, experts) * row * input.dtype.itemsize
+
+
+def _backward_scratch(input: Any, index: Any, up: Any, down: Any, experts: int, **_: Any) -> int:
+    width, hidden, features = _widths(up)
+    row = 2 * (width + hidden + features + 2 * down.shape[2])
+    return _expected_pairs(index, up, experts) * row * input.dtype.itemsize
+
+
+declare(experts, kernel="matmul", flops=_forward_flops, scratch=_forward_scratch)
+declare(experts_backward, kernel="matmul", flops=_backward_flops, scratch=_backward_scratch)
+
+
+@experts.register_fake
+def _(input: Tensor, index: Any, weight: Any, up: Any, up_bias: Any, down: Tensor, *_: Any) -> Tensor:
+    return input.new_empty(input.shape[0], down.shape[2])
+
+
+@experts_backward.register_fake
+def _(
+    grad: Any,
+    input: Tensor,
+    index: Any,
+    weight: Tensor,
+    up: Tensor,
+    up_bias: Tensor | None,
+    down: Tensor,
+    down_bias: Tensor | None,
+    *_: Any,
+) -> list[Tensor]:
+    given = (input, weight, up, down, up_bias, down_bias)
+    return [t.new_empty(t.shape) for t in given if t is not None]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.gate, ctx.experts = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    *_, up_bias, _, down_bias = tensors = ctx.saved_tensors
+    of_input, of_weight, of_up, of_down, *biases = experts_backward(grad, *tensors, ctx.gate, ctx.experts)
+    left = iter(biases)
+    of_up_bias, of_down_bias = (None if bias is None else next(left) for bias in (up_bias, down_bias))
+    return of_input, None, of_weight, of_up, of_up_bias, of_down, of_down_bias, None, None
+
+
+experts.register_autograd(_differentiate, setup_context=_save)

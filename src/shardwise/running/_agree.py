@@ -73,7 +73,7 @@ def explained(key: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if (fault := _published(key)) is not None:
+        if fault := _published(key):
             raise UsageError(fault) from error
         raise
 

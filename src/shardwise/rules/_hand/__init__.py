@@ -9,6 +9,7 @@ from . import (  # noqa: F401  (they register the rules)
     _convolution,
     _copies,
     _distances,
+    _experts,
     _factories,
     _fourier,
     _histograms,
