@@ -207,16 +207,3 @@ def test_random_numbers_that_are_not_torchs_are_noted():
 
     [note] = capture(Program(draws), (torch.randn(4, 4),)).notes
     assert "random numbers from Python or NumPy" in note
-
-
-def test_experts_that_loop_over_values_are_captured_batched():
-    from transformers import MixtralConfig, MixtralForCausalLM
-
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = MixtralForCausalLM(
-        MixtralConfig(**sizes, num_key_value_heads=1, num_local_experts=4, vocab_size=32)
-    )
-    before, ids = model.config._experts_implementation, torch.randint(32, (2, 4))
-    graph = capture(model, (), {"input_ids": ids, "labels": ids})
-    assert any("set_experts_implementation('batched_mm')" in note for note in graph.notes)
-    assert model.config._experts_implementation == before != "batched_mm"

@@ -126,7 +126,13 @@ def weighted_bags() -> tuple[object, ...]:
     return (r(4, 5), *BAGS, forward[1], 0, -1)
 
 
+MIXED = (r(6, 5), i(4, 6, 2), r(6, 2), r(4, 5, 2, 3), None, r(4, 3, 5), None, "silu_gated", 4)
+BIASED = (*MIXED[:4], r(4, 2, 3), MIXED[5], r(4, 5), "bounded_swiglu", 4)
+
+
 CALLS: dict[str, list[tuple[object, ...]]] = {
+    "shardwise.experts.default": [MIXED, BIASED],
+    "shardwise.experts_backward.default": [(r(6, 5), *MIXED), (r(6, 5), *BIASED)],
     "aten.view.default": [
         (r(8, 6, 4), [48, 4]),
         (r(8, 6, 4), [2, 4, 6, 4]),
@@ -559,7 +565,7 @@ IGNORED = {"aten.native_layer_norm_backward.default": 5, "aten._cdist_backward.d
 
 
 # Many inputs make many combinations: these take seconds each.
-SLOW = ("convolution", "attention", "layer_norm_backward")
+SLOW = ("convolution", "attention", "layer_norm_backward", "experts")
 LISTED = [
     pytest.param(op, args, marks=[pytest.mark.long] * any(word in op for word in SLOW)) for op, args in CASES
 ]

@@ -17,11 +17,11 @@ from ..calls import facts
 @dataclass(frozen=True)
 class Recorded:
     """One collective. `size` is the bytes of the larger side on one rank, the first of simulated ranks;
-    `ranks` how many took part.
+    `ranks` how many took part. What is priced may depend on values: its `size` is None.
     """
 
     kind: str
-    size: int
+    size: int | None
     ranks: int
 
 
@@ -53,7 +53,7 @@ class record_collectives(TorchDispatchMode):
 
     def total(self) -> int:
         """Bytes of all collectives together."""
-        return sum(recorded.size for recorded in self.collectives)
+        return sum(recorded.size or 0 for recorded in self.collectives)
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -121,6 +121,6 @@ def _experts_backward(call: Call, group: Group) -> Run:
 
 
 EXCHANGE = {
-    "shardwise.experts": Operator(in_group=_experts),
-    "shardwise.experts_backward": Operator(in_group=_experts_backward),
+    "shardwise.experts": Operator(in_group=_experts, by_values=True),
+    "shardwise.experts_backward": Operator(in_group=_experts_backward, by_values=True),
 }

@@ -30,7 +30,8 @@ class Operator:
     long: the price is then that of what the form runs, not that of a call of the operator. `less_nan` says
     that its result may be a number where that of the whole call is NaN: it leaves out what that multiplies by zero, or
     does not subtract infinities where that does. `other_infinities` says that where one of them is infinite or NaN the
-    other need not be the same: they sum in another order.
+    other need not be the same: they sum in another order. `by_values` says that what ranks send each other depends on
+    values, so that a program cannot have the form's text in it: it calls the form.
     """
 
     run: Run | None = None
@@ -40,6 +41,7 @@ class Operator:
     varies: bool = False
     less_nan: bool = False
     other_infinities: bool = False
+    by_values: bool = False
 
     def __call__(self, call: Call, held: Held) -> Any:
         if self.run is not None:

@@ -100,12 +100,17 @@ def form_price(call: Call, choice: Choice, cluster: Cluster) -> CallPrice:
     return CallPrice(longest.seconds, longest.compute, scratch, longest.collectives)
 
 
-def collectives_inside(call: Call, choice: Choice, cluster: Cluster) -> list[tuple[Collective, int, int]]:
-    """The collectives that the first rank performs inside of a call: kind, bytes and number of ranks of each."""
+def collectives_inside(
+    call: Call, choice: Choice, cluster: Cluster
+) -> list[tuple[Collective, int | None, int]]:
+    """The collectives that the first rank performs inside of a call: kind, bytes (None if these depend on values) and
+    number of ranks of each."""
     if choice.group_axis is None:
         return []
-    ranks = choice.mesh.shape[choice.group_axis]
-    return [(kind, size, ranks) for kind, size, _ in _price_on(0, call, choice, cluster).collectives]
+    assert choice.local is not None
+    ranks, by_values = choice.mesh.shape[choice.group_axis], operator_by(choice.local, call).by_values
+    found = _price_on(0, call, choice, cluster).collectives
+    return [(kind, None if by_values else size, ranks) for kind, size, _ in found]
 
 
 def _price_on(rank: int, call: Call, choice: Choice, cluster: Cluster) -> CallPrice:

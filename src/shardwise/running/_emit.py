@@ -5,7 +5,7 @@ uneven sizes, offsets and process groups resolved for it. Forward and backward a
 graph is: the tensors of forward that backward needs are saved.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -15,14 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.distributed.device_mesh import DeviceMesh
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.proxy_tensor import (
+    disable_proxy_modes_tracing,
+    get_proxy_mode,
+    make_fx,
+    track_tensor_tree,
+)
 
 from ..dtensor import arrived, before_last_wait, begin_along, run_step, with_late_waits
 from ..forms import run_alone
 from ..graph import Ref, autocast_to, without_memory
 from ..planning import Compute, Move, Plan, Value, Wait, backward_entries
 from ..planning import Entry as ScheduleEntry
-from ._lower import Lowering, piece
+from ._lower import Lowering, RankCompute, piece
 from ._whole import Entry, Recomposed, with_whole_calls
 
 
@@ -188,9 +193,29 @@ class _Emitter:
         axis = entry.choice.group_axis
         if axis is None:
             made = local(tensors, seed)
+        elif local.by_values:
+            made = tuple(self._called(local, axis, tensors))
         else:
             made = run_alone(local.in_group(tensors, begin_along(self.device_mesh, axis)), arrived)
         return {value: tensor for value, tensor in zip(entry.outputs, made, strict=True) if value is not None}
+
+    def _called(self, local: RankCompute, axis: int, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """A call of a form in the program, which runs as it is when the program does."""
+
+        def run(*given: Tensor) -> list[Tensor]:
+            return list(run_alone(local.in_group(given, begin_along(self.device_mesh, axis)), arrived))
+
+        run.__name__ = f"{local.form}_of_{local.compute.node.name}"
+        tracer = get_proxy_mode().tracer
+        called = tracer.create_proxy("call_function", run, tuple(map(tracer.unwrap_proxy, tensors)), {})
+        with disable_proxy_modes_tracing():
+            infos = zip(local.outputs, local.compute.node.outputs, strict=True)
+            made = [
+                torch.empty(piece.local, dtype=info.dtype, device=tensors[0].device)
+                for piece, info in infos
+                if piece is not None and info is not None
+            ]
+        return track_tensor_tree(made, called, constant=None, tracer=tracer)
 
 
 def _identifier(value: Value) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..calls import Call, overload, with_leaves
-from ..forms import Group, GroupRun, Held, Piece, Request, call_in_group, draw, local_call
+from ..forms import Group, GroupRun, Held, Piece, Request, call_in_group, draw, local_call, operator_by
 from ..graph import Node
 from ..layout import Layout
 from ..planning import Compute, Plan
@@ -98,6 +98,13 @@ class RankCompute:
         made = [None if info is None else info.shape for info in node.outputs]
         call = self.lowering.call(node)
         return self.compute.choice.held(call, call.shapes, made, rank)
+
+    @property
+    def by_values(self) -> bool:
+        """Whether what ranks send each other inside of the call depends on values."""
+        return (
+            self.form is not None and operator_by(self.form, self.lowering.call(self.compute.node)).by_values
+        )
 
     @property
     def outputs(self) -> Sequence[Piece | None]:

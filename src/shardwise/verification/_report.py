@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..display import Block, Heading, Outcome, Shown, Table
@@ -46,7 +46,10 @@ class Report(Shown):
 
     @property
     def same_collectives(self) -> bool:
-        return self.collectives == self.priced
+        return len(self.collectives) == len(self.priced) and all(
+            ran == replace(priced, size=ran.size if priced.size is None else priced.size)
+            for ran, priced in zip(self.collectives, self.priced, strict=True)
+        )
 
     @property
     def memory_bounded(self) -> bool:
@@ -161,10 +164,13 @@ class Report(Shown):
     def _communicated(self) -> Iterator[Block]:
         ran, priced, none = _counts(self.collectives), _counts(self.priced), {"count": 0, "bytes": 0}
         rows = []
+        by_values = {collective.kind for collective in self.priced if collective.size is None}
         for kind in sorted({*ran, *priced}):
             one, other = ran.get(kind, none), priced.get(kind, none)
-            numbers = (one["count"], other["count"], one["bytes"], other["bytes"])
-            rows.append((_mark(one == other), kind, *(f"{n:,}" for n in numbers)))
+            same = one["count"] == other["count"] if kind in by_values else one == other
+            sizes = [f"{n:,}" for n in (one["count"], other["count"], one["bytes"], other["bytes"])]
+            sizes[-1] = "by values" if kind in by_values else sizes[-1]
+            rows.append((_mark(same), kind, *sizes))
         if not rows:
             rows.append((_mark(True), "none", "", "", "", ""))
         yield Table(("", "collective", ">ran", ">priced", ">bytes ran", ">bytes priced"), rows)
@@ -194,5 +200,5 @@ def _counts(collectives: Sequence[Recorded]) -> dict[str, dict[str, int]]:
     count = Counter(c.kind for c in collectives)
     sizes: Counter[str] = Counter()
     for collective in collectives:
-        sizes[collective.kind] += collective.size
+        sizes[collective.kind] += collective.size or 0
     return {kind: {"count": count[kind], "bytes": sizes[kind]} for kind in sorted(count)}
