@@ -86,6 +86,7 @@ BY_NAME = {
     "graph/_policy.py": "decompositions by overload, with reasons",
     "graph/_attention.py": "defines operators",
     "graph/_norms.py": "defines operators",
+    "graph/_experts.py": "defines operators",
     "graph/_masks.py": "rewrites patterns of operators that torch exports",
     "experiments/_values.py": "generators of inputs by operator",
 }
