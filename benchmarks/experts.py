@@ -91,7 +91,16 @@ def planned(name: str, options: argparse.Namespace) -> Iterator[tuple[Any, ...]]
         if talks
     )
     yield (
-        *(name, mesh, count, len(graph.nodes), plan.cost.seconds, plan.gap, plan.cost.peak / 1e9, sent / 1e9),
+        *(
+            name,
+            mesh,
+            count,
+            len(graph.nodes),
+            plan.cost.seconds,
+            1 - plan.bound / plan.cost.seconds,
+            plan.cost.peak / 1e9,
+            sent / 1e9,
+        ),
         *(f"{sum(talking)} of {len(calls)}", spent),
     )
     for text, times in Counter(" x ".join(row.text for row in choice.rows) for choice in choices).items():

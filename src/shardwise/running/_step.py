@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from ..dtensor import layout_of, local_of, redistribute, run_chain
 from ..errors import UsageError
+from ..forms import operator_by
 from ..graph import (
     Graph,
     Input,
@@ -31,7 +32,7 @@ from ..graph import (
 )
 from ..layout import Layout
 from ..placements import is_partial
-from ..planning import Plan, Value, place_of
+from ..planning import Compute, Plan, Value, place_of
 from ..redistribution import Prices
 from ._agree import explained
 from ._emit import RankProgram
@@ -60,6 +61,8 @@ class Step:
         self._parts = program.parts
         self._forward = program.forward
         self._backward = None if program.backward is None else boxed(program.backward)
+        if compile:
+            require_compilable(self.plan)
         self._backend = backend_of("inductor" if compile is True else compile) if compile else None
         self._compiled: dict[bool, Callable[..., Any]] = {}  # with backward, and without
         self._constants = {
@@ -266,6 +269,18 @@ def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
+
+
+def require_compilable(plan: Plan) -> None:
+    """What ranks send each other by values is not known where a program is compiled."""
+    for entry in plan.schedule.entries:
+        if not isinstance(entry, Compute) or (form := entry.choice.local) is None:
+            continue
+        if operator_by(form, plan.graph.call(entry.node)).by_values:
+            raise UsageError(
+                f"the plan cannot be compiled: what ranks exchange in {entry.node.name} ({form}) depends on values; "
+                "leave out compile, or plan with other rows of it"
+            )
 
 
 def _wanted_elsewhere(plan: Plan) -> dict[str, tuple[DeviceMesh, Layout]]:
