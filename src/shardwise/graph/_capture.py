@@ -8,6 +8,7 @@ two, what only the first graph still shows is handled: attention as one call, ti
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from types import NoneType
 from typing import Any, get_args
 
@@ -86,24 +87,24 @@ def capture(
             f"recompute cannot be combined with execution={execution!r}: torch.compile decides itself what backward "
             "computes again"
         )
-    told = name, module, given, training, loss, execution, policies
+    capturing = partial(_captured, name, module, given, training, loss, execution, policies)
     if not chooses_experts(module):
-        return _captured_either_way(*told)
+        return _with_values_or_without(capturing)
     with captured_experts(module) as note:
-        graph = _captured_either_way(*told)
+        graph = _with_values_or_without(capturing)
     return replace(graph, notes=(*graph.notes, note))
 
 
-def _captured_either_way(*told: Any) -> Graph:
+def _with_values_or_without(capturing: Callable[..., Graph]) -> Graph:
     """Captured without values, or where a program reads some, with those that are known."""
     try:
-        return _captured(*told)
+        return capturing()
     except UsageError as error:
         first = error
     if reads_values(first.__cause__):
         # What was refused at first is what the program does.
         with suppress(UsageError):
-            return _captured(*told, known=True)
+            return capturing(known=True)
     raise first
 
 
