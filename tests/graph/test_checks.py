@@ -123,6 +123,19 @@ def packs(module, y):
     return nn.utils.rnn.pack_padded_sequence(y.reshape(2, 2, 4), torch.tensor([2, 1]), True).data.sum()
 
 
+def runs_packed(module, y):
+    packed = nn.utils.rnn.pack_padded_sequence(y.reshape(2, 2, 4), torch.tensor([2, 1]), True)
+    return nn.LSTM(4, 4)(packed)[0].data.sum()
+
+
+def nests(module, y):
+    return torch.nested.nested_tensor([y[:1], y[1:]]).to_padded_tensor(0.0).sum() + y.sum()
+
+
+def scales_by_a_number(module, y):
+    return y.sum() * y.abs().max().item()
+
+
 def aligns(module, y):
     scores = F.log_softmax(y.reshape(4, 1, 4), -1)
     return F.ctc_loss(scores, torch.tensor([[1, 2]]), torch.tensor([4]), torch.tensor([2]))
@@ -136,6 +149,9 @@ def aligns(module, y):
         (repairs_what_is_large, "torch.where"),
         (skips_at_random, "set the rate to 0"),
         (packs, "padded sequences"),
+        (runs_packed, "padded sequences"),
+        (nests, "padded ones and a mask"),
+        (scales_by_a_number, r"leave out \.item\(\)"),
         (aligns, "outside of the model"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -21,6 +21,7 @@ _NOT_THE_MODEL = ("<", _TORCH, f"{Path(__file__).parents[1]}/", f"{sysconfig.get
 
 _ADVICE = "write it with torch.where, masks or torch.cond, or give the value as a Python number"
 _KEEP_SHAPE = "keep the full shape: torch.where(mask, x, 0) for x[mask], sums divided by mask.sum() for means"
+_KEEP_TENSOR = f"leave out .item() where it only scales or adds, else {_ADVICE}"
 
 # Patterns in torch's messages, what they mean for the program, and what to do.
 _MEANINGS = (
@@ -39,6 +40,13 @@ _MEANINGS = (
         "flex attention has no backward on CPU tensors, with which models are captured",
         "use scaled_dot_product_attention, in models of transformers attn_implementation='sdpa'",
     ),
+    (
+        r"failed to unpack the object.*FakeTensor",
+        "a size is the value of a tensor here, as in packed sequences",
+        "take sizes from shapes; give recurrent layers the padded sequences, and mask their results",
+    ),
+    (r"_nested_tensor", "it computes with nested tensors", "use padded ones and a mask"),
+    (r"_local_scalar_dense", "it takes a number from a tensor's values here", _KEEP_TENSOR),
     (r"data-dependent|DataDependent|unbacked|u0", "its control flow depends on tensor values here", _ADVICE),
     (
         r"Dynamic(Output)?Shape|dynamic output shape",
@@ -68,7 +76,7 @@ def refusal(name: str, error: Exception, line: str = "") -> UsageError:
 
 def reads_values(error: BaseException | None) -> bool:
     """Whether capture ended because a number, a branch or a shape depends on the values of a tensor."""
-    return isinstance(error, Exception) and _reason(error)[1] in (_ADVICE, _KEEP_SHAPE)
+    return isinstance(error, Exception) and _reason(error)[1] in (_ADVICE, _KEEP_SHAPE, _KEEP_TENSOR)
 
 
 def value_read_at(module: fx.GraphModule) -> str:
