@@ -57,7 +57,7 @@ def own_mistake(x):
     ("model", "mark", "reason"),
     [
         (Branch(), "the branch", "depends on tensor values"),
-        pytest.param(reads_a_number, "the number", "depends on tensor values", marks=LINES),
+        pytest.param(reads_a_number, "the number", "leave out .item()", marks=LINES),
         pytest.param(picks, "the picking", "the shape of a result depends on tensor values", marks=LINES),
         (mismatched, "the product", "[3, 4] X [3, 4]"),
         (differentiates, "the gradient", "use torch.autograd.grad"),
