@@ -37,6 +37,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Models that work unmodified", ("breadth",), "capture.md"),
     ("Planning", ("planning_8b", "planning_8b_cube", "planning_70b"), "planning.md"),
     ("Recompute", ("recompute_64", "recompute_8"), "planning.md"),
+    ("Recompute, micro-batches and sharded states", ("memory_choices",), "planning.md"),
     ("Prices on a GPU", ("block_on_gpu", "execution_on_gpu", "rank_on_gpu"), "calibration.md"),
     ("Published measurements", ("truth", "truth_held_out"), "calibration.md"),
     ("Published runs", ("truth_runs", "truth_fsdp", "truth_grid"), "pricing.md"),
