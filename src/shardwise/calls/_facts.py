@@ -30,6 +30,8 @@ Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all",
 
 # A number from the arguments of a call, given by name; tensors have at least a shape and a dtype.
 Formula = Callable[..., int]
+# Batch, rows, columns and inner dim of matrix products, likewise.
+Products = Callable[..., list[tuple[int, int, int, int]]]
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Facts:
     - `kernel`: what limits it; None where that follows from how its tensors are stored
     - `flops` and `scratch`: its operations, where torch has no formula, and the bytes that it holds beside its inputs
       and outputs; functions of its arguments by name
+    - `products` and `traffic`: where it is several kernels, the matrix products among them (batch, rows, columns and
+      inner dim of each) and the bytes that the others move; functions of its arguments by name
     - `heads`: the argument whose last dim is the size of a head, which devices work on in tiles
     - `causal`: the argument that says whether each query sees the keys up to its own alone: the last tile is longest
     - `reread`: the arguments that its kernels read twice
@@ -115,6 +119,8 @@ class Facts:
     kernel: Kernel | None = None
     flops: Formula | None = None
     scratch: Formula | None = None
+    products: Products | None = None
+    traffic: Formula | None = None
     heads: str | None = None
     causal: str | None = None
     reread: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ that is none of the experts at hand adds nothing, so that whoever has some of th
 are sorted by expert, so that each expert is one matrix product; backward computes the hidden values again.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -104,20 +105,21 @@ class _Pairs:
         self.ends = torch.searchsorted(self.expert, every, right=True).to(torch.int32)
         self.known = (self.expert < experts).unsqueeze(1)
 
-    def product(self, rows: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
-        """Of each pair's row and the matrix of its expert."""
+    def product(self, rows: Tensor, matrices: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Of each pair's row and the matrix of its expert; anything for pairs of experts elsewhere."""
         made = _grouped(rows, matrices, self.ends)
         if bias is not None and self.experts:
-            made = made + bias[self.expert.clamp(max=self.experts - 1)]
-        return made.where(self.known, 0)
+            made += bias[self.expert.clamp(max=self.experts - 1)]
+        return made
 
     def summed(self, rows: Tensor) -> Tensor:
         """The sums of each expert's rows."""
         return rows.new_zeros(self.experts + 1, rows.shape[1]).index_add(0, self.expert, rows)[:-1]
 
     def by_token(self, rows: Tensor) -> Tensor:
-        """Rows of pairs, by token and slot."""
-        return torch.empty_like(rows).index_copy(0, self.order, rows).view(*self.shape, *rows.shape[1:])
+        """Rows of pairs, by token and slot; zero for experts elsewhere."""
+        placed = torch.empty_like(rows).index_copy_(0, self.order, rows.where(self.known, 0))
+        return placed.view(*self.shape, *rows.shape[1:])
 
 
 def _has_kernel(rows: Tensor) -> bool:
@@ -189,9 +191,9 @@ def _backward(
     of_weight = pairs.by_token((arriving * made).sum(1, keepdim=True)).squeeze(2)
     share = weight.reshape(-1, 1)[pairs.order].where(pairs.known, 0)
     of_made = (arriving * share).to(input.dtype)
-    of_features = pairs.product(of_made, down.transpose(1, 2), None)
+    of_features = pairs.product(of_made, down.transpose(1, 2))
     of_hidden = rule.back(of_features, hidden).flatten(1)
-    of_rows = pairs.product(of_hidden, up.flatten(2).transpose(1, 2), None)
+    of_rows = pairs.product(of_hidden, up.flatten(2).transpose(1, 2))
     found = [
         pairs.by_token(of_rows).sum(1),
         of_weight.to(weight.dtype),
@@ -229,14 +231,47 @@ def _widths(up: Any) -> tuple[int, int, int]:
     return width, parts * features, features
 
 
-def _forward_flops(index: Any, up: Any, down: Any, experts: int, **_: Any) -> int:
+def _forward_products(
+    index: Any, up: Any, down: Any, experts: int, **_: Any
+) -> list[tuple[int, int, int, int]]:
     width, hidden, features = _widths(up)
-    return 2 * _expected_pairs(index, up, experts) * (width * hidden + features * down.shape[2])
+    at_hand = max(up.shape[0], 1)
+    rows = -(-_expected_pairs(index, up, experts) // at_hand)
+    return [(at_hand, rows, hidden, width), (at_hand, rows, down.shape[2], features)]
+
+
+def _backward_products(**arguments: Any) -> list[tuple[int, int, int, int]]:
+    """Forward again, and the gradients of both factors."""
+    forward = _forward_products(**arguments)
+    of_rows = [(batch, rows, inner, columns) for batch, rows, columns, inner in forward]
+    of_matrices = [(batch, inner, columns, rows) for batch, rows, columns, inner in forward]
+    return forward + of_rows + of_matrices
+
+
+def _forward_flops(**arguments: Any) -> int:
+    return _operations(_forward_products(**arguments))
 
 
 def _backward_flops(**arguments: Any) -> int:
-    """Forward again, and the gradients of both factors."""
-    return 3 * _forward_flops(**arguments)
+    return _operations(_backward_products(**arguments))
+
+
+def _operations(products: list[tuple[int, int, int, int]]) -> int:
+    return sum(2 * math.prod(each) for each in products)
+
+
+def _forward_traffic(input: Any, index: Any, up: Any, down: Any, experts: int, **_: Any) -> int:
+    """Rows are picked, gated, put back by token and weighted."""
+    width, hidden, features = _widths(up)
+    row = 2 * width + 2 * hidden + 2 * features + 7 * down.shape[2]
+    return _expected_pairs(index, up, experts) * row * input.dtype.itemsize
+
+
+def _backward_traffic(input: Any, index: Any, up: Any, down: Any, experts: int, **_: Any) -> int:
+    """Rows and gradients are picked, gated forward and back, and put back by token."""
+    width, hidden, features = _widths(up)
+    row = 7 * width + 6 * hidden + 6 * features + 9 * down.shape[2]
+    return _expected_pairs(index, up, experts) * row * input.dtype.itemsize
 
 
 def _forward_scratch(input: Any, index: Any, up: Any, down: Any, experts: int, **_: Any) -> int:
@@ -251,8 +286,22 @@ def _backward_scratch(input: Any, index: Any, up: Any, down: Any, experts: int, 
     return _expected_pairs(index, up, experts) * row * input.dtype.itemsize
 
 
-declare(experts, kernel="matmul", flops=_forward_flops, scratch=_forward_scratch)
-declare(experts_backward, kernel="matmul", flops=_backward_flops, scratch=_backward_scratch)
+declare(
+    experts,
+    kernel="matmul",
+    flops=_forward_flops,
+    products=_forward_products,
+    traffic=_forward_traffic,
+    scratch=_forward_scratch,
+)
+declare(
+    experts_backward,
+    kernel="matmul",
+    flops=_backward_flops,
+    products=_backward_products,
+    traffic=_backward_traffic,
+    scratch=_backward_scratch,
+)
 
 
 @experts.register_fake
