@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .layout import Layout, Sharding
     from .mesh import Cluster, Mesh
     from .placements import Row
-    from .planning import Elsewhere, Plan, Price, doctor, plan, price
+    from .planning import Elsewhere, Front, Plan, Price, doctor, front, plan, price
     from .propagation import propagate
     from .rules import Rule, hand, rows, rule
     from .running import parallelize, save_checkpoint, shard_map, simulate, transfer
@@ -29,6 +29,7 @@ __all__ = [
     "Cluster",
     "Elsewhere",
     "Found",
+    "Front",
     "Graph",
     "Layout",
     "Mesh",
@@ -48,6 +49,7 @@ __all__ = [
     "communicating",
     "discover",
     "doctor",
+    "front",
     "hand",
     "install",
     "parallelize",
@@ -87,7 +89,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "graph": ("Graph", "capture"),
     "propagation": ("propagate",),
     "solver": ("solve",),
-    "planning": ("Elsewhere", "Plan", "Price", "doctor", "plan", "price"),
+    "planning": ("Elsewhere", "Front", "Plan", "Price", "doctor", "front", "plan", "price"),
     "running": ("parallelize", "save_checkpoint", "shard_map", "simulate", "transfer"),
     "verification": ("Report", "verify"),
     "book": (),

@@ -1,18 +1,18 @@
 """`shardwise plan`: the cheapest way to run a model on a mesh."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import UsageError
-from ..files import require_writable
+from ..files import require_writable, write_text
 from ._app import Json, app, print_json
 from ._build import (
     ClusterName,
     Execution,
     LossFn,
-    MicroBatches,
     Recompute,
     Zero,
     built,
@@ -24,6 +24,9 @@ from ._progress import Bars
 
 if TYPE_CHECKING:
     from ..graph import Graph
+    from ..progress import Progress
+
+_HALVED = 6  # limits on memory of a front
 
 
 @app.command()
@@ -39,7 +42,20 @@ def plan(
     mesh: Annotated[str | None, typer.Option(help="Named axes: dp=8,tp=8.")] = None,
     devices: Annotated[
         int | None,
-        typer.Option(help="Try every mesh of this many devices and rank them, instead of --mesh."),
+        typer.Option(help="Choose among the meshes of this many devices, instead of --mesh."),
+    ] = None,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples of a step: micro-batches, and unless --recompute is given what is computed again, are "
+            "chosen with the plan."
+        ),
+    ] = None,
+    front: Annotated[
+        bool, typer.Option("--front", help="Plan for half of the memory, too, for a quarter and so on.")
+    ] = False,
+    page: Annotated[
+        Path | None, typer.Option(help="Write the front of time over memory here, as HTML.")
     ] = None,
     cluster: ClusterName = None,
     memory: Annotated[
@@ -50,7 +66,16 @@ def plan(
     recompute: Recompute = None,
     loss_fn: LossFn = None,
     optimizer: Annotated[str, typer.Option(help="none, sgd, momentum or adam; adam+master.")] = "adam",
-    micro_batches: MicroBatches = 1,
+    micro_batches: Annotated[
+        int | None,
+        typer.Option(
+            "--micro-batches",
+            min=1,
+            help="Passes of a step: each with arguments like those given, and gradients added up. By default 1, or "
+            "as the plan chooses for --global-batch.",
+            show_default=False,
+        ),
+    ] = None,
     zero: Zero = False,
     pin: Annotated[
         list[str] | None, typer.Option(help="A required layout: 'x=S(0), R'. May be repeated.")
@@ -76,94 +101,113 @@ def plan(
     """Find the cheapest plan of a model on a mesh, and explain it.
 
     Example: shardwise plan examples/models.py:build_llama --mesh dp=2,tp=2
+
+    Example: shardwise plan examples/models.py:build_llama --devices 8 --global-batch 32 --front
     """
     if (mesh is None) == (devices is None):
         raise UsageError("give either --mesh, such as dp=8,tp=8, or --devices, such as 64")
-    require_writable(out, trace)
-    from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
-    from ..planning import Plan, plan_graph
+    if page is not None and not front:
+        raise UsageError("--page is for the front of time over memory: give --front, too")
+    require_writable(out, trace, page)
+    from ..mesh import DEFAULT_CLUSTER, Cluster
+    from ..planning import chosen, memory_of, meshes_of
 
-    meshes = [Mesh.parse(mesh)] if mesh is not None else [Mesh.parse(text) for text in _meshes(devices)]
-    options: dict[str, Any] = {
-        "cluster": Cluster.of(cluster or DEFAULT_CLUSTER),
-        "memory": memory,
-        "optimizer": optimizer,
-        "micro_batches": micro_batches,
-        "zero": zero,
-        "pin": dict(_pins(pin or [])),
-        "shardings": dict(map(named_sharding, sharding or [])),
-        "time_limit": time_limit,
-        "confirm": confirm,
-        "overlap": overlap,
-    }
-    graph = _graph(build, inference, execution, recompute, loss_fn, as_json)
-    ranked: list[tuple[str, Plan | str]] = []
-    for each in meshes:
-        with Bars(quiet=as_json, title="" if mesh is not None else str(each)) as progress:
-            try:
-                ranked.append((str(each), plan_graph(graph, mesh=each, progress=progress, **options)))
-            except UsageError as error:
-                if mesh is not None:
-                    raise
-                ranked.append((str(each), str(error)))
-    made = [(text, found) for text, found in ranked if isinstance(found, Plan)]
-    if not made:
-        raise UsageError(f"no mesh of {devices} devices has a plan; on {ranked[0][0]}: {ranked[0][1]}")
-    made.sort(key=lambda pair: pair[1].cost.seconds)
-    best = made[0][1]
+    prices = Cluster.of(cluster or DEFAULT_CLUSTER)
+    most = memory_of(memory, prices)
+    meshes = meshes_of(devices, mesh)
+    if global_batch is not None and not recompute and not inference and execution in (None, "eager"):
+        recompute = ["auto"]
+    with Bars(quiet=as_json) as progress:
+        passes, graph_of = _graphs(
+            *(build, inference, execution, recompute, loss_fn, global_batch, micro_batches, progress)
+        )
+        found = chosen(
+            *(graph_of, meshes, passes, [most >> halved for halved in range(_HALVED if front else 1)]),
+            of_planner={
+                "cluster": prices,
+                "optimizer": optimizer,
+                "zero": zero,
+                "overlap": overlap,
+                "progress": progress,
+            },
+            of_search={
+                "pins": dict(_pins(pin or [])),
+                "shardings": dict(map(named_sharding, sharding or [])),
+                "time_limit": time_limit,
+            },
+            compare=True,
+            confirm=confirm,
+        )
+    best = found.best
     if out is not None:
         best.save(out)
     if trace is not None:
         best.trace(trace)
+    if page is not None:
+        from ..report import prose_page
+
+        write_text(page, prose_page(found.blocks()))
     if as_json:
-        document = best.to_json()
-        if devices is not None:
-            document["meshes"] = {text: found.cost.seconds for text, found in made}
-        print_json(document)
+        print_json({**best.to_json(), **found.to_json()})
         return
-    if devices is not None:
-        _print_ranking(ranked)
+    if front or len(found.tried) > 1:
+        typer.echo(f"{found}\n")
     typer.echo(best.summary())
     if explain is not None:
         typer.echo("\n" + best.explain(explain))
-    if out is not None:
-        typer.echo(f"\nwritten to {out}")
+    for path in (out, page):
+        if path is not None:
+            typer.echo(f"\nwritten to {path}")
 
 
-def _graph(
+def _graphs(
     build: str,
     inference: bool,
     execution: Any,
     recompute: list[str] | None,
     loss_fn: str | None,
-    quiet: bool,
-) -> "Graph":
+    global_batch: int | None,
+    micro_batches: int | None,
+    progress: "Progress",
+) -> "tuple[list[int], Callable[[int], Graph]]":
+    """In how many passes a step may be run, and the graph of a pass by their number."""
     from ..graph import Graph, capture
+    from ..planning import graphs
 
     if build.endswith(".json"):
+        if global_batch is not None:
+            raise UsageError(
+                f"--global-batch cannot change {build}, which was captured before: give FILE.py:build"
+            )
         graph = Graph.load(Path(build))
-        if execution not in (None, graph.execution):
-            raise UsageError(
-                f"--execution is {execution}, but {build} was captured as {graph.execution}: capture it again"
-            )
-        if recompute:
-            raise UsageError(
-                f"--recompute cannot change {build}, which was captured before: capture it again"
-            )
-        if loss_fn:
-            raise UsageError(f"--loss-fn cannot change {build}, which was captured before: capture it again")
-        return graph
-    with Bars(quiet=quiet) as progress:
-        progress("building the model")
-        model, args, kwargs = built(build)
+        _require_unchanged(build, graph, execution, recompute, loss_fn)
+        return [micro_batches or 1], lambda _: graph
+    progress("building the model")
+    model, args, kwargs = built(build)
+
+    def captured(*given: Any) -> Graph:
         progress("capturing")
         return capture(
-            *(model, args, kwargs),
+            *given,
             training=not inference,
             loss_fn=loss_function(loss_fn),
             execution=execution or "eager",
             recompute=policies(recompute),
         )
+
+    return graphs(model, args, kwargs, global_batch, micro_batches, captured)
+
+
+def _require_unchanged(
+    build: str, graph: "Graph", execution: Any, recompute: list[str] | None, loss_fn: str | None
+) -> None:
+    if execution not in (None, graph.execution):
+        raise UsageError(
+            f"--execution is {execution}, but {build} was captured as {graph.execution}: capture it again"
+        )
+    for option, given in (("--recompute", recompute), ("--loss-fn", loss_fn)):
+        if given:
+            raise UsageError(f"{option} cannot change {build}, which was captured before: capture it again")
 
 
 def _pins(pins: list[str]) -> list[tuple[str, str]]:
@@ -174,23 +218,3 @@ def _pins(pins: list[str]) -> list[tuple[str, str]]:
             raise UsageError(f"pin {text!r} is not of the form 'x=S(0), R'")
         found.append((name.strip(), layout.strip()))
     return found
-
-
-def _meshes(devices: int | None) -> list[str]:
-    """All meshes with one or two axes and this number of devices."""
-    if devices is None or devices < 1:
-        raise UsageError(f"--devices is {devices}: it must be at least 1")
-    inner = [size for size in range(2, devices + 1) if devices % size == 0 and size < devices]
-    return [f"dp={devices}", *(f"dp={devices // size},tp={size}" for size in inner)]
-
-
-def _print_ranking(ranked: list[tuple[str, Any]]) -> None:
-    from ..planning import bytes_text, time_text
-
-    good = [(text, found) for text, found in ranked if not isinstance(found, str)]
-    for text, found in sorted(good, key=lambda pair: pair[1].cost.seconds):
-        typer.echo(f"  {text:<16} {time_text(found.cost.seconds):>10} {bytes_text(found.cost.peak):>10}")
-    for text, found in ranked:
-        if isinstance(found, str):
-            typer.echo(f"  {text:<16} {found}")
-    typer.echo("")

@@ -7,9 +7,10 @@ from ._doctor import Diagnosis, Replicated, diagnosis, doctor
 from ._elsewhere import Elsewhere, place_of
 from ._evaluate import Cost, peak_of_values
 from ._explain import Considered, Explainer
+from ._front import Front, Setup, Tried, chosen, front, graphs, meshes_of
 from ._homes import OnceMove
 from ._items import pattern
-from ._make import GAP, Planner, plan, plan_graph
+from ._make import GAP, Planner, memory_of, plan, plan_graph
 from ._most_sharded import most_sharded_plan
 from ._named import NamedLayout
 from ._offers import Offers
@@ -50,6 +51,7 @@ __all__ = [
     "Elsewhere",
     "Entry",
     "Explainer",
+    "Front",
     "Held",
     "Move",
     "NamedLayout",
@@ -63,19 +65,26 @@ __all__ = [
     "RefutedChoice",
     "Replicated",
     "Schedule",
+    "Setup",
     "Span",
     "StepMemory",
     "StepTime",
     "Timeline",
+    "Tried",
     "Value",
     "Wait",
     "backward_entries",
     "bytes_text",
+    "chosen",
     "collectives_inside",
     "departures_text",
     "diagnosis",
     "doctor",
     "form_price",
+    "front",
+    "graphs",
+    "memory_of",
+    "meshes_of",
     "most_sharded_plan",
     "pattern",
     "peak_of_values",

@@ -4,9 +4,10 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch.distributed.device_mesh import DeviceMesh
@@ -52,6 +53,7 @@ def plan(
     kwargs: Mapping[str, Any] | None = None,
     *,
     mesh: Mesh | DeviceMesh | str | None = None,
+    devices: int | None = None,
     cluster: Cluster | str = DEFAULT_CLUSTER,
     memory: int | float | str | None = None,
     training: bool = True,
@@ -59,7 +61,8 @@ def plan(
     execution: Execution = "eager",
     recompute: str | Mapping[str, str] = "none",
     optimizer: str = "adam",
-    micro_batches: int = 1,
+    micro_batches: int | Literal["auto"] | None = None,
+    global_batch: int | None = None,
     zero: bool = False,
     pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
@@ -75,18 +78,20 @@ def plan(
 ) -> Plan:
     """The cheapest way to run a model, an `nn.Module` or a function, on a mesh.
 
-    `mesh` has to be given: named axes, such as `"dp=2,tp=2"`. Prices are those of `cluster`: a preset, a JSON file or a
-    `Cluster`. The model is captured with its backward if `training`, and `optimizer` is then one of none, sgd, momentum
-    and adam, with `+master` for a copy of the weights in float32. With `micro_batches` a step is so many calls with
-    such arguments, each with its backward: gradients are added up, and the optimizer runs once. With `zero`, states of
-    the optimizer may be sharded where parameters are not: the plan decides for each parameter whether it is gathered in
-    every pass or once per step, and its gradients reduced in every pass or once. `loss_fn` is a function
-    of the model's result where the loss is computed outside of the model, as for `capture`. `execution` is how every
-    device runs its program: `eager`, or `compiled` by torch.compile, which fuses calls into kernels. `recompute` names
-    the blocks of which backward computes again what it needs: `full`, `selective`, or by pattern
-    `{"layers.[0-9]": "full"}`; with `auto` the plan decides that call by call, together with the layouts, so that it
-    fits in memory. `memory` is what each device may hold (`"80GB"`; by default all that the cluster's device has).
-    `pin` fixes layouts of
+    `mesh` has to be given: named axes, such as `"dp=2,tp=2"`; or the number of `devices`, of which every mesh of one or
+    two axes is a candidate. Prices are those of `cluster`: a preset, a JSON file or a `Cluster`. The model is captured
+    with its backward if `training`, and `optimizer` is then one of none, sgd, momentum and adam, with `+master` for a
+    copy of the weights in float32. With `micro_batches` a step is so many calls with such arguments, each with its
+    backward: gradients are added up, and the optimizer runs once. With `global_batch`, the samples of a step, the
+    arguments of a pass are rows of those given, repeated or left out, and `micro_batches` is chosen with the plan,
+    unless it is given. With `zero`, states of the optimizer may be sharded where parameters are not: the plan decides
+    for each parameter whether it is gathered in every pass or once per step, and its gradients reduced in every pass or
+    once. `loss_fn` is a function of the model's result where the loss is computed outside of the model, as for
+    `capture`. `execution` is how every device runs its program: `eager`, or `compiled` by torch.compile, which fuses
+    calls into kernels. `recompute` names the blocks of which backward computes again what it needs: `full`,
+    `selective`, or by pattern `{"layers.[0-9]": "full"}`; with `auto` the plan decides that call by call, together with
+    the layouts, so that it fits in memory. `memory` is what each device may hold (`"80GB"`; by default all that the
+    cluster's device has). `pin` fixes layouts of
     parameters, inputs, outputs and nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. `shardings` are
     given in the same way, as `{"x": "[{dp}, {}]", "*.up.weight": "[{tp}, {?}]"}`, and propagated to all other tensors:
     the plan follows them, and where they conflict prices decide. `elsewhere` says which arguments come from other
@@ -105,37 +110,43 @@ def plan(
     >>> print(best.mesh, len(best.choices) == len(best.graph.nodes))
     dp=2,tp=2 True
     """
-    require_given(mesh, "plan", "a mesh", "shardwise.plan(model, args, mesh='dp=2,tp=2')")
-    assert mesh is not None
-    return plan_graph(
-        capture(
-            *(model, args, kwargs),
-            training=training,
-            loss_fn=loss_fn,
-            execution=execution,
-            recompute=recompute,
+    from ._front import chosen, graphs, meshes_of
+
+    if devices is None:
+        require_given(mesh, "plan", "a mesh", "shardwise.plan(model, args, mesh='dp=2,tp=2')")
+    meshes = meshes_of(devices, mesh)
+    passes, graph_of = graphs(
+        *(model, args, kwargs, global_batch, micro_batches),
+        lambda *given: capture(
+            *given, training=training, loss_fn=loss_fn, execution=execution, recompute=recompute
         ),
-        mesh=Mesh.of(mesh),
-        cluster=cluster,
-        memory=memory,
-        optimizer=optimizer,
-        micro_batches=micro_batches,
-        zero=zero,
-        pin=pin,
-        shardings=shardings,
-        elsewhere=elsewhere,
-        share_layers=share_layers,
-        overlap=overlap,
-        gap=gap,
-        time_limit=time_limit,
+    )
+    prices = Cluster.of(cluster)
+    made = chosen(
+        *(graph_of, meshes, passes, [memory_of(memory, prices)]),
+        of_planner={
+            "cluster": prices,
+            "optimizer": optimizer,
+            "zero": zero,
+            "elsewhere": elsewhere,
+            "overlap": overlap,
+            "progress": progress,
+        },
+        of_search={
+            "pins": pin or {},
+            "shardings": shardings,
+            "share_layers": share_layers,
+            "gap": gap,
+            "time_limit": time_limit,
+        },
         compare=compare,
         confirm=confirm,
-        debug=debug,
-        progress=progress,
-    )
+    ).best
+    if debug:
+        print(all_considered(made))
+    return made
 
 
-@autocast_to(None)
 def plan_graph(
     graph: Graph,
     *,
@@ -158,10 +169,7 @@ def plan_graph(
     progress: Progress | None = None,
 ) -> Plan:
     """The cheapest plan of a captured graph on a mesh; options as for `shardwise.plan`."""
-    if graph.execution == "regional":
-        raise UsageError(
-            "programs of plans are run eager or compiled as a whole: execution='regional' is for shardwise.price"
-        )
+    require_runnable(graph)
     planner = Planner(
         *(graph, Mesh.of(mesh), Cluster.of(cluster)),
         memory=memory,
@@ -186,9 +194,18 @@ def plan_graph(
     return made
 
 
+def require_runnable(graph: Graph) -> None:
+    """Refuse a graph whose plans cannot be run."""
+    if graph.execution == "regional":
+        raise UsageError(
+            "programs of plans are run eager or compiled as a whole: execution='regional' is for shardwise.price"
+        )
+
+
 class Planner:
     """What plans of one graph on one mesh have in common: rows, choices and prices."""
 
+    @autocast_to(None)
     def __init__(
         self,
         graph: Graph,
@@ -208,7 +225,7 @@ class Planner:
         self.graph, self.mesh, self.cluster = self.recomputable.whole, mesh, cluster
         self.elsewhere = elsewhere or {}
         require_elsewhere(self.elsewhere, graph)
-        self.memory = int(cluster.device.memory) if memory is None else bytes_of(memory)
+        self.memory = memory_of(memory, cluster)
         self.optimizer = OptimizerCost.of(optimizer)
         require(micro_batches, int, "micro_batches", "a whole number, 1 or more")
         if micro_batches < 1:
@@ -225,6 +242,13 @@ class Planner:
         self.seconds: dict[str, float] = {}
         self.most_choices = 0
 
+    def within(self, memory: int) -> "Planner":
+        """The planner with another limit on memory; what has been worked out is shared."""
+        other = copy(self)
+        other.memory = memory
+        return other
+
+    @autocast_to(None)
     def plan(
         self,
         pins: Mapping[str, Pin],
@@ -236,9 +260,12 @@ class Planner:
         compare: bool = True,
         confirm: bool = False,
         confirmations: Confirmations | None = None,
+        known: Plan | None = None,
     ) -> Plan:
+        """The cheapest plan. One that is `known` to be it is only compared and confirmed."""
         held = Pins(self.mesh, pins)
         held.require_all_used(self.graph)
+        found = [] if known is None else [known]
 
         needed = bool(shardings) or (compare and bool(pins))
         proposal = self._timed("propagation", lambda: self._proposal(held, shardings)) if needed else None
@@ -247,7 +274,7 @@ class Planner:
             if shardings:
                 assert proposal is not None
                 return self._following(proposal, held, share_layers, gap, time_limit, compare)
-            return self._solved(held, proposal, share_layers, gap, time_limit, compare)
+            return self._solved(held, proposal, share_layers, gap, time_limit, compare, found)
 
         if not confirm:
             return solved()
@@ -265,15 +292,21 @@ class Planner:
         gap: float,
         time_limit: float,
         compare: bool,
+        found: list[Plan],
     ) -> Plan:
-        """The cheapest of all plans. The search starts from what propagation proposes, with which it is compared."""
+        """The cheapest of all plans, which may be `found` already. The search starts from what propagation proposes,
+        with which it is compared."""
         clock = Clock(time_limit)
-        best, search = self._best(held, None, share_layers, gap, clock, proposal)
+        search: Search | None = None
+        if found:
+            best = found.pop()
+        else:
+            best, search = self._best(held, None, share_layers, gap, clock, proposal)
         if not compare:
             return best
         tried = self._timed("baselines", lambda: self.baselines(held, gap, clock, search))
         if proposal is not None:
-            tried["propagated"] = search.started
+            tried["propagated"] = None if search is None else search.started
         table = {name: _cost_of(made) for name, made in tried.items()}
         return cheapest_that_fits(best, tried.values(), self.memory).noted(baselines=table)
 
@@ -542,6 +575,11 @@ def _cost_of(made: Plan | None) -> BaselineCost | None:
         return None
     cost = made.cost
     return BaselineCost(cost.compute, cost.update, cost.communication, cost.peak, cost.waiting, cost.hidden)
+
+
+def memory_of(memory: int | float | str | None, cluster: Cluster) -> int:
+    """The bytes that a device may hold: by default all that it has."""
+    return int(cluster.device.memory) if memory is None else bytes_of(memory)
 
 
 _AMOUNT = re.compile(r"(\d+\.?\d*(?:e\d+)?)\s*([KMGT]?)(I?)B", re.IGNORECASE)

@@ -19,6 +19,7 @@ from ..errors import UsageError, require
 from ..graph import Node, Ref
 from ..progress import Progress
 from ..solver import FORBIDDEN, Improvement, Problem, Shortfall, Solution, least_memory, prepare, solve
+from ._again import CopyChoices
 from ._branch import Met, Unmet, branch
 from ._fold import Folded, fold
 from ._items import Items, Restriction
@@ -32,6 +33,7 @@ _FEW = 200  # items up to which the problem may know memory by pairs of choices:
 _LIMITS = 8  # that the problem is given before a plan counts as the best that was found
 _BOXES, _BOXES_OF_MANY = 3_000, 24  # problems that are solved in branching, by whether there are few items
 STEPS = 20_000  # of a run: what these could still save is what a search may take
+_WITHIN = "searching within memory"
 _ROUNDS = 60  # of search for the least memory: with as many, it is the same every time
 
 
@@ -118,6 +120,8 @@ class Search:
             known = self._solve(self._within(self.start), "proposing")
             if known.choices is not None:
                 start, self.started = known.choices, self.read(self.unlimited, known).noted(bound=None)
+        if start is None and (kept := next(self._ends(self.unlimited), None)) is not None:
+            start = self._solve(kept.problem, "searching").choices
         solution = self._solve(self.unlimited.problem, "searching", start)
         if solution.choices is None:
             raise Unsolved(solution)
@@ -165,7 +169,10 @@ class Search:
         last: tuple[Folded, Solution] | None = None
         problems = self._problems()
         for folded in problems:
-            solution = self._solve(folded.problem, "searching within memory")
+            ends = [(end, self._solve(end.problem, _WITHIN, explain=False)) for end in self._ends(folded)]
+            ends = [(end, solution) for end, solution in ends if solution.choices is not None]
+            starts = sorted((solution for _, solution in ends), key=lambda each: each.cost or 0)
+            solution = self._solve(folded.problem, _WITHIN, starts[0].choices if starts else None)
             if solution.status == "infeasible":
                 assert solution.shortfall is not None
                 raise self._needs(folded, solution.shortfall, problems)
@@ -174,6 +181,9 @@ class Search:
             if solution.choices is not None:
                 last = folded, solution
                 best = self._tighten(folded, solution, best, bound or 0.0)
+                for end, solution in ends:  # no plan is worse than those that decide nothing call by call
+                    if best is None or best.cost.seconds > (end.bound(solution) or 0.0):
+                        best = self._tighten(end, solution, best, bound or 0.0)
                 if best is not None and self._is_close(best, bound or 0.0):
                     break
         if last is None:
@@ -204,6 +214,23 @@ class Search:
         if self.few:
             yield self._fold(self.memory, pairs=True)
 
+    def _ends(self, folded: Folded) -> Iterator[Folded]:
+        """The problem with nothing computed again, and with everything; none if that is not to be decided, or if the
+        graph is small."""
+        if not self.items.copies or self.few:
+            return
+        problem = folded.problem
+        for again in (False, True):
+            costs = problem.costs.copy()
+            for copy in self.items.copies:
+                choices = self.items.choices[copy]
+                assert isinstance(choices, CopyChoices)
+                if choices.kept:  # a view is never kept, and takes no time
+                    own = problem.choice_start[folded.node[self.items.places["call", copy]]]
+                    kept, run = own + choices.absent, own + choices.run
+                    costs[slice(kept, run) if again else slice(run, own + len(choices))] = FORBIDDEN
+            yield replace(folded, problem=replace(problem, costs=costs))
+
     def _is_close(self, made: Plan, bound: float) -> bool:
         return made.cost.seconds * (1 - max(self.gap, SAME)) <= bound
 
@@ -214,16 +241,17 @@ class Search:
             made = self.read(folded, solution)
             over = made.cost.peak - self.memory
             if over > 0:
-                misses = limit
+                # The solution is excluded, too, where it holds less than the limit as a solution.
+                misses = min(limit, solution.peak or 0)
             else:
                 fits = limit
                 best = made if best is None else preferred(best, made)
-            limit = (fits + misses) // 2 if fits >= 0 else limit - over
+            limit = (fits + misses) // 2 if fits >= 0 else misses - over
             close = best is not None and self._is_close(best, bound)
             if close or limit <= max(fits, 0) or self.clock.over:
                 break
             tighter = replace(folded.problem, usage_limit=limit)
-            solution = self._solve(tighter, "searching within memory")
+            solution = self._solve(tighter, _WITHIN, explain=False)
             if solution.choices is None:
                 break
         return best
@@ -248,7 +276,7 @@ class Search:
             )
 
         def look(problem: Problem, bound: float) -> Met | Unmet | None:
-            solution = self._solve(problem, "searching within memory", explain=False)
+            solution = self._solve(problem, _WITHIN, explain=False)
             if solution.status == "infeasible":
                 return None
             return Unmet(folded.bound(solution) or 0.0) if solution.choices is None else met(solution)
