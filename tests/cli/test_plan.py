@@ -36,8 +36,21 @@ def test_meshes_of_some_devices_are_ranked(shardwise):
     status, said, _ = shardwise("plan", "model.py:build", "--devices", "4", "--cluster", "laptop", "--json")
     assert status == 0
     document = json.loads(said)
-    assert set(document["meshes"]) == {"dp=4", "dp=2,tp=2"}
-    assert document["cost"]["seconds"] == min(document["meshes"].values())
+    assert {each["mesh"] for each in document["tried"]} == {"dp=4", "dp=2,tp=2"}
+    known = [each["seconds"] for each in document["tried"] if each["seconds"] is not None]
+    assert document["mesh"] == document["front"][0]["mesh"]
+    assert document["cost"]["seconds"] == document["front"][0]["seconds"] == min(known)
+
+
+def test_time_over_memory_is_printed_and_written(shardwise, tmp_path):
+    words = ("plan", "model.py:build", "--mesh", "dp=2", "--cluster", "laptop", "--no-confirm")
+    options = ("--global-batch", "8", "--micro-batches", "4", "--memory", "60KB")
+    status, said, err = shardwise(*words, *options, "--front", "--page", "front.html")
+    assert status == 0, err
+    assert "time of a step over memory" in said and "of 4 micro-batches" in said
+    assert "micro-batches" in (tmp_path / "front.html").read_text()
+    status, _, err = shardwise(*words, "--page", "front.html")
+    assert status == 2 and "give --front, too" in err
 
 
 @pytest.mark.parametrize(
@@ -49,7 +62,8 @@ def test_meshes_of_some_devices_are_ranked(shardwise):
         (("model.py:build", "--mesh", "dp=2", "--cluster", "abacus"), "unknown cluster 'abacus'"),
         (("model.py:build", "--mesh", "dp=2", "--optimizer", "magic"), "unknown optimizer 'magic'"),
         (("graph.json", "--mesh", "dp=2"), "graph.json cannot be read"),
-        (("model.py:build", "--devices", "0"), "--devices is 0: it must be at least 1"),
+        (("model.py:build", "--devices", "0"), "devices is 0: it must be at least 1"),
+        (("graph.json", "--mesh", "dp=2", "--global-batch", "8"), "--global-batch cannot change graph.json"),
     ],
 )
 def test_mistakes_are_answered_with_one_sentence(shardwise, words, complaint):
