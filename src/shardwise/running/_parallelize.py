@@ -45,7 +45,7 @@ def parallelize(
     execution: Execution | None = None,
     recompute: str | Mapping[str, str] = "none",
     optimizer: str = "adam",
-    micro_batches: int = 1,
+    micro_batches: int | None = None,
     zero: bool = False,
     pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
