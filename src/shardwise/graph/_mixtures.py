@@ -29,11 +29,12 @@ def captured_experts(module: nn.Module) -> Iterator[str]:
     """Within, experts of the model are calls of the operator; the note says so."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, batched_mm_experts_forward
 
-    gates = {each: _gate_of(each) for each in module.modules() if hasattr(each, "has_post_expert_norm")}
+    gates = {each: _gate_of(each) for each in module.modules() if hasattr(each, "has_gate")}
 
     def computed(of: Any, hidden: Tensor, index: Tensor, weight: Tensor) -> Tensor:
         gate = gates.get(of)
-        if gate is None or of.has_post_expert_norm or of._is_expert_parallel:
+        others = ("has_post_expert_norm", "_is_expert_parallel")  # which not every version has
+        if gate is None or any(getattr(of, name, False) for name in others):
             return batched_mm_experts_forward(of, hidden, index, weight)
         return _experts(of, hidden, index, weight, *gate)
 

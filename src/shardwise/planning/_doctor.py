@@ -110,7 +110,7 @@ class Diagnosis(Shown):
 
 
 # A search takes so many times as long as reducing its problem, and the cost of what it finds so many seconds for each
-# call: fitted to plans of small models (benchmarks/forecast.py).
+# call: estimated from plans of small models; benchmarks/forecast.py measures how far off it is.
 _SEARCH, _CALL = 3.0, 1e-4
 
 _SOURCES: dict[Source, str] = {
