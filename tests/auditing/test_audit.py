@@ -329,6 +329,7 @@ def test_pieces_that_fit_together_only_where_they_broadcast_give_a_wrong_number(
         unregister(rule)
 
 
+@corrected
 def test_a_claimed_shard_of_a_dim_that_the_result_lacks_raises():
     (claim, *_) = audit_claims(Call.of(aten.nansum.default, torch.rand(3, 5), [])).unsupported
     assert claim.reason.startswith("claims S(0) -> S(0), but running it raises: zero-dimensional")
