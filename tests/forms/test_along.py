@@ -83,9 +83,28 @@ WINDOWS = {
         (aten.avg_pool2d_backward.default, r(2, 4, 6, 5), IMAGES, *AVERAGED),
     ],
 }
+MIXED = (
+    r(9, 5),
+    torch.arange(18).view(9, 2) % 5,
+    r(9, 2),
+    r(5, 5, 2, 3),
+    None,
+    r(5, 3, 5),
+    None,
+    "silu_gated",
+    5,
+)
+BIASED = (*MIXED[:4], r(5, 2, 3), MIXED[5], r(5, 5), *MIXED[7:])
+EXPERTS = {
+    "experts": (torch.ops.shardwise.experts.default, *MIXED),
+    "experts backward": (torch.ops.shardwise.experts_backward.default, r(9, 5), *MIXED),
+    "biased experts": (torch.ops.shardwise.experts.default, *BIASED),
+    "biased experts backward": (torch.ops.shardwise.experts_backward.default, r(9, 5), *BIASED),
+}
 CALLS = {
     **REDUCTIONS,
     **NORMS,
+    **EXPERTS,
     **{
         f"{name}{' backward' if number else ''}": call
         for name, calls in WINDOWS.items()

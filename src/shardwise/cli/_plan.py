@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ..graph import Graph
     from ..progress import Progress
 
-_HALVED = 6  # limits on memory of a front
-
 
 @app.command()
 def plan(
@@ -108,7 +106,7 @@ def plan(
         raise UsageError("--page is for the front of time over memory: give --front, too")
     require_writable(out, trace, page)
     from ..mesh import DEFAULT_CLUSTER, Cluster
-    from ..planning import chosen, memory_of, meshes_of
+    from ..planning import chosen, halves_of, memory_of, meshes_of
 
     prices = Cluster.of(cluster or DEFAULT_CLUSTER)
     most = memory_of(memory, prices)
@@ -120,7 +118,7 @@ def plan(
             *(build, inference, execution, recompute, loss_fn, global_batch, micro_batches, progress)
         )
         found = chosen(
-            *(graph_of, meshes, passes, [most >> halved for halved in range(_HALVED if front else 1)]),
+            *(graph_of, meshes, passes, halves_of(most) if front else [most]),
             of_planner={
                 "cluster": prices,
                 "optimizer": optimizer,

@@ -38,13 +38,13 @@ def captured_experts(module: nn.Module) -> Iterator[str]:
             return batched_mm_experts_forward(of, hidden, index, weight)
         return _experts(of, hidden, index, weight, *gate)
 
-    ALL_EXPERTS_FUNCTIONS.register(_OWN, computed)
+    ALL_EXPERTS_FUNCTIONS[_OWN] = computed
     try:
         with unchanged(module):
             module.set_experts_implementation(_OWN)
             yield "its experts, which loop over tensor values, are computed by the operator shardwise::experts"
     finally:
-        del ALL_EXPERTS_FUNCTIONS._global_mapping[_OWN]
+        del ALL_EXPERTS_FUNCTIONS[_OWN]
 
 
 def _experts(

@@ -30,6 +30,7 @@ from ._summary import bytes_text, time_text
 
 _LIMITS = 6  # on memory, at most, each half of the one before
 _UNLIMITED = 2**62
+_ASSUMED = "not searched: taken to be no faster than with fewer micro-batches"
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Setup:
 
 @dataclass(frozen=True)
 class Tried:
-    """What is known of a setup under a limit on memory: its best plan, or why it has none that fits; where neither is
-    known, it was not searched, since no plan of it takes less than `bound` seconds."""
+    """What is known of a setup under a limit on memory: its best plan, or why it has none that fits or was not looked
+    into; where neither is known, it was not searched, since no plan of it takes less than `bound` seconds."""
 
     setup: Setup
     limit: int
@@ -194,11 +195,16 @@ def front(
         graph_of,
         meshes_of(devices, mesh),
         passes,
-        [most >> halved for halved in range(_LIMITS)] if limits is None else list(map(bytes_of, limits)),
+        halves_of(most) if limits is None else list(map(bytes_of, limits)),
         of_planner={"cluster": prices, "optimizer": optimizer, "zero": zero, "progress": progress},
         of_search={"pins": pin or {}, "gap": gap, "time_limit": time_limit},
         confirm=confirm,
     )
+
+
+def halves_of(memory: int) -> list[int]:
+    """Limits on memory: all of it, half of it, and so on."""
+    return [memory >> halved for halved in range(_LIMITS)]
 
 
 def meshes_of(devices: int | None, mesh: Mesh | DeviceMesh | str | None) -> list[Mesh]:
@@ -354,8 +360,10 @@ class _Setups:
             wait(0.0, Setup(mesh, self.passes[0]), False)
         while waiting:
             bound, _, number, setup, known = heappop(waiting)
-            if best is not None and bound >= best.cost.seconds * (1 - self.search.get("gap", GAP)):
-                self.tried.append(Tried(setup, limit, bound))
+            proven = (self._free[setup].bound or 0.0) if known else 0.0
+            least = math.inf if best is None else best.cost.seconds * (1 - self.search.get("gap", GAP))
+            if bound >= least:
+                self.tried.append(Tried(setup, limit, proven, why="" if proven >= least else _ASSUMED))
                 continue
             try:
                 free = self.free(setup)
@@ -371,9 +379,9 @@ class _Setups:
                     found = self.planner(setup).within(limit).plan(**self.search, compare=False)
             except UsageError as error:
                 self.refused[setup] = error
-                self.tried.append(Tried(setup, limit, bound, why=_short(error)))
+                self.tried.append(Tried(setup, limit, proven, why=_short(error)))
                 continue
-            self.tried.append(Tried(setup, limit, bound, found))
+            self.tried.append(Tried(setup, limit, proven, found))
             if best is None or found.cost.seconds < best.cost.seconds:
                 best = found
         return best

@@ -18,7 +18,6 @@ from ..graph import Graph, Input, Named, Node, Output, Ref, TensorInfo, block_of
 from ..layout import Layout
 from ..mesh import Cluster
 from ..placements import parse_placement
-from ..redistribution import price_table
 from ..solver import FORBIDDEN
 from ._again import CopyChoices
 from ._baselines import Moves
@@ -26,6 +25,7 @@ from ._choices import ABSENT, Choices, Layouts
 from ._elsewhere import Elsewhere, place_of
 from ._homes import homed, pairs_of
 from ._kinds import Kinds, units
+from ._move_tables import MoveTables
 from ._offers import Offers
 from ._pins import Pins
 from ._prices import OptimizerCost, accumulation_seconds
@@ -34,7 +34,6 @@ from ._weights import Weights
 FAR = 150  # nodes between two users that do not share a copy
 _PARTS = 4  # of blocks that look alike of which not the same is computed again
 
-Rates = tuple[float, ...] | None
 Kind = Literal["input", "held", "call", "copy", "output", "use"]
 
 
@@ -112,9 +111,8 @@ class Items:
         zero: bool = False,
     ) -> None:
         self.passes = passes  # of a step: costs are those of one, with its share of what happens once
-        self.homed = (
-            homed(graph) if zero else frozenset()
-        )  # parameters that need not be held as they are at home
+        # Parameters that need not be held as they are at home.
+        self.homed = homed(graph) if zero else frozenset()
         self.kinds = kinds or Kinds(graph, layouts, cluster)
         self.keep = keep  # whether what may be computed again may also be kept
         self.elsewhere = elsewhere or {}
@@ -129,9 +127,7 @@ class Items:
         self.scratch: dict[str, np.ndarray] = {}  # bytes of each choice, of calls whose kernels hold some
         self.groups: dict[Ref, list[Group]] = {}
         self._copy_choices: dict[Any, CopyChoices] = {}
-        self._tables: dict[Any, np.ndarray] = {}
-        self._numbers: dict[Any, set[int]] = {}
-        self._prices: dict[Any, tuple[dict[int, int], np.ndarray]] = {}
+        self.moving = MoveTables(layouts, cluster, passes)
         self._arrays: dict[Any, np.ndarray] = {}
         self.places: dict[tuple[Kind, str], int] = {}
         self.made: dict[Ref, tuple[int, np.ndarray]] = {}
@@ -257,9 +253,9 @@ class Items:
         if isinstance(choices, CopyChoices) and choices.kept:
             original = self.copies[node.name]
             key = "kept", id(choices), id(self.choices[original])
-            if key not in self._tables:
-                self._tables[key] = choices.ties(self.choices[original])
-            self._tie(self.places["call", original], place, self._tables[key])
+            if key not in self._arrays:
+                self._arrays[key] = choices.ties(self.choices[original])
+            self._tie(self.places["call", original], place, self._arrays[key])
 
     @cached_property
     def _parts(self) -> Mapping[str, int]:
@@ -329,7 +325,7 @@ class Items:
         rates = [None if self.weights is None else self.weights.of_uses(ref, [node]) for node in users]
         shared = None if self.weights is None else self.weights.of_uses(ref, users)
         if len(columns) == 1 and self.all[maker].kind == "call":
-            self._tie(maker, wanted[0][0], self._moving(tensor, face, columns[0], moves, shared))
+            self._tie(maker, wanted[0][0], self.moving.between(tensor, face, columns[0], moves, shared))
             self.groups.setdefault(ref, []).append(Group(users, None))
             return
         kept = self._array(np.unique(face))
@@ -348,9 +344,9 @@ class Items:
         )
         place = self._add(item)
         self.groups.setdefault(ref, []).append(Group(users, place))
-        self._tie(maker, place, self._keeping(tensor, face, kept, into, moves, shared))
+        self._tie(maker, place, self.moving.kept_or_moved(tensor, face, kept, into, moves, shared))
         for (user, each), own in zip(wanted, rates, strict=True):
-            self._tie(place, user, self._moving_all(tensor, layouts, each, moves, own))
+            self._tie(place, user, self.moving.all_of(tensor, layouts, each, moves, own))
 
     def _add_output(self, position: int, output: Output, value: Ref) -> None:
         tensor = self.graph.tensor(value)
@@ -373,7 +369,7 @@ class Items:
         if first == position:
             maker, face = self.made[value]
             rates = None if self.weights is None else self.weights.of_output(output)
-            self._tie(maker, place, self._moving(tensor, face, options, self._moves(value), rates))
+            self._tie(maker, place, self.moving.between(tensor, face, options, self._moves(value), rates))
         else:
             self._tie_again(self.places["output", str(first)], place)
 
@@ -413,7 +409,7 @@ class Items:
             table = self._array(np.where(np.eye(len(options), dtype=bool), 0, FORBIDDEN))
             if self._is_gradient_at_home(output):
                 tensor = self.graph.tensor(output.value)
-                table = self._once(tensor, options, self._given_options(output), gathered=False)
+                table = self.moving.once(tensor, options, self._given_options(output), gathered=False)
             self._tie(self.places["input", partner.name], self.places["output", str(position)], table)
 
     def _tie_homes(self) -> None:
@@ -424,24 +420,8 @@ class Items:
             home, held = self.places["input", entry.name], self.places["held", entry.name]
             item = self.all[held]
             assert isinstance(item, CopyItem)
-            table = self._once(entry.tensor, self._options(entry.tensor), item.layouts, gathered=True)
+            table = self.moving.once(entry.tensor, self._options(entry.tensor), item.layouts, gathered=True)
             self._tie(home, held, table)
-
-    def _once(
-        self, tensor: TensorInfo, homes: np.ndarray, others: np.ndarray, *, gathered: bool
-    ) -> np.ndarray:
-        """What it costs each pass that a parameter is gathered once per step, or its gradients reduced."""
-        key = "once", tensor.shape, tensor.dtype.itemsize, id(homes), id(others), gathered
-        if key not in self._tables:
-            ends = (homes, others) if gathered else (others, homes)
-            moving = self._moving(tensor, *ends, None, None)
-            moving = np.where(moving < FORBIDDEN, moving // self.passes, FORBIDDEN)
-            allowed = pairs_of(self.layouts, homes, others, gathered=gathered)
-            if gathered:  # the first are homes that are held as they are
-                kept = np.arange(len(others)) < len(homes)
-                allowed = np.where(kept, homes[:, None] == others, allowed & (homes[:, None] != others))
-            self._tables[key] = np.where(allowed, moving if gathered else moving.T, FORBIDDEN)
-        return self._tables[key]
 
     def _is_gradient_at_home(self, output: Output) -> bool:
         """Whether an output is the gradient of a parameter that has a home."""
@@ -469,102 +449,17 @@ class Items:
     def _moves(self, ref: Ref) -> Moves | None:
         return None if self.restriction is None else self.restriction.of_move(ref)
 
-    # -- tables. `rates` say what a second of a collective counts along each axis, if not one.
-
-    def _moving(
-        self,
-        tensor: TensorInfo,
-        source: np.ndarray,
-        target: np.ndarray,
-        moves: Moves | None,
-        rates: Rates,
-    ) -> np.ndarray:
-        """The price of bringing a tensor from the layouts of one item's choices to those of another's."""
-        key = tensor.shape, tensor.dtype.itemsize, id(source), id(target), moves, rates
-        if key not in self._tables:
-            index, prices = self._price(tensor, moves, rates)
-            rows, columns = (np.array([index[n] for n in side.tolist()]) for side in (source, target))
-            self._tables[key] = prices[np.ix_(rows, columns)]
-        return self._tables[key]
-
-    def _moving_all(
-        self,
-        tensor: TensorInfo,
-        source: np.ndarray,
-        targets: list[np.ndarray],
-        moves: Moves | None,
-        rates: Rates,
-    ) -> np.ndarray:
-        """The price for a user that takes a tensor several times: each layout is brought about once."""
-        if len(targets) == 1:
-            return self._moving(tensor, source, targets[0], moves, rates)
-        key = tensor.shape, tensor.dtype.itemsize, id(source), *map(id, targets), moves, rates
-        if key not in self._tables:
-            total = np.zeros((len(source), len(targets[0])), np.int64)
-            for i, target in enumerate(targets):
-                fresh = np.all([target != before for before in targets[:i]], axis=0)
-                total += np.where(fresh, self._moving(tensor, source, target, moves, rates), 0)
-            self._tables[key] = np.minimum(total, FORBIDDEN)
-        return self._tables[key]
-
-    def _keeping(
-        self,
-        tensor: TensorInfo,
-        face: np.ndarray,
-        kept: np.ndarray,
-        into: np.ndarray,
-        moves: Moves | None,
-        rates: Rates,
-    ) -> np.ndarray:
-        key = tensor.shape, tensor.dtype.itemsize, id(face), id(kept), id(into), moves, rates
-        if key not in self._tables:
-            keep = np.where(face[:, None] == kept[None, :], 0, FORBIDDEN)
-            moving = self._moving(tensor, face, into, moves, rates)
-            move = np.where(self.layouts.same(face, into), FORBIDDEN, moving)
-            self._tables[key] = np.concatenate([keep, move], axis=1)
-        return self._tables[key]
-
-    def _price(
-        self, tensor: TensorInfo, moves: Moves | None, rates: Rates
-    ) -> tuple[dict[int, int], np.ndarray]:
-        """The prices between all layouts that tensors of a size may have, and where each stands in them."""
-        key = tensor.shape, tensor.dtype.itemsize, moves, rates
-        if key not in self._prices:
-            numbers = sorted(self._numbers[key[:2]])
-            seconds = price_table(
-                [self.layouts.all[n] for n in numbers],
-                tensor.shape,
-                dtype=tensor.dtype,
-                cluster=self.cluster,
-                weights=rates,
-            )
-            if moves is not None:
-                layouts = [self.layouts.all[n] for n in numbers]
-                allowed = [[moves.allowed(a, b, tensor.shape) for b in layouts] for a in layouts]
-                seconds = np.where(allowed, seconds, np.inf)
-            # Of equal plans that with fewer redistributions is preferred: each costs one unit more than its time.
-            prices = np.minimum(units(seconds) + (seconds > 0), FORBIDDEN)
-            # What is not there cannot be brought anywhere, and what is not used need not be.
-            prices = np.pad(prices, (0, 1), constant_values=FORBIDDEN)
-            prices[:, -1] = 0
-            self._prices[key] = {n: i for i, n in enumerate([*numbers, ABSENT])}, prices
-        return self._prices[key]
-
     def _note_layouts(self) -> None:
         """Which layouts tensors of each size may have, so that their prices are worked out together."""
         for ref, (_, face) in self.made.items():
-            self._note(self.graph.tensor(ref), face)
+            self.moving.note(self.graph.tensor(ref), face)
         for node in self.graph.nodes:
             for ref, column in zip(node.inputs, self.choices[node.name].inputs, strict=True):
-                self._note(self.graph.tensor(ref), column)
+                self.moving.note(self.graph.tensor(ref), column)
         for output in self.graph.outputs:
             if output.value is not None:
                 tensor = self.graph.tensor(output.value)
-                self._note(tensor, self._given_options(output))
-
-    def _note(self, tensor: TensorInfo, face: np.ndarray) -> None:
-        key = tensor.shape, tensor.dtype.itemsize
-        self._numbers.setdefault(key, set()).update(np.unique(face[face != ABSENT]).tolist())
+                self.moving.note(tensor, self._given_options(output))
 
     def _options(self, tensor: TensorInfo) -> np.ndarray:
         key = "options", tensor.shape
