@@ -1,5 +1,6 @@
 """The bridge to DTensor: the one room that touches PyTorch's private DTensor modules."""
 
+from ._decompositions import traced_once
 from ._group import arrived, begin_along, with_late_waits
 from ._hooks import use_search
 from ._install import install, reset, uninstall
@@ -39,6 +40,7 @@ __all__ = [
     "run_chain",
     "run_step",
     "run_step_on_all",
+    "traced_once",
     "uninstall",
     "unregister",
     "use_search",
