@@ -136,8 +136,8 @@ def _first_of_parts(calls: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def _units(paths: Sequence[str]) -> Iterator[str]:
-    """The part that each call is in, from the paths of their modules: the outermost numbered module, or what is directly
-    below the module that all are in; what the program itself computes in between is of the part before it."""
+    """The part that each call is in, from the paths of their modules: the outermost numbered module, or what is
+    directly below the module that all are in; what the program itself computes in between is of the part before it."""
     parts = [path.split(".") for path in paths if path]
     common = 0
     while parts and all(len(p) > common + 1 and p[common] == parts[0][common] for p in parts):

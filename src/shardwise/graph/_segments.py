@@ -203,12 +203,15 @@ class Segments:
                 sums += made
                 if value is not None or whole:
                     found.append(replace(output, value=value))
-            elif whole or (output.value is not None and self._segment_of(output.value) in range(begin, end)):
-                if whole or output.role == "mutation" or output.target in losses:
-                    found.append(replace(output, value=output.value and read(output.value)))
-        for crossing in incoming:
-            if crossing.gradient is not None:
-                found.append(Output("gradient", crossing.name, read(crossing.gradient.inputs[0])))
+            elif whole or (
+                output.value is not None
+                and self._segment_of(output.value) in range(begin, end)
+                and (output.role == "mutation" or output.target in losses)
+            ):
+                found.append(replace(output, value=output.value and read(output.value)))
+        found += [
+            Output("gradient", c.name, read(c.gradient.inputs[0])) for c in incoming if c.gradient is not None
+        ]
         return sums, found
 
     def _segment_of(self, ref: Ref) -> int | None:

@@ -29,7 +29,7 @@ from ._price import (
 )
 from ._proposal import Proposal
 from ._random import random_plan
-from ._schedule import Compute, Entry, Move, Schedule, Value, Wait, backward_entries
+from ._schedule import Compute, Entry, Move, Schedule, Value, Wait, after_arguments, backward_entries
 from ._search import DoesNotFit
 from ._summary import bytes_text, departures_text, time_text
 from ._timeline import CALLS, Span, Timeline
@@ -73,6 +73,7 @@ __all__ = [
     "Tried",
     "Value",
     "Wait",
+    "after_arguments",
     "backward_entries",
     "bytes_text",
     "chosen",

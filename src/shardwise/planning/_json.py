@@ -46,6 +46,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "elsewhere": {name: place.to_json() for name, place in plan.elsewhere.items()},
             "ahead": plan.ahead,
             "micro_batches": plan.micro_batches,
+            "in_flight": plan.in_flight,
             "bound": plan.bound,
             "share_layers": plan.share_layers,
             "baselines": {name: _of_baseline(cost) for name, cost in plan.baselines.items()},
@@ -204,7 +205,7 @@ class _Reading:
         """What the plan was made for, and what came of it."""
         fields = field.object(
             ("optimizer", "memory", "pins", "ahead", "bound", "share_layers", "baselines", "confirmation"),
-            ("shardings", "elsewhere", "micro_batches"),
+            ("shardings", "elsewhere", "micro_batches", "in_flight"),
         )
         optimizer = fields["optimizer"].parsed(OptimizerCost.of).name
         pins = fields["pins"].members()
@@ -218,6 +219,7 @@ class _Reading:
             "elsewhere": self._elsewhere(fields["elsewhere"]) if "elsewhere" in fields else {},
             "ahead": fields["ahead"].optional(lambda ahead: ahead.integer(least=0)),
             "micro_batches": fields["micro_batches"].integer(least=1) if "micro_batches" in fields else 1,
+            "in_flight": fields["in_flight"].integer(least=1) if "in_flight" in fields else 1,
             "bound": fields["bound"].optional(Field.number),
             "share_layers": fields["share_layers"].flag(),
             "confirmation": fields["confirmation"].optional(_confirmation),

@@ -215,6 +215,7 @@ class Planner:
         memory: int | float | str | None = None,
         optimizer: str = "adam",
         micro_batches: int = 1,
+        in_flight: int = 1,
         zero: bool = False,
         progress: Progress | None = None,
         elsewhere: Mapping[str, Elsewhere] | None = None,
@@ -234,7 +235,7 @@ class Planner:
             raise UsageError(
                 "micro_batches is for training: a graph without backward has no gradients to accumulate"
             )
-        self.micro_batches, self.zero = micro_batches, zero
+        self.micro_batches, self.in_flight, self.zero = micro_batches, in_flight, zero
         self.progress = progress or silent
         self.offers = Offers(self.graph, alone=mesh.ranks == 1)
         self.layouts = Layouts(mesh)
@@ -465,6 +466,7 @@ class Planner:
             copies=self.recomputable.copies,
             keep=keep,
             passes=self.micro_batches,
+            in_flight=self.in_flight,
             zero=self.zero if zero is None else zero,
         )
 
@@ -535,6 +537,7 @@ class Planner:
             elsewhere=self.elsewhere,
             bound=bound,
             micro_batches=self.micro_batches,
+            in_flight=self.in_flight,
             homes=homes,
         )
         made = replace(made, homes={name: home for name, home in homes.items() if made.once.differs(name)})

@@ -81,6 +81,8 @@ class Points:
             for place in range(len(node.outputs)):
                 give(Ref(node.name, place))
         self.end = self._count
+        backward = (node.name for node in graph.nodes if node.phase == "backward")
+        self.turn = self.moves.get(next(backward, ""), self.end)  # where backward begins
 
     def of(self, nodes: Collection[str]) -> np.ndarray:
         """The beginning and the points of some nodes, in order."""
@@ -463,8 +465,14 @@ class Memory:
     # -- holdings
 
     def _hold(self, place: int, usage: np.ndarray, begin: int, end: int) -> None:
-        if begin < end and usage.any():
-            self.held.setdefault(place, []).append(Holding(usage, begin, end))
+        if begin >= end or not usage.any():
+            return
+        held = self.held.setdefault(place, [])
+        held.append(Holding(usage, begin, end))
+        whole = begin == 0 and end == self.points.end
+        if self.items.in_flight > 1 and begin < self.points.turn < end and not whole:
+            # What is kept for backward is kept for every pass that is in flight.
+            held.append(Holding((self.items.in_flight - 1) * usage, 0, self.points.end))
 
     def _bytes(self, tensor: TensorInfo, layouts: np.ndarray) -> np.ndarray:
         key = "bytes", tensor, id(layouts)

@@ -60,7 +60,8 @@ class Step:
         self.held = Held(self.plan, device_mesh, program.rank)
         self._parts = program.parts
         self._forward = program.forward
-        self._backward = None if program.backward is None else boxed(program.backward)
+        self._backward = tuple(map(boxed, program.backward))
+        self.deferred: list[Callable[[], None]] = []  # second parts of backward that have not run
         if compile:
             require_compilable(self.plan)
         self._backend = backend_of("inductor" if compile is True else compile) if compile else None
@@ -100,7 +101,10 @@ class Step:
     def inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
         """This rank's pieces of the program's inputs, for a call with these arguments, and then a slot for the gradient
         of each parameter that has a home."""
-        given = arguments(self._graph, args, kwargs)
+        return self.pieces(arguments(self._graph, args, kwargs))
+
+    def pieces(self, given: Mapping[str, Any]) -> list[Tensor]:
+        """The same for arguments by their names in the graph."""
         places = {name: self._where[name] for name in self.held.names}
         parameters = {name: tensors[last] for name, (tensors, last) in places.items()}
         held = self.held.locals(parameters, torch.is_grad_enabled())
@@ -110,24 +114,28 @@ class Step:
 
     def run(self, call: str, inputs: Sequence[Tensor], seed: int) -> Any:
         """The results of a call, as the model returns them."""
+        assert self._graph.live is not None
+        return pytree.tree_unflatten([*self.results(call, inputs, seed).values()], self._graph.live.out_spec)
+
+    def results(self, call: str, inputs: Sequence[Tensor], seed: int) -> dict[str, Any]:
+        """The results of a call by name."""
         number = torch.tensor(seed, device=self.device_mesh.device_type)
         # Casts are part of the program.
         with explained(call), self._generator(seed + 1), autocast_to(None):
             results = self._run(call, *inputs, number)
         values = dict(zip(self._parts.results, results, strict=True))
-        leaves = []
+        found: dict[str, Any] = {}
         for output, value in zip(self._graph.outputs, self.plan.schedule.outputs, strict=True):
             if output.role == "user_output":
                 made = output.constant if value is None else self._output(value, values[value])
-                leaves.append(self._sent(output.target, made))
+                found[output.target] = self._sent(output.target, made)
             elif output.role == "mutation" and value is not None:
                 self._write(output.target, values[value].detach())
-        assert self._graph.live is not None
-        return pytree.tree_unflatten(leaves, self._graph.live.out_spec)
+        return found
 
     def _run(self, call: str, *given: Tensor) -> Sequence[Tensor]:
         """The results of forward, compiled if it is to be: when first called, with its backward if there is one."""
-        trains = torch.is_grad_enabled() and self._backward is not None
+        trains = torch.is_grad_enabled() and bool(self._backward)
         run = partial(_Run.apply, self, call) if trains else self._without_backward
         if self._backend is None:
             return run(*given)
@@ -206,6 +214,33 @@ class Step:
     def starts_backward(self, value: Value) -> bool:
         return value in self._starts.values()
 
+    def gradients(self, call: str, values: list[Tensor]) -> dict[Value, Tensor]:
+        """What the first part of backward makes, from what it takes; if there is a second one, it is deferred."""
+        parts, seed = self._parts, values[-1]
+        with explained(call), torch.no_grad(), autocast_to(None):
+            made = list(self._backward[0](values))
+        if len(self._backward) == 1:
+            return dict(zip(parts.gradients, made, strict=True))
+        handed = [*made[len(parts.of_arguments) :], seed]
+        self.deferred.append(partial(self._finish, call, handed))
+        return dict(zip(parts.of_arguments, made, strict=False))
+
+    def _finish(self, call: str, handed: list[Tensor]) -> None:
+        """The second part of backward: parameters get their gradients, or add them to those that they have."""
+        with explained(call), torch.no_grad(), autocast_to(None):
+            made = dict(zip(self._parts.of_parameters, self._backward[1](handed), strict=True))
+            found = {name: made.get(self._gradients.get(Value(Ref(name)))) for name in self._where}  # type: ignore[arg-type]
+            homed = self.held.gradients([found[name] for name in self.held.names])
+            given = dict(zip(self.held.names, homed, strict=True))
+            for name, local in found.items():
+                tensors, last = self._where[name]
+                parameter, gradient = tensors[last], given.get(name)
+                if name not in given and local is not None:
+                    layout, shape = self.plan.inputs[name], self._named[name].tensor.shape
+                    gradient = as_dtensor(local, layout, self.device_mesh, shape)
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
     def tangent(self, value: Value, grads: Mapping[Value, Tensor]) -> Tensor:
         """The incoming gradient of an output, in the layout that was planned for it."""
         entry, wanted = self._named[value.ref.name], self.plan.inputs[value.ref.name]
@@ -246,15 +281,12 @@ class _Run(torch.autograd.Function):
         step: Step = ctx.step
         parts = step._parts
         *saved, seed = ctx.saved_tensors
-        assert step._backward is not None
         given = dict(zip(parts.results, grads, strict=True))
         tangents = [step.tangent(value, given) for value in parts.tangents]
         values = [*saved, *tangents, seed]
         del saved, tangents, given, grads
         ctx.maybe_clear_saved_tensors()  # unless backward is to run again, the list alone holds them
-        with explained(ctx.call), torch.no_grad(), autocast_to(None):
-            made = step._backward(values)
-        made_by_value: dict[Value | None, Tensor] = dict(zip(parts.gradients, made, strict=True))
+        made_by_value: dict[Value | None, Tensor] = {**step.gradients(ctx.call, values)}
 
         def gradient(value: Value) -> Tensor | None:
             return made_by_value.get(step._gradients.get(value))
