@@ -4,6 +4,7 @@ from ._group import arrived, begin_along, with_late_waits
 from ._hooks import use_search
 from ._install import install, reset, uninstall
 from ._lists import run_step_on_all
+from ._pipeline import SCHEDULES, Action, ActionKind, pipeline_actions, stage_ranks
 from ._read import Decision, NoDecision, decide, decisions, read, registration
 from ._record import Recorded, record_collectives
 from ._redistribute import layout_of, local_of, redistribute, run_chain
@@ -15,6 +16,9 @@ from ._wrong import REFUTED, wrong_operators
 
 __all__ = [
     "REFUTED",
+    "SCHEDULES",
+    "Action",
+    "ActionKind",
     "Decision",
     "NoDecision",
     "Recorded",
@@ -29,6 +33,7 @@ __all__ = [
     "install",
     "layout_of",
     "local_of",
+    "pipeline_actions",
     "read",
     "record_collectives",
     "redistribute",
@@ -39,6 +44,7 @@ __all__ = [
     "run_chain",
     "run_step",
     "run_step_on_all",
+    "stage_ranks",
     "uninstall",
     "unregister",
     "use_search",
