@@ -31,6 +31,7 @@ from ._proposal import Proposal
 from ._random import random_plan
 from ._schedule import Compute, Entry, Move, Schedule, Value, Wait, after_arguments, backward_entries
 from ._search import DoesNotFit
+from ._stage_times import ActionSpan, PipelineTime, Send, StageTime, in_flight, simulated
 from ._summary import bytes_text, departures_text, time_text
 from ._timeline import CALLS, Span, Timeline
 from ._ways import ways
@@ -38,6 +39,7 @@ from ._ways import ways
 __all__ = [
     "CALLS",
     "GAP",
+    "ActionSpan",
     "BaselineCost",
     "CallPrice",
     "Compute",
@@ -58,6 +60,7 @@ __all__ = [
     "Offers",
     "OnceMove",
     "Pin",
+    "PipelineTime",
     "Plan",
     "Planner",
     "Price",
@@ -65,8 +68,10 @@ __all__ = [
     "RefutedChoice",
     "Replicated",
     "Schedule",
+    "Send",
     "Setup",
     "Span",
+    "StageTime",
     "StepMemory",
     "StepTime",
     "Timeline",
@@ -85,6 +90,7 @@ __all__ = [
     "front",
     "graphs",
     "halves_of",
+    "in_flight",
     "memory_of",
     "meshes_of",
     "most_sharded_plan",
@@ -99,6 +105,7 @@ __all__ = [
     "random_plan",
     "require_plan",
     "reserved_bytes",
+    "simulated",
     "tensor_parallel_plan",
     "time_text",
     "ways",
