@@ -15,6 +15,8 @@ from ._most_sharded import most_sharded_plan
 from ._named import NamedLayout
 from ._offers import Offers
 from ._pins import Pin
+from ._pipeline import AXIS, Pipeline, inner_mesh
+from ._pipelining import plan_pipeline
 from ._plan import BaselineCost, Copy, Plan, require_plan
 from ._price import (
     Held,
@@ -37,6 +39,7 @@ from ._timeline import CALLS, Span, Timeline
 from ._ways import ways
 
 __all__ = [
+    "AXIS",
     "CALLS",
     "GAP",
     "ActionSpan",
@@ -60,6 +63,7 @@ __all__ = [
     "Offers",
     "OnceMove",
     "Pin",
+    "Pipeline",
     "PipelineTime",
     "Plan",
     "Planner",
@@ -91,6 +95,7 @@ __all__ = [
     "graphs",
     "halves_of",
     "in_flight",
+    "inner_mesh",
     "memory_of",
     "meshes_of",
     "most_sharded_plan",
@@ -99,6 +104,7 @@ __all__ = [
     "place_of",
     "plan",
     "plan_graph",
+    "plan_pipeline",
     "price",
     "price_graph",
     "price_plan",

@@ -243,7 +243,7 @@ class Evaluation:
             if value not in arguments or (whole_kernels and entry.role == "tangent"):
                 users[value] += 1  # it never ends: the model has it, or whoever calls backward
         held = []
-        turn, kept = self._turn(), 0
+        turn, kept = self.turn(), 0
         tangents = sum(self.local(Value(Ref(e.name))).bytes for e in self.plan.graph.with_role("tangent"))
         for number, item in enumerate(self.schedule.entries):
             if number == turn:
@@ -270,7 +270,7 @@ class Evaluation:
                     now -= size[root]
         return held, self._reducing(now), kept
 
-    def _turn(self) -> int:
+    def turn(self) -> int:
         """The number of the entry that follows the last of forward; that of all if there is no backward."""
         given = zip(self.plan.graph.outputs, self.schedule.outputs, strict=True)
         results = (value for output, value in given if value is not None and output.role != "gradient")

@@ -82,7 +82,12 @@ def _of_cost(plan: Plan) -> dict[str, Any]:
 def from_json(document: Any) -> Plan:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise UsageError(f"this is not a plan: its 'format' is not {FORMAT!r}")
-    fields = Field(document).object(_FIELDS, ("meshes", "homes"))
+    return read_plan(Field(document))
+
+
+def read_plan(document: Field) -> Plan:
+    """The plan in a field of a document."""
+    fields = document.object(_FIELDS, ("meshes", "homes"))
     graph, mesh = read_graph(fields["graph"]), fields["mesh"].parsed(Mesh.parse)
     reading = _Reading(graph, mesh)
     inputs = reading.inputs(fields["inputs"])

@@ -131,7 +131,9 @@ def parallelize(
             *(own, rank, device, checkpoint, rename), may_lack=init is not None, persistent=persistent
         ),
     )
-    local = local_state(own, module, rank, device, init, seed, loaded)
+    entries = {e.target: e for e in own.graph.inputs if e.role in ("parameter", "buffer")}
+    homes = {name: own.home(entry.name) for name, entry in entries.items()}
+    local = local_state(entries, homes, module, rank, device, init, seed, loaded)
     search = {name: options[name] for name in ("gap", "time_limit")}
     sharded = Sharded(
         program,

@@ -110,7 +110,9 @@ class Step:
         held = self.held.locals(parameters, torch.is_grad_enabled())
         names = [value.ref.name for value in self._parts.inputs]
         pieces = [held[name] if name in held else self._input(name, given) for name in names]
-        return [*pieces, *self.held.slots(parameters)]
+        # Where gradients of parameters are computed later, autograd has no part in them.
+        slots = self.held.slots(parameters) if len(self._backward) < 2 else self.held.empty()
+        return [*pieces, *slots]
 
     def run(self, call: str, inputs: Sequence[Tensor], seed: int) -> Any:
         """The results of a call, as the model returns them."""
@@ -229,7 +231,8 @@ class Step:
         """The second part of backward: parameters get their gradients, or add them to those that they have."""
         with explained(call), torch.no_grad(), autocast_to(None):
             made = dict(zip(self._parts.of_parameters, self._backward[1](handed), strict=True))
-            found = {name: made.get(self._gradients.get(Value(Ref(name)))) for name in self._where}  # type: ignore[arg-type]
+            of = {name: self._gradients.get(Value(Ref(name))) for name in self._where}
+            found = {name: None if value is None else made[value] for name, value in of.items()}
             homed = self.held.gradients([found[name] for name in self.held.names])
             given = dict(zip(self.held.names, homed, strict=True))
             for name, local in found.items():
@@ -286,10 +289,11 @@ class _Run(torch.autograd.Function):
         values = [*saved, *tangents, seed]
         del saved, tangents, given, grads
         ctx.maybe_clear_saved_tensors()  # unless backward is to run again, the list alone holds them
-        made_by_value: dict[Value | None, Tensor] = {**step.gradients(ctx.call, values)}
+        made = step.gradients(ctx.call, values)
 
         def gradient(value: Value) -> Tensor | None:
-            return made_by_value.get(step._gradients.get(value))
+            found = step._gradients.get(value)
+            return None if found is None else made.get(found)
 
         homed = [Value(Ref(name)) for name in step.held.names]
         inputs = (None if value in homed else gradient(value) for value in parts.inputs)
