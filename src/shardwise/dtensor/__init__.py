@@ -4,7 +4,15 @@ from ._group import arrived, begin_along, with_late_waits
 from ._hooks import use_search
 from ._install import install, reset, uninstall
 from ._lists import run_step_on_all
-from ._pipeline import SCHEDULES, Action, ActionKind, pipeline_actions, stage_ranks
+from ._pipeline import (
+    SCHEDULES,
+    Action,
+    ActionKind,
+    pipeline_actions,
+    run_schedule,
+    stage_ranks,
+    torch_schedule,
+)
 from ._read import Decision, NoDecision, decide, decisions, read, registration
 from ._record import Recorded, record_collectives
 from ._redistribute import layout_of, local_of, redistribute, run_chain
@@ -42,9 +50,11 @@ __all__ = [
     "registration",
     "reset",
     "run_chain",
+    "run_schedule",
     "run_step",
     "run_step_on_all",
     "stage_ranks",
+    "torch_schedule",
     "uninstall",
     "unregister",
     "use_search",

@@ -4,11 +4,15 @@ The schedules are those of `torch.distributed.pipelining`, read from its classes
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby
 from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
 from ..errors import UsageError, first_line
 
@@ -158,3 +162,45 @@ def _check_complete(
             wanted.update((rank, Action(stage, kind, number)) for kind in ("forward", *kinds))
     if found != wanted:
         raise AssertionError(f"torch's {schedule} does not compute every micro-batch of every stage once")
+
+
+def torch_schedule(
+    schedule: str,
+    stages: Mapping[int, tuple[nn.Module, tuple[Tensor, ...], tuple[Tensor, ...]]],
+    number: int,
+    micro_batches: int,
+    *,
+    group: ProcessGroup,
+    device: str,
+    deferred: Mapping[int, Callable[[], Callable[[], None]]] | None = None,
+) -> Any:
+    """A schedule of torch's over this rank's stages: modules by number, with examples of what they take and give.
+
+    The last stage gives its loss, as a vector of one. Gradients are added up. `deferred` gives the second part of the
+    backward that a stage ran last, where the schedule runs it later.
+    """
+    from torch.distributed.pipelining import PipelineStage
+    from torch.distributed.pipelining.schedules import get_schedule_class
+
+    own = [
+        PipelineStage(
+            *(module, at, number, torch.device(device)),
+            input_args=takes,
+            output_args=gives,
+            group=group,
+            dw_builder=None if deferred is None else deferred[at],
+        )
+        for at, (module, takes, gives) in sorted(stages.items())
+    ]
+    given = own[0] if schedule in _SINGLE else own
+    return get_schedule_class(schedule)(given, micro_batches, loss_fn=_given_loss, scale_grads=False)
+
+
+def _given_loss(output: Tensor, target: Tensor) -> Tensor:
+    return output.sum()
+
+
+def run_schedule(schedule: Any, micro_batches: int) -> None:
+    """Forward and backward of a step, on every stage; modules get the number of the micro-batch."""
+    numbers = torch.arange(micro_batches)
+    schedule.step(micro_batch=numbers, target=numbers)

@@ -32,11 +32,17 @@ if TYPE_CHECKING:
 _WORKED_OUT = ("schedule", "cost", "timeline")
 
 
+_OF_STAGES = ("parallelize", "verify")  # functions that take pipelines too
+
+
 def require_plan(plan: object, function: str) -> None:
     """Refuse anything but a plan as the `plan` that a public function needs."""
     made = "shardwise.plan(model, args, mesh='dp=2,tp=2')"
     require_given(plan, function, "a plan", f"shardwise.{function}(model, args, plan={made})")
-    require(plan, Plan, "plan", "a Plan, such as shardwise.plan makes or Plan.load reads")
+    from ._pipeline import Pipeline
+
+    kinds = (Plan, Pipeline) if function in _OF_STAGES else Plan
+    require(plan, kinds, "plan", "a Plan, such as shardwise.plan makes or Plan.load reads")
 
 
 @dataclass(frozen=True)

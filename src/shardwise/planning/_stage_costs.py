@@ -1,4 +1,4 @@
-"""What one stage of a pipeline costs: seconds of its forward and backward for a micro-batch, and bytes that it holds."""
+"""What a stage of a pipeline costs: seconds of its forward and backward for a micro-batch, and bytes that it holds."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

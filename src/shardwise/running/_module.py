@@ -22,7 +22,12 @@ class Holder(nn.Module):
     """A module that has parameters and buffers of plans as DTensors, under their old names."""
 
     def hold(
-        self, entry: Input, local: Tensor, layout: Layout, device_mesh: DeviceMesh, persistent: Callable[[str], bool]
+        self,
+        entry: Input,
+        local: Tensor,
+        layout: Layout,
+        device_mesh: DeviceMesh,
+        persistent: Callable[[str], bool],
     ) -> None:
         """Take this rank's piece of a parameter or buffer."""
         tensor = as_dtensor(local, layout, device_mesh, entry.tensor.shape)
