@@ -32,7 +32,7 @@ def parallelize_stages(
     persistent: Callable[[str], bool],
     load: Callable[[Plan, int], dict[str, Tensor]],
 ) -> Pipelined:
-    """The stages of this rank, from what the first rank planned; `load` reads the pieces of a stage from a checkpoint."""
+    """The stages of this rank, as the first rank planned them; `load` reads a stage's pieces from a checkpoint."""
     shared = Pipeline.from_json(from_first(agreed("planning", planned)))
     pipeline, whole = agreed("capturing the model", lambda: with_live_stages(shared, model, args, kwargs))
     require_no_written_arguments(whole)

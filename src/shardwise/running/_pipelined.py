@@ -6,6 +6,7 @@ rank, so a stage takes those that it uses itself, by the number of the micro-bat
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _pytree as pytree
 
-from ..dtensor import run_schedule, torch_schedule
+from ..dtensor import Action, run_schedule, torch_schedule
 from ..errors import UsageError
 from ..graph import Graph, arguments, call_arguments
 from ..layout import Layout
@@ -81,8 +82,12 @@ class Pipelined(Holder):
         """
         return self.step_of(micro_batches_of(self.pipeline, self._whole, args, kwargs))
 
-    def step_of(self, batches: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Tensor:
-        """The same for given arguments of each micro-batch."""
+    def step_of(
+        self,
+        batches: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
+        record: list[Action] | None = None,
+    ) -> Tensor:
+        """The same for given arguments of each micro-batch; `record` gets what this rank computes, in order."""
         with announced() as call:
             require_planned_autocast(self._whole)
             if len(batches) != self.pipeline.micro_batches:
@@ -94,7 +99,7 @@ class Pipelined(Holder):
         seed = self.seed + self.steps * self.pipeline.micro_batches
         self.steps += 1
         for stage in self._stages.values():
-            stage.begin(call, given, seed)
+            stage.begin(call, given, seed, record)
         if self._schedule is None:
             stages = {number: (stage, stage.takes, stage.gives) for number, stage in self._stages.items()}
             dw = {number: stage.deferred for number, stage in self._stages.items()}
@@ -136,7 +141,8 @@ class _Stage(nn.Module):
         self._own = [entry for entry in entries.values() if entry.target not in crossing]
         pairs = zip(plan.graph.outputs, plan.outputs, strict=True)
         self._outgoing = [(output, layout) for output, layout in pairs if output.role == "user_output"]
-        self._call, self._seed = "", 0
+        self._call, self._seed, self._number = "", 0, number
+        self._record: list[Action] | None = None
         self._given: Sequence[Mapping[str, Any]] = ()
         self._losses: list[list[Tensor]] = []
 
@@ -166,9 +172,11 @@ class _Stage(nn.Module):
         local = torch.empty(layout.local_shape(info.shape, rank), dtype=info.dtype, device="meta")
         return local.requires_grad_(trained)
 
-    def begin(self, call: str, given: Sequence[Mapping[str, Any]], seed: int) -> None:
+    def begin(
+        self, call: str, given: Sequence[Mapping[str, Any]], seed: int, record: list[Action] | None
+    ) -> None:
         """Take the arguments of a step's micro-batches."""
-        self._call, self._given, self._seed = call, given, seed
+        self._call, self._given, self._seed, self._record = call, given, seed, record
         self._losses.clear()
 
     def deferred(self) -> Callable[[], None]:
@@ -179,12 +187,19 @@ class _Stage(nn.Module):
         number, step = int(micro_batch), self._step_of_plan
         given = {entry.name: tensor for entry, tensor in zip(self._incoming, crossed, strict=True)}
         given |= {entry.name: self._given[number][entry.name] for entry in self._own}
-        results = step.results(self._call, step.pieces(given), self._seed + number)
+        note = None if self._record is None else partial(self._computed, number)
+        if note is not None:
+            note("forward")
+        results = step.results(self._call, step.pieces(given), self._seed + number, note)
         made = [results[output.target] for output, _ in self._outgoing]
         if not self.last:
             return tuple(made)
         self._losses.append([tensor.detach() for tensor in made])
         return torch.stack([tensor.float().sum() for tensor in made]).sum(0, keepdim=True)
+
+    def _computed(self, micro_batch: int, kind: Any) -> None:
+        assert self._record is not None
+        self._record.append(Action(self._number, kind, micro_batch))
 
     def loss(self) -> Tensor:
         """The sum of the losses of the step, as whole tensors."""

@@ -62,6 +62,7 @@ class Step:
         self._forward = program.forward
         self._backward = tuple(map(boxed, program.backward))
         self.deferred: list[Callable[[], None]] = []  # second parts of backward that have not run
+        self._note: Callable[[str], None] | None = None
         if compile:
             require_compilable(self.plan)
         self._backend = backend_of("inductor" if compile is True else compile) if compile else None
@@ -119,8 +120,11 @@ class Step:
         assert self._graph.live is not None
         return pytree.tree_unflatten([*self.results(call, inputs, seed).values()], self._graph.live.out_spec)
 
-    def results(self, call: str, inputs: Sequence[Tensor], seed: int) -> dict[str, Any]:
-        """The results of a call by name."""
+    def results(
+        self, call: str, inputs: Sequence[Tensor], seed: int, note: Callable[[str], None] | None = None
+    ) -> dict[str, Any]:
+        """The results of a call by name; `note` is told of its `backward`, or of both parts: `input` and `weight`."""
+        self._note = note
         number = torch.tensor(seed, device=self.device_mesh.device_type)
         # Casts are part of the program.
         with explained(call), self._generator(seed + 1), autocast_to(None):
@@ -216,19 +220,25 @@ class Step:
     def starts_backward(self, value: Value) -> bool:
         return value in self._starts.values()
 
-    def gradients(self, call: str, values: list[Tensor]) -> dict[Value, Tensor]:
+    def gradients(
+        self, call: str, values: list[Tensor], note: Callable[[str], None] | None
+    ) -> dict[Value, Tensor]:
         """What the first part of backward makes, from what it takes; if there is a second one, it is deferred."""
         parts, seed = self._parts, values[-1]
+        if note is not None:
+            note("backward" if len(self._backward) == 1 else "input")
         with explained(call), torch.no_grad(), autocast_to(None):
             made = list(self._backward[0](values))
         if len(self._backward) == 1:
             return dict(zip(parts.gradients, made, strict=True))
         handed = [*made[len(parts.of_arguments) :], seed]
-        self.deferred.append(partial(self._finish, call, handed))
+        self.deferred.append(partial(self._finish, call, handed, note))
         return dict(zip(parts.of_arguments, made, strict=False))
 
-    def _finish(self, call: str, handed: list[Tensor]) -> None:
+    def _finish(self, call: str, handed: list[Tensor], note: Callable[[str], None] | None) -> None:
         """The second part of backward: parameters get their gradients, or add them to those that they have."""
+        if note is not None:
+            note("weight")
         with explained(call), torch.no_grad(), autocast_to(None):
             made = dict(zip(self._parts.of_parameters, self._backward[1](handed), strict=True))
             of = {name: self._gradients.get(Value(Ref(name))) for name in self._where}
@@ -268,7 +278,7 @@ class _Run(torch.autograd.Function):
         parts = step._parts
         made = step.forward_part(*given)
         results, saved = made[: len(parts.results)], made[len(parts.results) :]
-        ctx.step, ctx.call = step, call
+        ctx.step, ctx.call, ctx.note = step, call, step._note
         ctx.save_for_backward(*saved, given[-1])
         ctx.mark_non_differentiable(
             *(
@@ -289,7 +299,7 @@ class _Run(torch.autograd.Function):
         values = [*saved, *tangents, seed]
         del saved, tangents, given, grads
         ctx.maybe_clear_saved_tensors()  # unless backward is to run again, the list alone holds them
-        made = step.gradients(ctx.call, values)
+        made = step.gradients(ctx.call, values, ctx.note)
 
         def gradient(value: Value) -> Tensor | None:
             found = step._gradients.get(value)

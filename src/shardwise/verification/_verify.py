@@ -11,6 +11,7 @@ from ..graph import Graph, Ref, autocast_to, call_arguments, inputs_of, with_los
 from ..planning import (
     Compute,
     Move,
+    Pipeline,
     Plan,
     collectives_inside,
     most_sharded_plan,
@@ -19,15 +20,23 @@ from ..planning import (
 )
 from ..progress import Progress, silent
 from ..redistribution import Chain
-from ..running import MakeOptimizer, chosen_optimizer, require_planned, with_live_graph
+from ..running import (
+    MakeOptimizer,
+    chosen_optimizer,
+    require_planned,
+    with_live_graph,
+    with_live_stages,
+)
 from ._compare import Check
 from ._draws import UnmatchedDraws
 from ._real import train_on_gloo
+from ._real_stages import train_stages_on_gloo
 from ._reference import Run, in_double, is_random_graph
 from ._report import Report
 from ._runs import Joined, Runs, checks
+from ._stages import predicted_peaks, train_stages
 from ._train import Trained
-from ._verdict import Verdict, verdict
+from ._verdict import Verdict, verdict, verdict_of
 
 BACKENDS = ("simulate", "gloo")
 
@@ -38,7 +47,7 @@ def verify(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    plan: Plan | None = None,
+    plan: Plan | Pipeline | None = None,
     loss_fn: Callable[..., Any] | None = None,
     steps: int = 1,
     optimizer: str | MakeOptimizer = "sgd",
@@ -60,7 +69,7 @@ def verify(
     by `build`, a function that returns it, alone or first in a tuple. A plan of several
     micro-batches runs each step in so many passes, and so does the model, with the elements of the arguments moved on
     from pass to pass. Unless `only_plan`, the plan that shards as much as possible also runs on simulated ranks: a
-    cheap plan of a small model may shard nothing.
+    cheap plan of a small model may shard nothing. A pipeline runs all its stages, each micro-batch through all of them.
     """
     require_plan(plan, "verify")
     assert plan is not None
@@ -68,7 +77,6 @@ def verify(
     require(steps, int, "steps", "a whole number, 0 or more")
     args, kwargs = call_arguments(args, kwargs)
     whole = with_loss(model, loss_fn)
-    plan = with_live_graph(plan, whole, args, kwargs)
     chosen = chosen_optimizer(optimizer)
     if steps < 0:
         raise UsageError(f"steps is {steps}: give 0 or more")
@@ -76,6 +84,25 @@ def verify(
         raise UsageError(f"unknown backend {backend!r}: use one of {', '.join(BACKENDS)}")
     if backend == "gloo" and double:
         raise UsageError("double precision needs simulated ranks: leave out `double`, or the backend")
+    if isinstance(plan, Pipeline):
+        return _verified_stages(
+            *(
+                plan,
+                model,
+                whole,
+                args,
+                kwargs,
+                steps,
+                optimizer,
+                double,
+                backend,
+                seed,
+                build,
+                loss_fn,
+                progress,
+            )
+        )
+    plan = with_live_graph(plan, whole, args, kwargs)
     given = inputs_of(plan.graph, whole, args, kwargs)
     require_planned(plan, given)
     steps = steps if plan.graph.training else 0
@@ -98,6 +125,66 @@ def verify(
     sharded = replace(sharded, micro_batches=plan.micro_batches)
     other = _report(runs, sharded, "simulate", double, expected, runs.plan(sharded, double))
     return replace(report, most_sharded=other)
+
+
+def _verified_stages(
+    pipeline: Pipeline,
+    model: Callable[..., Any],
+    whole: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    steps: int,
+    optimizer: str | MakeOptimizer,
+    wide: bool,
+    backend: str,
+    seed: int,
+    build: Callable[[], Any] | None,
+    loss_fn: Callable[..., Any] | None,
+    progress: Progress,
+) -> Report:
+    """The same of a pipeline."""
+    pipeline, graph = with_live_stages(pipeline, whole, args, kwargs)
+    given = inputs_of(graph, whole, args, kwargs)
+    passes, chosen = pipeline.micro_batches, chosen_optimizer(optimizer)
+    runs = Runs(whole, args, kwargs, given, steps, chosen, seed, progress, passes)
+
+    def simulated(wide: bool) -> Trained:
+        return train_stages(pipeline, graph, given, steps, chosen, seed, wide, progress)
+
+    expected = runs.model(graph, wide)
+    if backend == "simulate":
+        trained = simulated(wide)
+    else:
+        progress("running the pipeline on its ranks")
+        trained = train_stages_on_gloo(pipeline, model, args, kwargs, steps, optimizer, seed, build, loss_fn)
+    progress("comparing")
+    found = Joined.of(graph, trained)
+    compared = checks(graph, expected, found, wide)
+    why = verdict_of(
+        *(runs, graph, expected, found, compared),
+        again=simulated,
+        wrong=lambda run, wide: Verdict("wrong", "the stages together differ from the model"),
+        wide=wide,
+        real=backend != "simulate",
+    )
+    calls = [e for plan in pipeline.stages for e in plan.schedule.entries if isinstance(e, Compute)]
+    priced = [each for plan in pipeline.stages for each in priced_collectives(plan)]
+    order = repr if backend != "simulate" else None  # stages of one place take turns
+    return Report(
+        *(pipeline.name, str(pipeline.mesh), backend, steps),
+        "the model" + (" in double precision" if wide else ""),
+        "compared elementwise: the model used the plan's random numbers"
+        if is_random_graph(graph)
+        else "none",
+        tuple(compared),
+        sum(any(not row.is_replicated for row in call.choice.rows) for call in calls),
+        len(calls),
+        tuple(sorted(trained.collectives[-1], key=order) if order else trained.collectives[-1]),
+        tuple(sorted(priced, key=order) if order else priced),
+        None if wide else trained.peak,
+        max(predicted_peaks(pipeline)),
+        why,
+    )
 
 
 def _report(
