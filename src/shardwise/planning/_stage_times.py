@@ -58,7 +58,7 @@ class Send(NamedTuple):
 @dataclass(frozen=True)
 class PipelineTime:
     """A simulated step: the seconds until all ranks are done, the spans of each rank, what is sent, the seconds in
-    which each rank computes, and the most micro-batches of each stage that are between forward and the end of backward."""
+    which each rank computes, and the most micro-batches of each stage between forward and the end of backward."""
 
     seconds: float
     spans: tuple[tuple[ActionSpan, ...], ...]
