@@ -2,14 +2,14 @@
 
 No step is shorter than any of its paths: what comes before an action, what its rank computes from there on, and what
 follows. Each such path is a sum over stages, so the least that any completion of a first part adds to it is found by
-dynamic programming over boundaries. Cuts are built stage by stage, the one with the lowest bound first; a complete one
-is simulated. Once no bound is below the best time, that is the best of all cuts.
+dynamic programming over boundaries. After a first cut, made by moving boundaries, cuts are built stage by stage, the
+one with the lowest bound first; a complete one is simulated. Once no bound is below the best time, that is the best.
 """
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, product
 
 import numpy as np
 
@@ -57,7 +57,7 @@ def best_cuts(
 
     `cost(stage, begin, end)` is the time of a stage of these parts, None where it does not fit; `judge` the simulated
     time of a complete cut. Both are called at most once for each argument. The time that is found is at most `gap`
-    above the best (as a share of it); with `most`, at most so many cuts are judged.
+    above the best (as a share of it), unless that takes more than `most` steps: `bound` says what was proven.
 
     `actions` are those that `judge` simulates: without them bounds hold for any schedule, and more cuts are judged.
     Stages are on ranks of their own unless `ranks_of_stages` says otherwise.
@@ -177,33 +177,71 @@ class _Search:
         own = paths - common[:, None]
         self.own = own[:, list(owners), range(stages)]  # kind, stage, field
         self._options: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
+        self._times: dict[tuple[int, ...], float] = {}
         self._rest: dict[tuple[int, int], tuple[np.ndarray, np.ndarray] | None] = {}
 
     def best(self, gap: float, most: int | None) -> Cuts | None:
-        best: tuple[float, tuple[int, ...]] | None = None
-        judged, proven, order = 0, np.inf, count()
-        ranks = max(self.owners) + 1
-        empty = np.zeros(len(self.sums)), np.zeros((self.kinds, ranks))
-        waiting = [(0.0, 0, next(order), (0,), *empty)]
+        first = self._near(self._even())
+        if first is None:
+            return None
+        best, order, steps = first, count(), 0
+        proven = np.inf
+        waiting = [(0.0, 0, next(order), *self._nothing)]
         while waiting:
             bound, _, _, cuts, *sums = heapq.heappop(waiting)
-            enough = np.inf if best is None else best[0] * (1 - gap)
-            if bound >= enough or (judged == most and best is not None):
+            enough = best[0] * (1 - gap)
+            if bound >= enough or steps == most:
                 proven = min(proven, bound)
                 break
+            steps += 1
             if len(cuts) == self.stages + 1:
-                judged += 1
-                seconds = self.judge(cuts)
-                best = min(best or (np.inf, ()), (seconds, cuts))
+                best = min(best, (self._judged(cuts), cuts))
                 continue
             for found, *node in self._longer(cuts, *sums):
                 if found < enough:
                     heapq.heappush(waiting, (found, -len(node[0]), next(order), *node))
                 else:
                     proven = min(proven, found)
-        if best is None or best[0] == np.inf:
+        return Cuts(best[1], best[0], float(min(best[0], proven)), len(self._times))
+
+    @property
+    def _nothing(self) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
+        return (0,), np.zeros(len(self.sums)), np.zeros((self.kinds, max(self.owners) + 1))
+
+    def _even(self) -> tuple[int, ...] | None:
+        """The cut whose stages take about equally long: the least sum of squares."""
+        found: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, (0,))}
+        for stage in range(self.stages):
+            longer: dict[int, tuple[float, tuple[int, ...]]] = {}
+            for begin, (squares, cuts) in found.items():
+                ends, times = self._stage(stage, begin)
+                for end, own in zip(ends.tolist(), times[:, :_SENDS].sum(axis=1).tolist(), strict=True):
+                    made = squares + own * own, (*cuts, end)
+                    longer[end] = min(longer.get(end, made), made)
+            found = longer
+        return found[self.parts][1] if found else None
+
+    def _near(self, cuts: tuple[int, ...] | None) -> tuple[float, tuple[int, ...]] | None:
+        """The best cut that is reached by moving one boundary by one part as long as this is faster."""
+        if cuts is None:
             return None
-        return Cuts(best[1], best[0], float(min(best[0], proven)), judged)
+        best, moved = (self._judged(cuts), cuts), True
+        while moved:
+            moved = False
+            for place, by in product(range(1, self.stages), (-1, 1)):
+                near = (*best[1][:place], best[1][place] + by, *best[1][place + 1 :])
+                if self._fits(near) and (self._judged(near), near) < best:
+                    best, moved = (self._judged(near), near), True
+        return best
+
+    def _fits(self, cuts: tuple[int, ...]) -> bool:
+        stages = zip(range(self.stages), cuts, cuts[1:], strict=False)
+        return all(begin < end and end in self._stage(stage, begin)[0] for stage, begin, end in stages)
+
+    def _judged(self, cuts: tuple[int, ...]) -> float:
+        if cuts not in self._times:
+            self._times[cuts] = self.judge(cuts)
+        return self._times[cuts]
 
     def _longer(
         self, cuts: tuple[int, ...], sums: np.ndarray, own: np.ndarray
