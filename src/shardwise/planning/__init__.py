@@ -2,6 +2,7 @@
 
 from ._call_prices import CallPrice, collectives_inside, form_price
 from ._confirm import Confirmation, RefutedChoice
+from ._cuts import Cuts, best_cuts
 from ._discovered import Discovered
 from ._doctor import Diagnosis, Replicated, diagnosis, doctor
 from ._elsewhere import Elsewhere, place_of
@@ -50,6 +51,7 @@ __all__ = [
     "Considered",
     "Copy",
     "Cost",
+    "Cuts",
     "Diagnosis",
     "Discovered",
     "DoesNotFit",
@@ -84,6 +86,7 @@ __all__ = [
     "Wait",
     "after_arguments",
     "backward_entries",
+    "best_cuts",
     "bytes_text",
     "chosen",
     "collectives_inside",
