@@ -16,7 +16,7 @@ from ._most_sharded import most_sharded_plan
 from ._named import NamedLayout
 from ._offers import Offers
 from ._pins import Pin
-from ._pipeline import AXIS, Pipeline, inner_mesh
+from ._pipeline import AXIS, Pipeline, inner_mesh, joined
 from ._pipelining import plan_pipeline
 from ._plan import BaselineCost, Copy, Plan, require_plan
 from ._price import (
@@ -99,6 +99,7 @@ __all__ = [
     "halves_of",
     "in_flight",
     "inner_mesh",
+    "joined",
     "memory_of",
     "meshes_of",
     "most_sharded_plan",

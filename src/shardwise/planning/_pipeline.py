@@ -5,8 +5,8 @@ the seconds of the stages' plans and of what crosses between them; a device hold
 for all micro-batches in flight.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ..display import Bar, Bars, Block, Heading, Shown, Table
 from ..dtensor import Action, pipeline_actions, stage_ranks
 from ..files import path_of
 from ..graph import block_of
+from ..layout import Layout
 from ..mesh import Cluster, Mesh
 from ._plan import Plan
 from ._stage_costs import StageMemory, held_bytes, most_in_flight, sent, stage_time
@@ -37,7 +38,7 @@ class Pipeline(Shown):
 
     What crosses from a stage to the next has the same layout on both sides, and so has a parameter that several stages
     use. `memory` are the bytes that a device may use. No cut takes less than `bound` seconds, given the layouts of what
-    crosses; None where that is not known. `tried` are other schedules and meshes that were considered.
+    crosses; None where that is not known.
     """
 
     name: str
@@ -171,6 +172,33 @@ class Pipeline(Shown):
         from ._pipeline_json import load
 
         return load(path_of(path))
+
+
+def joined(stages: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Plans of stages that agree: what crosses is given as it is taken, and returned so, and a parameter of several
+    stages has the layout that it has in the first."""
+    found: list[Plan] = []
+    homes: dict[str, Layout] = {}
+    for number, plan in enumerate(stages):
+        inputs = dict(plan.inputs)
+        after = stages[number + 1] if number + 1 < len(stages) else None
+        taken = (
+            {}
+            if after is None
+            else {e.target: after.inputs[e.name] for e in after.graph.with_role("user_input")}
+        )
+        for entry in plan.graph.inputs:
+            if entry.role == "parameter":
+                inputs[entry.name] = homes.setdefault(entry.target, inputs[entry.name])
+            elif entry.role == "tangent" and entry.target in taken:
+                inputs[entry.name] = taken[entry.target]
+        held = {entry.target: inputs[entry.name] for entry in plan.graph.inputs if entry.role != "tangent"}
+        outputs = [
+            layout and (held if output.role == "gradient" else taken).get(output.target, layout)
+            for output, layout in zip(plan.graph.outputs, plan.outputs, strict=True)
+        ]
+        found.append(replace(plan, inputs=inputs, outputs=tuple(outputs)))
+    return tuple(found)
 
 
 def _parts(plan: Plan) -> str:

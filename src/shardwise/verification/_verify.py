@@ -14,6 +14,7 @@ from ..planning import (
     Pipeline,
     Plan,
     collectives_inside,
+    joined,
     most_sharded_plan,
     peak_of_values,
     require_plan,
@@ -86,21 +87,8 @@ def verify(
         raise UsageError("double precision needs simulated ranks: leave out `double`, or the backend")
     if isinstance(plan, Pipeline):
         return _verified_stages(
-            *(
-                plan,
-                model,
-                whole,
-                args,
-                kwargs,
-                steps,
-                optimizer,
-                double,
-                backend,
-                seed,
-                build,
-                loss_fn,
-                progress,
-            )
+            *(plan, model, whole, args, kwargs, steps, optimizer, double, backend, only_plan),
+            *(seed, build, loss_fn, progress),
         )
     plan = with_live_graph(plan, whole, args, kwargs)
     given = inputs_of(plan.graph, whole, args, kwargs)
@@ -135,8 +123,9 @@ def _verified_stages(
     kwargs: dict[str, Any],
     steps: int,
     optimizer: str | MakeOptimizer,
-    wide: bool,
+    double: bool,
     backend: str,
+    only_plan: bool,
     seed: int,
     build: Callable[[], Any] | None,
     loss_fn: Callable[..., Any] | None,
@@ -145,46 +134,77 @@ def _verified_stages(
     """The same of a pipeline."""
     pipeline, graph = with_live_stages(pipeline, whole, args, kwargs)
     given = inputs_of(graph, whole, args, kwargs)
-    passes, chosen = pipeline.micro_batches, chosen_optimizer(optimizer)
-    runs = Runs(whole, args, kwargs, given, steps, chosen, seed, progress, passes)
+    chosen = chosen_optimizer(optimizer)
+    runs = Runs(whole, args, kwargs, given, steps, chosen, seed, progress, pipeline.micro_batches)
+    expected = runs.model(graph, double)
 
-    def simulated(wide: bool) -> Trained:
-        return train_stages(pipeline, graph, given, steps, chosen, seed, wide, progress)
+    def simulated(of: Pipeline, wide: bool) -> Trained:
+        return train_stages(of, graph, given, steps, chosen, seed, wide, progress)
 
-    expected = runs.model(graph, wide)
     if backend == "simulate":
-        trained = simulated(wide)
+        trained = simulated(pipeline, double)
     else:
         progress("running the pipeline on its ranks")
         trained = train_stages_on_gloo(pipeline, model, args, kwargs, steps, optimizer, seed, build, loss_fn)
-    progress("comparing")
+    report = _report_on_stages(runs, pipeline, graph, backend, double, expected, trained, simulated)
+    if only_plan or pipeline.stages[0].mesh.ranks == 1:
+        return report
+    progress("sharding as much as possible")
+    stages = [
+        replace(
+            most_sharded_plan(plan.graph, mesh=plan.mesh, cluster=plan.cluster),
+            micro_batches=plan.micro_batches,
+        )
+        for plan in pipeline.stages
+    ]
+    sharded = replace(pipeline, stages=joined(stages))
+    trained = simulated(sharded, double)
+    other = _report_on_stages(runs, sharded, graph, "simulate", double, expected, trained, simulated)
+    return replace(report, most_sharded=other)
+
+
+def _report_on_stages(
+    runs: Runs,
+    pipeline: Pipeline,
+    graph: Graph,
+    backend: str,
+    wide: bool,
+    expected: Run,
+    trained: Trained,
+    simulated: Callable[[Pipeline, bool], Trained],
+) -> Report:
+    runs.progress("comparing")
     found = Joined.of(graph, trained)
     compared = checks(graph, expected, found, wide)
     why = verdict_of(
         *(runs, graph, expected, found, compared),
-        again=simulated,
-        wrong=lambda run, wide: Verdict("wrong", "the stages together differ from the model"),
+        again=lambda wide: simulated(pipeline, wide),
+        wrong=lambda expected, wide: Verdict("wrong", "the stages together differ from the model"),
         wide=wide,
         real=backend != "simulate",
     )
     calls = [e for plan in pipeline.stages for e in plan.schedule.entries if isinstance(e, Compute)]
-    priced = [each for plan in pipeline.stages for each in priced_collectives(plan)]
-    order = repr if backend != "simulate" else None  # stages of one place take turns
+    ran, priced = trained.collectives[-1], [c for plan in pipeline.stages for c in priced_collectives(plan)]
+    if backend != "simulate":  # micro-batches and stages take turns
+        ran, priced = sorted(ran, key=repr), sorted(priced, key=repr)
     return Report(
-        *(pipeline.name, str(pipeline.mesh), backend, steps),
+        *(pipeline.name, str(pipeline.mesh), backend, runs.steps),
         "the model" + (" in double precision" if wide else ""),
-        "compared elementwise: the model used the plan's random numbers"
-        if is_random_graph(graph)
-        else "none",
+        _random_text(graph),
         tuple(compared),
         sum(any(not row.is_replicated for row in call.choice.rows) for call in calls),
         len(calls),
-        tuple(sorted(trained.collectives[-1], key=order) if order else trained.collectives[-1]),
-        tuple(sorted(priced, key=order) if order else priced),
+        tuple(ran),
+        tuple(priced),
         None if wide else trained.peak,
         max(predicted_peaks(pipeline)),
         why,
     )
+
+
+def _random_text(graph: Graph) -> str:
+    random = is_random_graph(graph)
+    return "compared elementwise: the model used the plan's random numbers" if random else "none"
 
 
 def _report(
@@ -206,9 +226,7 @@ def _report(
         backend,
         runs.steps,
         "the model" + (" in double precision" if wide else ""),
-        "compared elementwise: the model used the plan's random numbers"
-        if is_random_graph(graph)
-        else "none",
+        _random_text(graph),
         tuple(compared),
         sum(any(not row.is_replicated for row in call.choice.rows) for call in calls),
         len(calls),
