@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from html import escape
 
-from ._blocks import Bars, Block, Heading, Outcome, Script, Table
+from ._blocks import Bars, Block, Heading, Lanes, Outcome, Script, Table
+from ._text import drawn
 
 
 def as_markdown(blocks: Iterable[Block]) -> str:
@@ -24,6 +25,8 @@ def _written(block: Block) -> str:
         case Bars(parts=parts):
             shares = [(bar.name, bar.amount, f"{bar.share:.1%}") for bar in parts]
             return _written(Table(("part", ">amount", ">share"), shares))
+        case Lanes():
+            return "\n".join(["```text", *drawn(block, 80), "```"])
         case Table(rows=rows):
             marks = tuple("---:" if number else "---" for number in block.numeric)
             lines = [block.names, marks, *rows]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from textwrap import indent, wrap
 
-from ._blocks import Bars, Block, Heading, Outcome, Script, Table
+from ._blocks import Bars, Block, Heading, Lanes, Outcome, Script, Table
 
 _BAR = 24  # characters of a bar that is the whole
 _GAP = "  "
@@ -25,7 +25,9 @@ def as_text(blocks: Iterable[Block], width: int = 80) -> str:
 def _set_apart(before: Block, block: Block) -> bool:
     if isinstance(before, Heading) and before.level > 1:
         return False
-    return isinstance(block, Heading | Table | Bars) or isinstance(before, Table | Bars | Script)
+    return isinstance(block, Heading | Table | Bars | Lanes) or isinstance(
+        before, Table | Bars | Lanes | Script
+    )
 
 
 def _lines(block: Block, width: int) -> Iterable[str]:
@@ -44,8 +46,26 @@ def _lines(block: Block, width: int) -> Iterable[str]:
                 ),
                 width,
             )
+        case Lanes():
+            return drawn(block, width)
         case Table():
             return _in_line(block, width)
+
+
+def drawn(lanes: Lanes, width: int) -> Iterator[str]:
+    """A line for each lane, with the first letter of what most of each place is, and a dot where that is nothing."""
+    names = max((len(lane.name) for lane in lanes.lanes), default=0)
+    places = max(width - names - 4, _NARROWEST)
+    for lane in lanes.lanes:
+        most = [(".", 0.5)] * places
+        for begin, end, kind in lane.spans:
+            for place in range(int(begin * places), min(int(end * places) + 1, places)):
+                share = min(end * places, place + 1) - max(begin * places, place)
+                if share > most[place][1]:
+                    most[place] = kind[0].upper(), share
+        yield f"{_GAP}{lane.name:{names}}{_GAP}{''.join(letter for letter, _ in most)}"
+    named = ", ".join(f"{kind[0].upper()} {kind}" for kind in lanes.kinds)
+    yield f"{_GAP}{named}; {lanes.whole}"
 
 
 def _in_line(table: Table, width: int) -> Iterator[str]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..display import Bar, Bars, Block, Heading, Shown, Table
+from ..display import Bar, Bars, Block, Heading, Lane, Lanes, Shown, Table
 from ..dtensor import Action, pipeline_actions, stage_ranks
 from ..files import path_of
 from ..graph import block_of
@@ -138,17 +138,26 @@ class Pipeline(Shown):
                 )
             ],
         )
+        yield Heading(2, f"a step of each place along {AXIS}")
+        yield self._lanes()
         limit = "" if self.memory is None else f" of {bytes_text(self.memory)}"
-        yield Heading(2, "a step of each place along pp")
+        yield Heading(2, f"memory{limit} a device")
+        most = max(self.memory or 0, self.peak)
         yield Bars(
+            tuple(Bar(f"{AXIS}={n}", bytes_text(held), held / most) for n, held in enumerate(self.held))
+        )
+
+    def _lanes(self) -> Lanes:
+        """What each place computes over a step."""
+        return Lanes(
             tuple(
-                Bar(
+                Lane(
                     f"{AXIS}={place}",
-                    f"{time_text(busy)} of computing, {bytes_text(self.held[place])}{limit}",
-                    busy / self.seconds,
+                    tuple((s.begin / self.seconds, s.end / self.seconds, s.action.kind) for s in spans),
                 )
-                for place, busy in enumerate(self.time.busy)
-            )
+                for place, spans in enumerate(self.time.spans)
+            ),
+            f"idle {self.time.bubble:.1%} of {time_text(self.seconds)}",
         )
 
     def to_json(self) -> dict[str, Any]:
