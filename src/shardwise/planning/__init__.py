@@ -17,6 +17,7 @@ from ._named import NamedLayout
 from ._offers import Offers
 from ._pins import Pin
 from ._pipeline import AXIS, Pipeline, inner_mesh, joined
+from ._pipeline_json import load_plan
 from ._pipelining import plan_pipeline
 from ._plan import BaselineCost, Copy, Plan, require_plan
 from ._price import (
@@ -100,6 +101,7 @@ __all__ = [
     "in_flight",
     "inner_mesh",
     "joined",
+    "load_plan",
     "memory_of",
     "meshes_of",
     "most_sharded_plan",

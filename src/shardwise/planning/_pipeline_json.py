@@ -8,11 +8,12 @@ from typing import Any
 from ..documents import Field
 from ..dtensor import SCHEDULES, stage_ranks
 from ..errors import UsageError
-from ..files import read_document, write_text
+from ..files import path_of, read_document, write_text
 from ..mesh import Cluster, Mesh
 from ._json import read_plan
 from ._json import to_json as plan_to_json
 from ._pipeline import AXIS, Pipeline, inner_mesh
+from ._plan import Plan
 
 FORMAT = "shardwise.pipeline/1"
 
@@ -81,7 +82,7 @@ def from_json(document: Any) -> Pipeline:
     )
 
 
-def require_joined(stages: tuple[Any, ...]) -> None:
+def require_joined(stages: tuple[Plan, ...]) -> None:
     """Refuse stages of which one does not take what the one before it gives."""
     for number, (stage, after) in enumerate(pairwise(stages)):
         pairs = zip(stage.graph.outputs, stage.outputs, strict=True)
@@ -99,3 +100,11 @@ def save(pipeline: Pipeline, path: Path) -> None:
 
 def load(path: Path) -> Pipeline:
     return read_document(path, from_json)
+
+
+def load_plan(path: str | Path) -> Plan | Pipeline:
+    """A plan or a pipeline from a file."""
+    return read_document(
+        path_of(path),
+        lambda document: from_json(document) if is_pipeline(document) else Plan.from_json(document),
+    )

@@ -1,12 +1,11 @@
 """From a graph with boundaries to a `Pipeline`: where it is cut into stages, by which schedule, and their plans.
 
 Every stretch of parts that a stage may have is planned where they are few: the cut that is found is then the best of
-all. Of more parts each is planned by itself, alike ones once, and their times are added up to choose the cuts that are
-worth planning; those are judged by the plans of their stages.
+all. Of more parts each is planned by itself, alike ones once, and their times are added up; the stages of the best cut
+are planned, and it is chosen anew with what they take, until it is the best by the plans of its stages.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -17,17 +16,18 @@ from ..experiments import Confirmations
 from ..graph import Graph
 from ..mesh import Cluster, Mesh
 from ..progress import Progress, silent
-from ._cuts import best_cuts
+from ._cuts import Cuts, best_cuts
 from ._pins import Pin
 from ._pipeline import AXIS, Pipeline
 from ._plan import Plan
 from ._stage_costs import most_in_flight, stage_time
-from ._stage_times import StageTime
+from ._stage_times import StageTime, simulated
 from ._stages import Stages
 from ._summary import bytes_text
 
 EVERY = 8  # parts up to which every stretch of them is planned
-JUDGED = 6  # cuts of more parts that are planned
+PLANNED = 6  # cuts of more parts that are planned
+CLOSE, STEPS = 0.005, 500  # of the search among them: how near to the best, and how long
 
 # What is tried where no schedule is given, each with its stages per place.
 AUTO = (("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2))
@@ -104,33 +104,57 @@ class _Cutting:
         self.in_flight = [counts[place][stage] for stage, place in enumerate(self.place_of_stage)]
         # Stages of one place share its memory.
         self.share = self.places / stages
-        self.judged: dict[tuple[int, ...], Pipeline] = {}
-        link = planner.cluster.link(planner.mesh, AXIS)
-        self.send = lambda size: link.time("permute", size, 2)
+        self.known: dict[tuple[int, int, int], StageTime | None] = {}
+        self.parts: dict[int, StageTime] = {}
 
     def best(self) -> Pipeline:
-        exact = len(self.planner) <= EVERY
-        cut = best_cuts(
-            *(len(self.planner), self.stages, self._cost if exact else self._estimate, self._judge),
-            self.micro_batches,
-            self.planner.of_search.get("gap", 0.0),
+        if len(self.planner) <= EVERY:
+            cut = self._cut(self._cost, gap=0.0, most=None)
+            if cut is None:
+                raise UsageError(self._refusal())
+            return replace(self._made(cut.cuts), bound=cut.bound)
+        found: dict[tuple[int, ...], Pipeline] = {}
+        for _ in range(PLANNED):
+            cut = self._cut(self._estimate, gap=CLOSE, most=STEPS)
+            if cut is None or cut.cuts in found:
+                break
+            self.progress("stages", note=f"cut at {', '.join(map(str, cut.cuts[1:-1]))}")
+            spans = pairwise(cut.cuts)
+            if None not in [self._cost(stage, begin, end) for stage, (begin, end) in enumerate(spans)]:
+                found[cut.cuts] = self._made(cut.cuts)
+        if not found:
+            raise UsageError(self._refusal())
+        return min(found.values(), key=lambda made: made.seconds)
+
+    def _cut(
+        self, cost: Callable[[int, int, int], StageTime | None], gap: float, most: int | None
+    ) -> Cuts | None:
+        """The best cut if stages take so long."""
+
+        def judge(cuts: tuple[int, ...]) -> float:
+            times = [cost(stage, begin, end) for stage, (begin, end) in enumerate(pairwise(cuts))]
+            known = [time for time in times if time is not None]
+            return simulated(self.actions, self.place_of_stage, known).seconds
+
+        return best_cuts(
+            *(len(self.planner), self.stages, cost, judge, self.micro_batches, gap),
             ranks_of_stages=self.place_of_stage,
             actions=self.actions,
-            most=None if exact else JUDGED,
+            most=most,
         )
-        if cut is None or math.isinf(cut.seconds):
-            raise UsageError(self._refusal())
-        return replace(self.judged[cut.cuts], bound=cut.bound if exact else None)
-
-    def _plan(self, stage: int, begin: int, end: int) -> Plan | None:
-        return self.planner.plan(begin, end, self.in_flight[stage], self.share)
 
     def _cost(self, stage: int, begin: int, end: int) -> StageTime | None:
-        plan = self._plan(stage, begin, end)
-        return None if plan is None else stage_time(plan, last=stage + 1 == self.stages, send=self.send)
+        """The time of a stage by its plan; None if it does not fit."""
+        key = stage, begin, end
+        if key not in self.known:
+            plan = self._plan(stage, begin, end)
+            self.known[key] = None if plan is None else self._time(plan, end == len(self.planner))
+        return self.known[key]
 
     def _estimate(self, stage: int, begin: int, end: int) -> StageTime | None:
-        """The times of parts that are planned one by one, added up."""
+        """The same where it is known; else the times of its parts, which are planned one by one, added up."""
+        if (stage, begin, end) in self.known:
+            return self.known[stage, begin, end]
         times = [self._of_part(part) for part in range(begin, end)]
         return StageTime(
             forward=sum(time.forward for time in times),
@@ -142,25 +166,33 @@ class _Cutting:
         )
 
     def _of_part(self, part: int) -> StageTime:
-        plan = self.planner.free_plan(part, part + 1)
-        return stage_time(plan, last=part + 1 == len(self.planner), send=self.send)
+        if part not in self.parts:
+            last = part + 1 == len(self.planner)
+            self.parts[part] = self._time(self.planner.free_plan(part, part + 1), last)
+        return self.parts[part]
 
-    def _judge(self, cuts: tuple[int, ...]) -> float:
-        self.progress("stages", note=f"cut at {', '.join(map(str, cuts[1:-1]))}")
-        plans = [self._plan(stage, *cuts[stage : stage + 2]) for stage in range(self.stages)]
-        if any(plan is None for plan in plans):
-            return math.inf
-        made = self.judged[cuts] = Pipeline(
-            self.planner.segments.graph.name,
-            self.planner.mesh,
-            self.planner.cluster,
-            self.schedule,
-            self.micro_batches,
-            cuts,
+    def _time(self, plan: Plan, last: bool) -> StageTime:
+        link = self.planner.cluster.link(self.planner.mesh, AXIS)
+        return stage_time(plan, last=last, send=lambda size: link.time("permute", size, 2))
+
+    def _plan(self, stage: int, begin: int, end: int) -> Plan | None:
+        return self.planner.plan(begin, end, self.in_flight[stage], self.share)
+
+    def _made(self, cuts: tuple[int, ...]) -> Pipeline:
+        plans = [self._plan(stage, begin, end) for stage, (begin, end) in enumerate(pairwise(cuts))]
+        planner = self.planner
+        return Pipeline(
+            *(
+                planner.segments.graph.name,
+                planner.mesh,
+                planner.cluster,
+                self.schedule,
+                self.micro_batches,
+                cuts,
+            ),
             tuple(plan for plan in plans if plan is not None),
-            self.planner.memory,
+            planner.memory,
         )
-        return made.seconds if made.peak <= self.planner.memory else math.inf
 
     def _refusal(self) -> str:
         planner = self.planner
