@@ -89,10 +89,10 @@ def _lanes(lanes: Lanes) -> str:
         for lane in lanes.lanes
     )
     named = "".join(
-        f'<svg viewBox="0 0 10 10"><rect width="10" height="10" style="{colour(kind)}"/></svg>{_inline(kind)} '
+        f'<svg viewBox="0 0 10 10"><rect width="10" height="10" style="{colour(kind)}"/></svg>{_inline(kind)}'
         for kind in lanes.kinds
     )
-    return f'<div class="lanes">\n{lines}<span></span><span class="soft">{named}{_inline(lanes.whole)}</span></div>'
+    return f'<div class="lanes">\n{lines}<span></span><span class="soft">{named}; {_inline(lanes.whole)}</span></div>'
 
 
 def _name(text: str) -> str:

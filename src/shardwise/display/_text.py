@@ -1,5 +1,6 @@
 """Blocks as text for a terminal: aligned columns, no line wider than the terminal."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from textwrap import indent, wrap
 
@@ -57,13 +58,14 @@ def drawn(lanes: Lanes, width: int) -> Iterator[str]:
     names = max((len(lane.name) for lane in lanes.lanes), default=0)
     places = max(width - names - 4, _NARROWEST)
     for lane in lanes.lanes:
-        most = [(".", 0.5)] * places
+        shares = [Counter[str]() for _ in range(places)]
         for begin, end, kind in lane.spans:
             for place in range(int(begin * places), min(int(end * places) + 1, places)):
-                share = min(end * places, place + 1) - max(begin * places, place)
-                if share > most[place][1]:
-                    most[place] = kind[0].upper(), share
-        yield f"{_GAP}{lane.name:{names}}{_GAP}{''.join(letter for letter, _ in most)}"
+                shares[place][kind] += min(end * places, place + 1) - max(begin * places, place)  # type: ignore[assignment]
+        letters = (
+            share.most_common(1)[0][0][0].upper() if sum(share.values()) > 0.5 else "." for share in shares
+        )
+        yield f"{_GAP}{lane.name:{names}}{_GAP}{''.join(letters)}"
     named = ", ".join(f"{kind[0].upper()} {kind}" for kind in lanes.kinds)
     yield f"{_GAP}{named}; {lanes.whole}"
 

@@ -130,20 +130,19 @@ def _crosses(
 
 
 def _first_of_parts(calls: Sequence[fx.Node]) -> list[fx.Node]:
-    """The first call of every part but the first."""
-    units = list(zip(calls, _units([module_path(node) for node in calls]), strict=True))
-    return [node for (_, before), (node, unit) in pairwise(units) if unit != before]
+    """The first call of every part but the first. What has no parameters is of the part before it."""
+    units = _units([module_path(node) for node in calls])
+    pairs = list(zip(calls, units, strict=True))
+    own = {unit for node, unit in pairs if any(given.op == "get_attr" for given in node.all_input_nodes)}
+    pairs = [(node, unit) for node, unit in pairs if unit in own]
+    return [node for (_, before), (node, unit) in pairwise(pairs) if unit != before]
 
 
-def _units(paths: Sequence[str]) -> Iterator[str]:
+def _units(paths: Sequence[str]) -> list[str]:
     """The part that each call is in, from the paths of their modules: the outermost numbered module, or what is
-    directly below the module that all are in; what the program itself computes in between is of the part before it."""
+    directly below the module that all are in."""
     parts = [path.split(".") for path in paths if path]
     common = 0
-    while parts and all(len(p) > common + 1 and p[common] == parts[0][common] for p in parts):
+    while parts and all(len(p) > common and p[common] == parts[0][common] for p in parts):
         common += 1
-    last = ""
-    for path in paths:
-        below = path.split(".")[common : common + 1]
-        last = block_of(path) or (below[0] if path and below else "") or last
-        yield last
+    return [block_of(path) or ".".join(path.split(".")[: common + 1][common:]) for path in paths]

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..experiments import Confirmations
-from ..graph import Crossing, Graph, Ref, Segments, named_tensors
+from ..graph import Crossing, Graph, Ref, Segments, TensorInfo, named_tensors
 from ..layout import Layout
 from ..mesh import Cluster, Link, Mesh
 from ..placements import is_partial
@@ -20,6 +20,7 @@ from ._make import Planner
 from ._pins import Pin, Pins
 from ._pipeline import AXIS, inner_mesh
 from ._plan import Plan
+from ._prices import OptimizerCost
 from ._search import DoesNotFit
 
 LARGE = 5_000  # calls, above which layouts at boundaries are those of a plan of the first parts
@@ -64,6 +65,8 @@ class Stages:
         graph, pins = self.graph(begin, end), self.pins_of(begin, end)
         alike = self._alike(begin, end)
         limit = int(self.memory * share)
+        if self._least_state(graph) > limit:
+            return None
         for key in ((alike, in_flight, _UNLIMITED), (alike, in_flight, limit)):
             if key not in self._plans:
                 self._plans[key] = self._planned(graph, pins, key)
@@ -74,6 +77,16 @@ class Stages:
                     memory=limit
                 )
         return None
+
+    def _least_state(self, graph: Graph) -> int:
+        """Bytes that parameters and states of the optimizer take at least, however they are sharded."""
+        optimizer = OptimizerCost.of(self.of_planner.get("optimizer", "adam"))
+        parts = (
+            TensorInfo((-(-entry.tensor.numel // self.inner.ranks),), entry.tensor.dtype)
+            for entry in graph.with_role("parameter")
+            if entry.trainable
+        )
+        return sum(part.bytes + optimizer.state_bytes(part) for part in parts)
 
     def free_plan(self, begin: int, end: int) -> Plan:
         """The cheapest plan of a stage, whatever memory it takes."""
