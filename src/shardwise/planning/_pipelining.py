@@ -121,7 +121,9 @@ class _Cutting:
             self.progress("stages", note=f"cut at {', '.join(map(str, cut.cuts[1:-1]))}")
             spans = pairwise(cut.cuts)
             if None not in [self._cost(stage, begin, end) for stage, (begin, end) in enumerate(spans)]:
-                found[cut.cuts] = self._made(cut.cuts)
+                made = found[cut.cuts] = self._made(cut.cuts)
+                if made.seconds <= cut.seconds * (1 + CLOSE):
+                    break
         if not found:
             raise UsageError(self._refusal())
         return min(found.values(), key=lambda made: made.seconds)

@@ -6,6 +6,7 @@ stages that are alike are planned once.
 """
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +47,7 @@ class Stages:
         self.cluster = _links_of(mesh, cluster)
         self.of_planner, self.of_search = of_planner, of_search
         self._planners: dict[Hashable, Planner] = {}
+        self._of_planner: dict[Hashable, tuple[int, int]] = {}  # the stage that each plans
         self._plans: dict[Hashable, Plan | None] = {}
         self._signatures: dict[tuple[int, int], Hashable] = {}
         self._graphs: dict[tuple[int, int], Graph] = {}
@@ -62,21 +64,29 @@ class Stages:
 
     def plan(self, begin: int, end: int, in_flight: int, share: float = 1.0) -> Plan | None:
         """The cheapest plan of a stage within a share of the memory; None if none fits."""
-        graph, pins = self.graph(begin, end), self.pins_of(begin, end)
-        alike = self._alike(begin, end)
-        limit = int(self.memory * share)
+        graph, limit = self.graph(begin, end), int(self.memory * share)
         if self._least_state(graph) > limit:
             return None
-        for key in ((alike, in_flight, _UNLIMITED), (alike, in_flight, limit)):
+        found: Plan | None = replace(self.free_plan(begin, end), in_flight=in_flight)
+        if found is not None and found.cost.peak > limit:
+            key = self._alike(begin, end), in_flight, limit
             if key not in self._plans:
-                self._plans[key] = self._planned(graph, pins, key)
+                self._plans[key] = self._planned(begin, end, in_flight, limit)
             found = self._plans[key]
-            if found is not None and found.cost.peak <= limit:
-                texts = Pins(self.inner, pins).texts
-                return (found if found.graph.nodes == graph.nodes else moved_to(found, graph, texts)).noted(
-                    memory=limit
-                )
-        return None
+        if found is None:
+            return None
+        texts = Pins(self.inner, self.pins_of(begin, end)).texts
+        own = found if found.pins == texts else moved_to(found, graph, texts)
+        return own.noted(memory=limit)
+
+    def free_plan(self, begin: int, end: int) -> Plan:
+        """The cheapest plan of a stage, whatever memory it takes; of another that is alike, if that was planned."""
+        key = self._alike(begin, end), 1, _UNLIMITED
+        if key not in self._plans:
+            self._plans[key] = self._planned(begin, end, 1, _UNLIMITED)
+        found = self._plans[key]
+        assert found is not None
+        return found
 
     def _least_state(self, graph: Graph) -> int:
         """Bytes that parameters and states of the optimizer take at least, however they are sharded."""
@@ -88,24 +98,20 @@ class Stages:
         )
         return sum(part.bytes + optimizer.state_bytes(part) for part in parts)
 
-    def free_plan(self, begin: int, end: int) -> Plan:
-        """The cheapest plan of a stage, whatever memory it takes."""
-        key = self._alike(begin, end), 1, _UNLIMITED
-        if key not in self._plans:
-            self._plans[key] = self._planned(self.graph(begin, end), self.pins_of(begin, end), key)
-        found = self._plans[key]
-        assert found is not None
-        return found
-
-    def _planned(self, graph: Graph, pins: Mapping[str, Pin], key: tuple[Hashable, int, int]) -> Plan | None:
-        alike, in_flight, limit = key
-        if (alike, in_flight) not in self._planners:
-            self._planners[alike, in_flight] = Planner(
-                *(graph, self.inner, self.cluster), in_flight=in_flight, memory=_UNLIMITED, **self.of_planner
+    def _planned(self, begin: int, end: int, in_flight: int, limit: int) -> Plan | None:
+        key = self._alike(begin, end), in_flight
+        if key not in self._planners:
+            self._planners[key] = Planner(
+                *(self.graph(begin, end), self.inner, self.cluster),
+                in_flight=in_flight,
+                memory=_UNLIMITED,
+                **self.of_planner,
             )
-        planner = self._planners[alike, in_flight]
+        planner = self._planners[key]
         try:
-            return planner.within(limit).plan(pins, compare=False, **self.of_search)
+            return planner.within(limit).plan(
+                self.pins_of(*self._of_planner.setdefault(key, (begin, end))), compare=False, **self.of_search
+            )
         except DoesNotFit:
             return None
 
