@@ -19,9 +19,14 @@ from shardwise import Cluster
 from shardwise.graph import Execution, Graph, capture
 from shardwise.planning import (
     NamedLayout,
+    Pass,
     Plan,
     Price,
     StepMemory,
+    parts_of,
+    pipeline_held,
+    pipeline_time,
+    pipelined,
     price_plan,
     reserved_bytes,
     tensor_parallel_plan,
@@ -177,6 +182,7 @@ class Run:
     seconds: float
     memory: float | None = None
     cell: str = ""  # runs of one model on as many devices, among which a layout is chosen
+    cuts: tuple[int, ...] | None = None  # of a pipeline, where it is known how layers are divided
 
     @property
     def recomputes(self) -> bool:
@@ -202,6 +208,8 @@ class Predicted:
 
 
 def predict(run: Run) -> Predicted:
+    if run.layout.pp > 1:
+        return _pipeline(run)
     less, more = (1, 2) if run.memory is None else (2, 3)
     if run.layout.recompute == "alternate":
         less, more = 2, 4
@@ -221,6 +229,30 @@ def predict(run: Run) -> Predicted:
     return Predicted(time, reserved_bytes(run.layout, memory), least)
 
 
+def _pipeline(run: Run) -> Predicted:
+    """Blocks between the first and the last are as the second of three."""
+    plan, extra = _plan(run, 3), run.shape.layers - 3
+    parts = parts_of(Pass(plan, overlap=run.layout.overlap), run.layout)
+    names = [f"{number}" for number in range(extra)]
+    middle = [
+        replace(
+            parts[2], parameters=tuple((f"{name} {number}", tensor) for name, tensor in parts[2].parameters)
+        )
+        for number in names
+    ]
+    whole = (*parts[:3], *middle, *parts[3:])
+    numel = [
+        sum(t.numel for t in {n: t for part in some for n, t in part.parameters}.values())
+        for some in (whole, parts)
+    ]
+    update = plan.cost.update * numel[0] / numel[1]
+    layout = run.layout
+    line = pipelined(whole, layout, layout.mesh, run.cluster, run.passes, update, plan.optimizer, run.cuts)
+    held = [each.memory for each in pipeline_held(line)]
+    least = max(each.parameters + each.states + each.activations for each in held)
+    return Predicted(vars(pipeline_time(line)), reserved_bytes(layout, held) if run.memory else None, least)
+
+
 def _ends(price: Price) -> list[StepMemory]:
     """What is held outside of blocks, and in the first and the last block, forward and backward."""
     blocks = list(dict.fromkeys(each.block for each in price.held if each.block))
@@ -230,10 +262,15 @@ def _ends(price: Price) -> list[StepMemory]:
 
 
 def _price(run: Run, layers: int) -> Price:
+    return price_plan(
+        _plan(run, layers), layout=run.layout, cluster=run.cluster, samples=run.samples, passes=run.passes
+    )
+
+
+def _plan(run: Run, layers: int) -> Plan:
     alone = NamedLayout(tp=run.layout.tp, sequence=run.layout.sequence)
     shape = replace(run.shape, layers=layers)
-    plan = plan_of(shape, run.samples, run.positions, run.execution, alone, run.cluster)
-    return price_plan(plan, layout=run.layout, cluster=run.cluster, samples=run.samples, passes=run.passes)
+    return plan_of(shape, run.samples, run.positions, run.execution, alone, run.cluster)
 
 
 # -- where they are from
@@ -326,34 +363,57 @@ def _with_old_attention(shares: Mapping[str, float]) -> dict[str, float]:
 
 
 def grid_runs(folder: Path) -> Iterator[Run]:
-    """Layouts of two models in nanotron without pipelines; those far below the best of their cell are unreliable."""
+    """Layouts of two models in nanotron; those far below the best of their cell are unreliable."""
     rows = [row for row in _rows(folder / "layouts_h100.csv") if row["tok_s_gpu"]]
     best: dict[tuple[str, str], float] = {}
     for row in rows:
         cell = row["model"], row["gpus"]
         best[cell] = max(best.get(cell, 0.0), float(row["tok_s_gpu"]))
     for row in rows:
-        if row["pp"] != "1" or float(row["tok_s_gpu"]) < best[row["model"], row["gpus"]] / 2:
+        if float(row["tok_s_gpu"]) < best[row["model"], row["gpus"]] / 2:
             continue
         names = ("hidden", "heads", "heads", "ffn", "vocab", "layers")
         shape = Shape(*(int(row[name]) for name in names), tied=row["variant"] == "tied")
-        dp, tp = int(row["dp"]), int(row["tp"])
+        pp, dp, tp, passes = (int(row[name]) for name in ("pp", "dp", "tp", "grad_acc"))
         zero, many = int(row["zero"]) if dp > 1 else 0, tp > 1
-        layout = NamedLayout(dp=dp, tp=tp, zero=zero, sequence=many, overlap=many, reduce="float32")
+        layout = NamedLayout(
+            pp=pp,
+            dp=dp,
+            tp=tp,
+            zero=zero,
+            sequence=many,
+            overlap=many,
+            reduce="float32",
+            schedule="1F1B" if passes >= pp else "GPipe",  # the same order, if one micro-batch is all
+        )
         yield Run(
             "nanotron",
-            f"{row['model']} dp={dp},tp={tp},zero={row['zero']} x {row['mbs']}",
+            f"{row['model']} {f'pp={pp},' if pp > 1 else ''}dp={dp},tp={tp},zero={row['zero']} x {row['mbs']}",
             shape,
             int(row["seq_len"]),
             int(row["mbs"]),
-            int(row["grad_acc"]),
+            passes,
             layout,
             Cluster.preset("h100-efa"),
             "eager",
             float(row["step_s"]),
             float(row["mem_gb"]) * GIB if row["mem_gb"] else None,
             f"{row['model']} on {row['gpus']}",
+            nanotron_cuts(shape, pp) if pp > 1 else None,
         )
+
+
+def nanotron_cuts(shape: Shape, ranks: int) -> tuple[int, ...]:
+    """Layers as nanotron divides them: a block goes to the next rank where the products so far are more than the
+    rank's share of all. The embedding counts nothing, the head as a product."""
+    layer = (4 * shape.hidden + 3 * shape.inner) * shape.hidden
+    costs = [0, *[layer] * shape.layers, shape.vocabulary * shape.hidden]
+    cuts, done = [0], 0
+    for place, cost in enumerate(costs):
+        done += cost
+        if len(cuts) < ranks and done > sum(costs) * len(cuts) / ranks:
+            cuts.append(place)
+    return (*cuts, len(costs))
 
 
 READERS = {"named": named_runs, "fsdp": fsdp_runs, "grid": grid_runs}

@@ -15,13 +15,17 @@ from ._make import GAP, Planner, memory_of, plan, plan_graph
 from ._most_sharded import most_sharded_plan
 from ._named import NamedLayout
 from ._offers import Offers
+from ._pass import Pass
 from ._pins import Pin
+from ._pipeline_price import Part, PipelinePrice, parts_of, pipelined
 from ._plan import BaselineCost, Copy, Plan, require_plan
 from ._price import (
     Held,
     Price,
     StepMemory,
     StepTime,
+    pipeline_held,
+    pipeline_time,
     price,
     price_graph,
     price_plan,
@@ -61,7 +65,10 @@ __all__ = [
     "NamedLayout",
     "Offers",
     "OnceMove",
+    "Part",
+    "Pass",
     "Pin",
+    "PipelinePrice",
     "PipelineTime",
     "Plan",
     "Planner",
@@ -96,8 +103,12 @@ __all__ = [
     "memory_of",
     "meshes_of",
     "most_sharded_plan",
+    "parts_of",
     "pattern",
     "peak_of_values",
+    "pipeline_held",
+    "pipeline_time",
+    "pipelined",
     "place_of",
     "plan",
     "plan_graph",

@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, product
+from typing import Any
 
 import numpy as np
 
@@ -186,7 +187,7 @@ class _Search:
             return None
         best, order, steps = first, count(), 0
         proven = np.inf
-        waiting = [(0.0, 0, next(order), *self._nothing)]
+        waiting: list[tuple[Any, ...]] = [(0.0, 0, next(order), *self._nothing)]
         while waiting:
             bound, _, _, cuts, *sums = heapq.heappop(waiting)
             enough = best[0] * (1 - gap)

@@ -25,6 +25,7 @@ from ._make import Planner
 from ._named import NamedLayout, mesh_of
 from ._pass import Pass
 from ._pins import Pins
+from ._pipeline_price import PipelinePrice, Stage, parts_of, pipelined
 from ._plan import Plan
 from ._prices import OptimizerCost
 from ._recompute import recomputed
@@ -35,13 +36,15 @@ from ._summary import bytes_text, sparkline, time_text
 @dataclass(frozen=True)
 class StepTime:
     """Seconds of a step: `compute` with what is slower beside collectives and copies for them, `recompute`, collectives
-    of tensor and of data parallelism that are waited for, and the optimizer."""
+    of tensor and of data parallelism that are waited for, the optimizer, and what the busiest rank of a `pipeline`
+    waits for others."""
 
     compute: float
     recompute: float
     tensor_parallel: float
     data_parallel: float
     optimizer: float
+    pipeline: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -109,6 +112,7 @@ class Price(Shown):
     held: tuple[Held, ...]
     traffic: tuple[Traffic, ...]
     plan: Plan
+    pipeline: PipelinePrice | None = None
 
     @property
     def seconds(self) -> float:
@@ -293,6 +297,8 @@ def price_plan(
     """The price of a step of so many passes, from the plan of one pass on the ranks of tensor parallelism."""
     cluster, mesh = Cluster.of(cluster), mesh_of(layout, mesh)
     one = Pass(plan, overlap=layout.overlap)
+    if layout.pp > 1:
+        return _pipelined(one, layout, mesh, cluster, samples, passes)
     again = recomputed(one, layout.recompute)
     line = simulated_step(one, layout, mesh, cluster, passes, {r.begin: r.seconds for r in again.values()})
     repeated = [place for each in again.values() for place in each.entries]
@@ -308,6 +314,47 @@ def price_plan(
         _held(one, layout, passes),
         (*inside, *line.traffic),
         plan,
+    )
+
+
+def _pipelined(
+    one: Pass, layout: NamedLayout, mesh: Mesh, cluster: Cluster, samples: int, passes: int
+) -> Price:
+    plan = one.plan
+    line = pipelined(parts_of(one, layout), layout, mesh, cluster, passes, plan.cost.update, plan.optimizer)
+    return Price(
+        plan.graph.name,
+        layout,
+        mesh,
+        cluster,
+        samples,
+        passes,
+        pipeline_time(line),
+        pipeline_held(line),
+        line.traffic,
+        plan,
+        line,
+    )
+
+
+def pipeline_time(line: PipelinePrice) -> StepTime:
+    """Seconds of a step by purpose, on the busiest rank."""
+    busy = max(line.time.busy)
+    known = line.tensor_parallel, line.data_parallel, line.optimizer
+    return StepTime(
+        busy - line.recompute - sum(known), line.recompute, *known, pipeline=line.time.seconds - busy
+    )
+
+
+def pipeline_held(line: PipelinePrice) -> tuple[Held, ...]:
+    """What is held on each rank of a pipeline, when it is most."""
+    names = ("parameters", "gradients", "states", "activations", "workspace")
+    ranks: dict[int, list[Stage]] = {}
+    for stage in line.stages:
+        ranks.setdefault(stage.rank, []).append(stage)
+    return tuple(
+        Held(f"rank {rank}", True, StepMemory(*(sum(getattr(s, name) for s in stages) for name in names)))
+        for rank, stages in sorted(ranks.items())
     )
 
 
