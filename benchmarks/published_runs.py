@@ -6,7 +6,7 @@ be two; where every second layer is treated differently, two are added.
 """
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from shardwise import Cluster
 from shardwise.graph import Execution, Graph, capture
 from shardwise.planning import (
     NamedLayout,
+    Part,
     Pass,
     Plan,
     Price,
@@ -188,6 +189,11 @@ class Run:
     def recomputes(self) -> bool:
         return self.layout.recompute != "none"
 
+    @property
+    def tokens(self) -> int:
+        """Of a step, on all ranks of data parallelism."""
+        return self.layout.dp * self.layout.fsdp * self.samples * self.passes * self.positions
+
 
 @dataclass(frozen=True)
 class Predicted:
@@ -230,27 +236,29 @@ def predict(run: Run) -> Predicted:
 
 
 def _pipeline(run: Run) -> Predicted:
-    """Blocks between the first and the last are as the second of three."""
-    plan, extra = _plan(run, 3), run.shape.layers - 3
+    plan = _plan(run, 3)
     parts = parts_of(Pass(plan, overlap=run.layout.overlap), run.layout)
-    names = [f"{number}" for number in range(extra)]
-    middle = [
-        replace(
-            parts[2], parameters=tuple((f"{name} {number}", tensor) for name, tensor in parts[2].parameters)
-        )
-        for number in names
-    ]
-    whole = (*parts[:3], *middle, *parts[3:])
-    numel = [
-        sum(t.numel for t in {n: t for part in some for n, t in part.parameters}.values())
-        for some in (whole, parts)
-    ]
-    update = plan.cost.update * numel[0] / numel[1]
+    return pipeline_of(run, parts, plan.cost.update, plan.optimizer)
+
+
+def pipeline_of(run: Run, parts: tuple[Part, ...], update: float, optimizer: str) -> Predicted:
+    """From the parts of a model with three blocks: those between the first and the last are as the second."""
+    numbered = (
+        tuple((f"{name} {number}", tensor) for name, tensor in parts[2].parameters)
+        for number in range(run.shape.layers - 3)
+    )
+    whole = (*parts[:3], *(replace(parts[2], parameters=named) for named in numbered), *parts[3:])
+    update *= _numel(whole) / _numel(parts)
     layout = run.layout
-    line = pipelined(whole, layout, layout.mesh, run.cluster, run.passes, update, plan.optimizer, run.cuts)
+    line = pipelined(whole, layout, layout.mesh, run.cluster, run.passes, update, optimizer, run.cuts)
     held = [each.memory for each in pipeline_held(line)]
     least = max(each.parameters + each.states + each.activations for each in held)
-    return Predicted(vars(pipeline_time(line)), reserved_bytes(layout, held) if run.memory else None, least)
+    reserved = None if run.memory is None else reserved_bytes(layout, held)
+    return Predicted(vars(pipeline_time(line)), reserved, least)
+
+
+def _numel(parts: Iterable[Part]) -> int:
+    return sum(tensor.numel for tensor in {name: t for part in parts for name, t in part.parameters}.values())
 
 
 def _ends(price: Price) -> list[StepMemory]:
@@ -386,6 +394,8 @@ def grid_runs(folder: Path) -> Iterator[Run]:
             reduce="float32",
             schedule="1F1B" if passes >= pp else "GPipe",  # the same order, if one micro-batch is all
         )
+        batch = dp * int(row["mbs"]) * passes  # a few rows have less than the 256 of the others
+        tokens = batch * int(row["seq_len"])
         yield Run(
             "nanotron",
             f"{row['model']} {f'pp={pp},' if pp > 1 else ''}dp={dp},tp={tp},zero={row['zero']} x {row['mbs']}",
@@ -396,16 +406,17 @@ def grid_runs(folder: Path) -> Iterator[Run]:
             layout,
             Cluster.preset("h100-efa"),
             "eager",
-            float(row["step_s"]),
+            tokens / (float(row["tok_s_gpu"]) * int(row["gpus"])),
             float(row["mem_gb"]) * GIB if row["mem_gb"] else None,
             f"{row['model']} on {row['gpus']}",
             nanotron_cuts(shape, pp) if pp > 1 else None,
         )
 
 
-def nanotron_cuts(shape: Shape, ranks: int) -> tuple[int, ...]:
+def nanotron_cuts(shape: Shape, ranks: int) -> tuple[int, ...] | None:
     """Layers as nanotron divides them: a block goes to the next rank where the products so far are more than the
-    rank's share of all. The embedding counts nothing, the head as a product."""
+    rank's share of all. The embedding counts nothing, the head as a product. None where the loss alone would be left
+    for the last rank."""
     layer = (4 * shape.hidden + 3 * shape.inner) * shape.hidden
     costs = [0, *[layer] * shape.layers, shape.vocabulary * shape.hidden]
     cuts, done = [0], 0
@@ -413,7 +424,7 @@ def nanotron_cuts(shape: Shape, ranks: int) -> tuple[int, ...]:
         done += cost
         if len(cuts) < ranks and done > sum(costs) * len(cuts) / ranks:
             cuts.append(place)
-    return (*cuts, len(costs))
+    return (*cuts, len(costs)) if len(cuts) == ranks else None
 
 
 READERS = {"named": named_runs, "fsdp": fsdp_runs, "grid": grid_runs}

@@ -262,15 +262,23 @@ def compare_cells(
         cells[pair[0].cell].append(pair)
     if not cells:
         return
-    columns = {"cell": "", "layouts": "{:,d}", "median error": "{:.1%}", "worst": "{:.1%}"}
-    columns |= {"predicted to be the fastest": "", "compared with the fastest": "{:.3f}"}
+    columns = {"cell": "", "layouts": "{:,d}", "in pipelines": "{:,d}", "median error": "{:.1%}"}
+    columns |= {
+        "worst": "{:.1%}",
+        "median in pipelines": "{:.1%}",
+        "predicted to be the fastest": "",
+        "compared with the fastest": "{:.3f}",
+    }
     table = record.sheet("Seconds of a step by model and number of GPUs", columns, wide=28)
     for cell, inside in cells.items():
         ratios = [made.seconds / run.seconds for run, made in inside]
-        chosen, _ = min(inside, key=lambda pair: pair[1].seconds)
-        fastest = min(run.seconds for run, _ in inside)
+        chosen, _ = min(inside, key=lambda pair: pair[1].seconds / pair[0].tokens)
+        fastest = min(run.seconds / run.tokens for run, _ in inside)
         errors = _errors(ratios, factors[chosen.source])
-        table.add(cell, len(inside), *errors, chosen.name, chosen.seconds / fastest)
+        apart = [ratio for (run, _), ratio in zip(inside, ratios, strict=True) if run.layout.pp > 1]
+        piped = _errors(apart, factors[chosen.source])[0] if apart else None
+        compared = chosen.seconds / chosen.tokens / fastest
+        table.add(cell, len(inside), len(apart), *errors, piped, chosen.name, compared)
 
 
 def _errors(ratios: Sequence[float], factor: float) -> tuple[float, float]:

@@ -152,8 +152,12 @@ class Price(Shown):
         fits = "" if self.peak <= limit else ", which it exceeds"
         yield Heading(2, f"memory: {bytes_text(self.peak)} of {bytes_text(limit)} a device{fits}")
         yield Bars(_bars(asdict(self.memory), self.peak, bytes_text))
-        yield f"over the last pass: `{sparkline(tuple(each.memory.bytes for each in self.held))}`"
+        if self.pipeline is None:
+            yield f"over the last pass: `{sparkline(tuple(each.memory.bytes for each in self.held))}`"
         yield f"reserved by torch's allocator: about {bytes_text(self.reserved)}"
+        if self.pipeline is not None:
+            yield Heading(2, f"pipeline: {self.pipeline.time.bubble:.1%} of the ranks' time is idle")
+            yield _stage_table(self.pipeline)
         if self.traffic:
             yield Heading(2, "collectives")
             yield _table(self.traffic)
@@ -174,7 +178,7 @@ class Price(Shown):
             "reserved": self.reserved,
             "memory": asdict(self.memory),
             "traffic": [asdict(each) for each in self.traffic],
-        }
+        } | ({} if self.pipeline is None else _pipeline_json(self.pipeline))
 
 
 def _bars(parts: Mapping[str, float], whole: float, text: Callable[[float], str]) -> tuple[Bar, ...]:
@@ -195,6 +199,30 @@ def _table(traffic: Sequence[Traffic]) -> Table:
     return Table(("purpose", "collective", "over", ">each", ">times", ">together"), rows)
 
 
+def _stage_table(line: PipelinePrice) -> Table:
+    rows = []
+    for number, stage in enumerate(line.stages):
+        first, last = stage.parts[0], stage.parts[-1]
+        parts = first if first == last else f"{first} to {last}"
+        times = stage.time.forward, stage.time.backward, stage.time.sends
+        held = stage.parameters + stage.gradients + stage.states + stage.activations + stage.workspace
+        row = (
+            str(number),
+            str(stage.rank),
+            parts,
+            *map(time_text, times),
+            str(stage.in_flight),
+            bytes_text(held),
+        )
+        rows.append(row)
+    columns = (">stage", ">rank", "parts", ">forward", ">backward", ">send", ">in flight", ">memory")
+    return Table(columns, rows)
+
+
+def _pipeline_json(line: PipelinePrice) -> dict[str, Any]:
+    return {"bubble": line.time.bubble, "stages": [asdict(stage) for stage in line.stages]}
+
+
 def price(
     model: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -210,9 +238,10 @@ def price(
     """What a training step of a model costs in a layout that is given by name: `"fsdp=8,tp=2,micro_batch=1"`.
 
     `args` and `kwargs` are the whole batch of a step: tensors whose first dim is that of the first tensor are cut into
-    micro-batches. `layout` has data parallel axes (`dp`, `fsdp` with `zero` 1 to 3), tensor parallelism (`tp`, with
-    `sequence`), micro-batches, recomputing and the dtype of reductions. `mesh` gives the axes another order than `dp`,
-    `fsdp`, `tp`, the last of which are neighbours. Other options are those of `plan`. Nothing is run.
+    micro-batches. `layout` has a pipeline (`pp`, with `schedule` and `stages`), data parallel axes (`dp`, `fsdp` with
+    `zero` 1 to 3), tensor parallelism (`tp`, with `sequence`), micro-batches, recomputing and the dtype of reductions.
+    `mesh` gives the axes another order than `pp`, `dp`, `fsdp`, `tp`, the last of which are neighbours. Other options
+    are those of `plan`. Nothing is run.
 
     >>> mlp = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64))
     >>> cost = price(mlp, (torch.rand(32, 64),), layout="dp=2,fsdp=4", cluster="laptop")
