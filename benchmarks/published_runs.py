@@ -55,6 +55,7 @@ class Shape:
 
 LLAMA = {
     "llama3-8b": Shape(4096, 32, 8, 14336, 128256, 32),
+    "llama3-405b": Shape(16384, 128, 8, 53248, 128256, 126),
     "llama2-7b": Shape(4096, 32, 32, 11008, 32000, 32),
     "llama2-13b": Shape(5120, 40, 40, 13824, 32000, 40),
 }
@@ -315,6 +316,47 @@ def named_runs(folder: Path) -> Iterator[Run]:
             compiled["torchtitan 2024" in row["source"]] if row["execution"] == "compile" else "eager",
             tokens / (float(row["tok_s_gpu"]) * int(row["gpus"])),
             float(row["mem_gib"]) * GIB if row["mem_gib"] else None,
+        )
+
+
+def schedule_runs(folder: Path) -> Iterator[Run]:
+    """Runs of torchtitan in pipelines, which differ in the schedule alone.
+
+    By default there are as many micro-batches as ranks in the pipeline, and two stages a rank if they are interleaved.
+    Parameters stay gathered and gradients are accumulated for the whole step, as with `zero=1`. Products in float8 are
+    priced as in bfloat16: all parts of a step are longer alike.
+    """
+    for row in _rows(folder / "named_runs.csv"):
+        pp, fsdp, tp, seq, local = (int(row[name]) for name in ("pp", "fsdp", "tp", "seq", "local_batch"))
+        if pp == 1:
+            continue
+        interleaved = "interleaved" in row["source"]
+        layout = NamedLayout(
+            pp=pp,
+            fsdp=fsdp,
+            tp=tp,
+            zero=1,
+            sequence=tp > 1,
+            recompute=row["recompute"],  # type: ignore[arg-type]
+            reduce="float32",
+            schedule="Interleaved1F1B" if interleaved else "1F1B",
+            stages=2 if interleaved else 1,
+        )
+        shape, count = LLAMA[row["model"]], pp * layout.stages
+        each, more = divmod(shape.layers + 2, count)  # the embedding and the head count as a layer each
+        yield Run(
+            row["source"].split(" (")[0],
+            row["id"],
+            shape,
+            seq,
+            local // pp,
+            pp,
+            layout,
+            Cluster.preset("h100-meta"),
+            "regional",
+            int(row["global_batch"]) * seq / (float(row["tok_s_gpu"]) * int(row["gpus"])),
+            float(row["mem_gib"]) * GIB if row["mem_gib"] else None,
+            cuts=tuple(number * each + min(number, more) for number in range(count + 1)),
         )
 
 

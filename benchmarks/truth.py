@@ -231,6 +231,8 @@ def compare_runs(record: Record, kinds: Sequence[str], data: Path, each: bool, p
         for run, made in below:
             sizes = (size / 2**30 for size in (made.least, run.memory))
             table.add(f"{run.source}: {run.name}", str(run.layout), run.execution, *sizes)
+    if "named" in kinds:
+        compare_schedules(record, data)
     compare_cells(record, [pair for pair in all_pairs if pair[0].cell], factors)
     if each:
         columns = {
@@ -250,6 +252,27 @@ def compare_runs(record: Record, kinds: Sequence[str], data: Path, each: bool, p
         picture.write_text(
             drawn({s: [(r.seconds, p.seconds) for r, p in pairs] for s, pairs in found.items()})
         )
+
+
+def compare_schedules(record: Record, data: Path) -> None:
+    """How much faster a pipeline is with another schedule than with the first."""
+    from published_runs import predict, schedule_runs
+
+    runs = list(schedule_runs(data))
+    if not runs:
+        return
+    columns = {
+        "run": "",
+        "layout": "`{}`",
+        "predicted": "{:.2f} x",
+        "measured": "{:.2f} x",
+        "apart": "{:+.2f}",
+    }
+    table = record.sheet("Schedules of pipelines, compared with the first", columns, wide=28)
+    made = [predict(run).seconds for run in runs]
+    for run, seconds in zip(runs, made, strict=True):
+        ratios = made[0] / seconds, runs[0].seconds / run.seconds
+        table.add(run.name, str(run.layout), *ratios, ratios[0] - ratios[1])
 
 
 def compare_cells(

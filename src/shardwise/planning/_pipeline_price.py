@@ -58,6 +58,8 @@ class _Parts:
         self.one, self.layout = one, layout
         self.names = list(dict.fromkeys(block for block in one.blocks[: one.turn] if block))
         self.at = [self._part(place) for place in range(len(one.entries))]
+        for place in range(len(one.entries)):
+            self.at[place] = self._moved(place)
 
     @cached_property
     def _spans(self) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -78,6 +80,18 @@ class _Parts:
         first, end = self._spans[1]
         return last if place < first else 0 if place > end else self._part(place - 1)
 
+    def _moved(self, place: int) -> int:
+        """The part of an entry; what is gathered for a later part is gathered there, from what was sent."""
+        one, entry, part = self.one, self.one.entries[place], self.at[place]
+        if not isinstance(entry, Move) or one.bytes_of(entry.target) <= one.bytes_of(entry.source):
+            return part
+        users = [
+            self.at[at]
+            for at in self._users[one.owners[entry.target]]
+            if (at < one.turn) is (place < one.turn)
+        ]
+        return (min if place < one.turn else max)(users, default=part)
+
     @property
     def found(self) -> tuple[Part, ...]:
         one, turn, count = self.one, self.one.turn, len(self.names) + 2
@@ -90,11 +104,11 @@ class _Parts:
             if isinstance(one.entries[place], Compute):
                 weight[self.at[place]] += one.seconds[place]
         kept = self._kept()
+        most = self._most(kept)
         for each in recomputed(one, self.layout.recompute).values():
             part = self.at[each.begin]
             again[part] += each.seconds
             kept[part] -= each.bytes
-        most = self._most(kept)
         sends = self._sends()
         parameters = self._parameters()
         names = ("first", *self.names, "last")
@@ -151,8 +165,6 @@ class _Parts:
         for place, held in enumerate(self.one.activations):
             part = self.at[place]
             most[part] = max(most[part], held - sum(kept[:part]))
-        if self.layout.recompute != "none":  # one block at a time has what it computes again
-            return [min(m, 2 * k + max(self._kept(), default=0)) for m, k in zip(most, kept, strict=True)]
         return most
 
     def _sends(self) -> list[int]:
@@ -262,6 +274,7 @@ class _Stages:
         kinds = {part: number for number, part in reversed(list(enumerate(parts)))}
         self.kinds = [kinds[part] for part in parts]
         self.numel = sum(tensor.numel for tensor in self._tensors(range(len(parts))).values()) or 1
+        self._times: dict[range, StageTime] = {}
         self._steps: dict[tuple[int, ...], tuple[float, SimulatedStep]] = {}
 
     def price(self, cuts: Sequence[int] | None) -> PipelinePrice:
@@ -319,6 +332,11 @@ class _Stages:
     # -- a stage
 
     def _time(self, run: range) -> StageTime:
+        if run not in self._times:
+            self._times[run] = self._timed(run)
+        return self._times[run]
+
+    def _timed(self, run: range) -> StageTime:
         forward, *back = (sum(getattr(self.parts[p], n) for p in run) for n in ("forward", "input", "weight"))
         each, step = self._data_parallel(run)
         crossing = self._crossing(run.stop)
