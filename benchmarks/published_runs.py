@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from shardwise import Cluster
 from shardwise.graph import Execution, Graph, capture
+from shardwise.mesh import Device
 from shardwise.planning import (
     NamedLayout,
     Part,
@@ -402,14 +403,17 @@ def _mpt_cluster(gpu: str) -> Cluster:
     if gpu == "a100_40gb":
         device = replace(device, memory=40e9, memory_bandwidth=1555e9)
     elif gpu == "h100_80gb":
-        device = replace(
-            device, **{part: _with_old_attention(getattr(device, part)) for part in ("efficiency", "exposed")}
-        )
+        device = _with_old_attention(device)
     return replace(cluster, name=gpu, device=device)
 
 
-def _with_old_attention(shares: Mapping[str, float]) -> dict[str, float]:
-    return {kind: share / OLD_ATTENTION if "attention" in kind else share for kind, share in shares.items()}
+def _with_old_attention(device: Device) -> Device:
+    def slower(shares: Mapping[str, float]) -> dict[str, float]:
+        return {
+            kind: share / OLD_ATTENTION if "attention" in kind else share for kind, share in shares.items()
+        }
+
+    return replace(device, efficiency=slower(device.efficiency), exposed=slower(device.exposed))
 
 
 def grid_runs(folder: Path) -> Iterator[Run]:

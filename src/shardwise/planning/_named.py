@@ -59,9 +59,7 @@ class NamedLayout:
         for name in (*AXES, "micro_batch", "stages"):
             if (size := getattr(self, name)) is not None and size < 1:
                 raise UsageError(f"a layout has {name}={size}: it must be at least 1")
-        if self.pp == 1 and (self.schedule, self.stages) != ("1F1B", 1):
-            raise UsageError(f"schedule={self.schedule} needs a pipeline: add pp=2 or more")
-        stage_ranks(self.schedule, self.pp, self.pp * self.stages)
+        self._check_pipeline()
         if not 0 <= self.zero <= 3:
             raise UsageError(f"a layout has zero={self.zero}: it must be 0, 1, 2 or 3")
         if self.fsdp > 1 and self.zero == 0:
@@ -76,6 +74,21 @@ class NamedLayout:
             raise UsageError(f"unknown recompute {self.recompute!r}: use one of {known}")
         if self.reduce is not None and self.reduce not in _DTYPES:
             raise UsageError(f"unknown dtype of reduce {self.reduce!r}: use one of {', '.join(_DTYPES)}")
+
+    def _check_pipeline(self) -> None:
+        if self.pp == 1:
+            for name, plain in (("schedule", "1F1B"), ("stages", 1)):
+                if (given := getattr(self, name)) != plain:
+                    raise UsageError(f"{name}={given} needs a pipeline: add pp=2 or more")
+        if self.schedule not in SCHEDULES:
+            raise UsageError(f"unknown schedule {self.schedule!r}: use one of {', '.join(SCHEDULES)}")
+        try:
+            stage_ranks(self.schedule, self.pp, self.pp * self.stages)
+        except UsageError:
+            right = 2 if self.stages == 1 else 1
+            raise UsageError(
+                f"schedule={self.schedule} cannot have stages={self.stages} on a rank: write stages={right}"
+            ) from None
 
     @classmethod
     def of(cls, layout: "NamedLayout | str") -> "NamedLayout":

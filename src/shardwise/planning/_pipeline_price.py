@@ -49,8 +49,10 @@ class Part:
 
 
 def parts_of(one: Pass, layout: NamedLayout) -> tuple[Part, ...]:
-    """The parts of a pass, in order."""
-    return _Parts(one, layout).found
+    """The parts of a pass in which something happens, in order."""
+    return tuple(
+        part for part in _Parts(one, layout).found if part.forward + part.backward or part.parameters
+    )
 
 
 class _Parts:
@@ -265,8 +267,7 @@ class _Stages:
         count = layout.pp * layout.stages
         if len(parts) < count:
             raise UsageError(
-                f"a model of {len(parts) - 2} blocks cannot be cut into {count} stages: "
-                f"give at most {len(parts)}"
+                f"a model of {len(parts)} parts cannot be cut into {count} stages: give at most {len(parts)}"
             )
         self.owners = stage_ranks(layout.schedule, layout.pp, count)
         self.actions = pipeline_actions(layout.schedule, layout.pp, count, passes)
