@@ -60,8 +60,9 @@ def test_the_parts_of_a_pass_take_what_the_pass_takes(tp):
     assert [part.name for part in parts] == ["first", *(f"layers.{n}" for n in range(LAYERS)), "last"]
     assert sum(part.forward + part.backward for part in parts) == pytest.approx(sum(one.seconds))
     assert len({name for part in parts for name, _ in part.parameters}) == 3 * LAYERS + LAYERS + 2
+    whole = SAMPLES * 256 * WIDTH * 4
     for part in parts[:-1]:
-        assert part.sends == SAMPLES * 256 * WIDTH * 4 // tp
+        assert part.sends in (whole, whole // tp)  # replicated or scattered, as the plan has it there
     assert parts[-1].sends == 0
 
 
@@ -96,9 +97,21 @@ def test_the_first_rank_keeps_more_micro_batches_and_gpipe_all_of_them():
     one, all_ = price("pp=4", passes=8), price("pp=4,schedule=GPipe", passes=8)
     assert [stage.in_flight for stage in one.pipeline.stages] == [4, 3, 2, 1]
     assert [stage.in_flight for stage in all_.pipeline.stages] == [8] * 4
-    for few, many in zip(one.pipeline.stages, all_.pipeline.stages, strict=True):
-        assert few.activations < many.activations
-    assert one.peak < all_.peak
+    held, more = (sum(stage.activations for stage in found.pipeline.stages) for found in (one, all_))
+    assert held < 0.6 * more
+
+
+def test_the_traffic_of_all_stages_is_that_of_the_whole_model():
+    def bytes_of(found, purpose):
+        return sum(each.count * each.size for each in found.traffic if each.purpose == purpose)
+
+    for purpose, plain, piped in (
+        ("sum gradients of replicas", "dp=2", "pp=4,dp=2"),
+        ("reduce gradients", "fsdp=2,zero=2", "pp=4,fsdp=2,zero=2"),
+        ("tensor parallelism", "tp=2,sequence", "pp=4,tp=2,sequence"),
+    ):
+        assert bytes_of(price(piped), purpose) == bytes_of(price(plain), purpose) > 0
+    assert bytes_of(price("pp=4,dp=2"), "send to the next stage") == 3 * 8 * SAMPLES * 256 * WIDTH * 4
 
 
 def test_ranks_of_a_pipeline_divide_parameters():
@@ -134,7 +147,7 @@ def test_what_cannot_be_is_refused_in_one_sentence():
 def test_a_price_shows_its_stages():
     found = price("pp=2,dp=2")
     assert "of the ranks' time is idle" in str(found)
-    assert "first to layers." in str(found) and "send to the next stage" in str(found)
+    assert "first to" in str(found) and "send to the next stage" in str(found)
     document = found.to_json()
     assert document["bubble"] == found.pipeline.time.bubble
     assert [stage["in_flight"] for stage in document["stages"]] == [2, 1]

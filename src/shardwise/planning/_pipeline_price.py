@@ -215,7 +215,7 @@ class Stage:
 @dataclass(frozen=True)
 class PipelinePrice:
     """A priced pipeline: its stages and their simulated step; of a micro-batch on the busiest rank seconds by purpose;
-    and the collectives of data parallelism with what goes between stages."""
+    and the collectives of data parallelism of all stages, with what goes between these."""
 
     stages: tuple[Stage, ...]
     time: PipelineTime
@@ -446,5 +446,6 @@ class _Stages:
                 yield Traffic(
                     "return gradients", "permute", "pp", self.layout.pp, size, each, each * time.returns
                 )
-        longest = max(runs, key=lambda run: self._step(run)[1].exposed)
-        yield from self._step(longest)[1].traffic
+        for run in runs:
+            whole = simulated_step(self._pass(run), self.layout, self.mesh, self.cluster, self.passes, {})
+            yield from whole.traffic

@@ -350,6 +350,7 @@ def _pipelined(
     one: Pass, layout: NamedLayout, mesh: Mesh, cluster: Cluster, samples: int, passes: int
 ) -> Price:
     plan = one.plan
+    repeated = [place for each in recomputed(one, layout.recompute).values() for place in each.entries]
     line = pipelined(parts_of(one, layout), layout, mesh, cluster, passes, plan.cost.update, plan.optimizer)
     return Price(
         plan.graph.name,
@@ -360,7 +361,7 @@ def _pipelined(
         passes,
         pipeline_time(line),
         pipeline_held(line),
-        line.traffic,
+        (*_tensor_parallel_traffic(one, repeated, passes), *line.traffic),
         plan,
         line,
     )
