@@ -253,9 +253,10 @@ def pipeline_of(run: Run, parts: tuple[Part, ...], update: float, optimizer: str
     update *= _numel(whole) / _numel(parts)
     layout = run.layout
     line = pipelined(whole, layout, layout.mesh, run.cluster, run.passes, update, optimizer, run.cuts)
-    held = [each.memory for each in pipeline_held(line)]
-    least = max(each.parameters + each.states + each.activations for each in held)
-    reserved = None if run.memory is None else reserved_bytes(layout, held)
+    # The memory that was published is that of the first rank: runs of one micro-batch have less than the logits take.
+    first = pipeline_held(line)[0].memory
+    least = first.parameters + first.states + first.activations
+    reserved = None if run.memory is None else reserved_bytes(layout, [first])
     return Predicted(vars(pipeline_time(line)), reserved, least)
 
 
