@@ -256,7 +256,8 @@ def pipeline_of(run: Run, parts: tuple[Part, ...], update: float, optimizer: str
     # The memory that was published is that of the first rank: runs of one micro-batch have less than the logits take.
     first = pipeline_held(line)[0].memory
     least = first.parameters + first.states + first.activations
-    reserved = None if run.memory is None else reserved_bytes(layout, [first])
+    known = run.memory is not None and run.cuts is not None
+    reserved = reserved_bytes(layout, [first]) if known else None
     return Predicted(vars(pipeline_time(line)), reserved, least)
 
 
