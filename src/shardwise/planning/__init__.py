@@ -15,9 +15,11 @@ from ._make import GAP, Planner, memory_of, plan, plan_graph
 from ._most_sharded import most_sharded_plan
 from ._named import NamedLayout
 from ._offers import Offers
+from ._pass import Pass
 from ._pins import Pin
 from ._pipeline import AXIS, Pipeline, inner_mesh, joined
 from ._pipeline_json import load_plan
+from ._pipeline_price import Part, PipelinePrice, parts_of, pipelined
 from ._pipelining import plan_pipeline
 from ._plan import BaselineCost, Copy, Plan, require_plan
 from ._price import (
@@ -25,6 +27,8 @@ from ._price import (
     Price,
     StepMemory,
     StepTime,
+    pipeline_held,
+    pipeline_time,
     price,
     price_graph,
     price_plan,
@@ -65,8 +69,11 @@ __all__ = [
     "NamedLayout",
     "Offers",
     "OnceMove",
+    "Part",
+    "Pass",
     "Pin",
     "Pipeline",
+    "PipelinePrice",
     "PipelineTime",
     "Plan",
     "Planner",
@@ -105,8 +112,12 @@ __all__ = [
     "memory_of",
     "meshes_of",
     "most_sharded_plan",
+    "parts_of",
     "pattern",
     "peak_of_values",
+    "pipeline_held",
+    "pipeline_time",
+    "pipelined",
     "place_of",
     "plan",
     "plan_graph",

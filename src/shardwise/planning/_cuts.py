@@ -187,7 +187,7 @@ class _Search:
             return None
         best, order, steps = first, count(), 0
         proven = np.inf
-        waiting: list[Any] = [(0.0, 0, next(order), *self._nothing)]
+        waiting: list[tuple[Any, ...]] = [(0.0, 0, next(order), *self._nothing)]
         while waiting:
             bound, _, _, cuts, *sums = heapq.heappop(waiting)
             enough = best[0] * (1 - gap)

@@ -7,8 +7,9 @@ is exposed. What is hidden slows the kernels beside it down.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..mesh import Cluster, Collective, Mesh
 from ._named import NamedLayout
@@ -45,8 +46,18 @@ class SimulatedStep:
         return self.passes + self.copies + self.exposed + self.slowdown
 
 
+class Buckets(Protocol):
+    """What data parallelism needs of a pass: seconds of its entries, and its buckets."""
+
+    @property
+    def seconds(self) -> Sequence[float]: ...
+
+    @property
+    def buckets(self) -> Sequence[Bucket]: ...
+
+
 def simulated_step(
-    of: Pass, layout: NamedLayout, mesh: Mesh, cluster: Cluster, passes: int, again: dict[int, float]
+    of: Buckets, layout: NamedLayout, mesh: Mesh, cluster: Cluster, passes: int, again: dict[int, float]
 ) -> SimulatedStep:
     """A step of so many passes. `again` are the seconds that recomputing adds before entries."""
     return _Simulation(of, layout, mesh, cluster, again).step(passes)
@@ -54,7 +65,7 @@ def simulated_step(
 
 class _Simulation:
     def __init__(
-        self, of: Pass, layout: NamedLayout, mesh: Mesh, cluster: Cluster, again: dict[int, float]
+        self, of: Buckets, layout: NamedLayout, mesh: Mesh, cluster: Cluster, again: dict[int, float]
     ) -> None:
         self.of, self.layout, self.mesh, self.cluster = of, layout, mesh, cluster
         self.again = again
@@ -184,7 +195,7 @@ class Gather:
     last: int
 
 
-def gathers(of: Pass, layout: NamedLayout) -> list[Gather]:
+def gathers(of: Buckets, layout: NamedLayout) -> list[Gather]:
     """The gathers of a pass in order: of each bucket for forward, and again for backward unless it is still there."""
     if layout.zero < 3 or layout.shards == 1:
         return []
