@@ -5,7 +5,8 @@
 
 Planned for a mesh of one device, with `recompute="auto"` for each limit and by the policies without one, then run
 there: forward, backward and AdamW (fused), 8 sequences of 4,096 tokens in bfloat16. `peak` is what torch has allocated
-at most.
+at most. Values matter for time: products of zeros or NaN take less power, and then run at higher clocks, so the model
+is initialised as for training, and its loss has to stay finite.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 from block_on_gpu import Timer
 from blocks import Model, Shape
+from execution_on_gpu import initialised
 from record import Record, takes_json
 
 LLAMA_3B = (Shape("llama3", 8, 4096, 3072, 24, 8, 8192), 28, 128256)
@@ -74,19 +76,23 @@ def measured(policy: str, limit: str | None, options: Any) -> tuple[Any, ...]:
     )
     spent = time.process_time() - begun
     mesh = plan.mesh.to_device_mesh(options.device)
-    step = sw.parallelize(model, args, mesh=mesh, plan=plan, init="empty", local_outputs=True)
-    for parameter in step.parameters():
-        torch.nn.init.normal_(parameter.to_local(), std=0.02)
-    own = torch.randint(vocabulary, (2, *tokens.shape), device=options.device)
-    optimizer = torch.optim.AdamW(step.parameters(), fused=options.device == "cuda")
+    model, own = initialised(shape, layers, vocabulary, options.device)
+    step = sw.parallelize(model, own, mesh=mesh, plan=plan, local_outputs=True)
+    del model
+    optimizer = torch.optim.AdamW(step.parameters(), lr=1e-4, fused=options.device == "cuda")
     timer = Timer(options.device)
+    loss = torch.zeros(())
 
     def once() -> None:
-        step(own[0], own[1]).backward()
+        nonlocal loss
+        loss = step(*own)
+        loss.backward()
+        loss = loss.detach()
         optimizer.step()
         optimizer.zero_grad()
 
-    seconds, peak = timer.seconds(once, rounds=5), timer.peak(once)
+    seconds, peak = timer.seconds(once, rounds=10), timer.peak(once)
+    assert torch.isfinite(loss), "the model diverged, and its times are not those of training"
     again = sum(not plan.graph[name].facts.view for name in plan.graph.again)
     cost = plan.cost
     return (
