@@ -22,6 +22,7 @@ from shardwise.planning import (
     Plan,
     Price,
     StepMemory,
+    StepTime,
     price_plan,
     reserved_bytes,
     tensor_parallel_plan,
@@ -188,13 +189,13 @@ class Predicted:
     """Seconds by part of a step, and where memory was measured the bytes that torch's allocator reserves, and the
     `least`: what parameters, states and activations are when they are most."""
 
-    time: dict[str, float]
+    time: StepTime
     bytes: float | None
     least: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return sum(self.time.values())
+        return self.time.seconds
 
     def exceeds(self, memory: float) -> bool:
         """Whether so many bytes cannot be what this run took: they are clearly below the least."""
@@ -212,7 +213,7 @@ def predict(run: Run) -> Predicted:
         first, second = vars(one), vars(other)
         return {name: first[name] + further * (second[name] - first[name]) for name in first}
 
-    time = extended(few.time, many.time)
+    time = StepTime(**extended(few.time, many.time))
     if run.memory is None:
         return Predicted(time, None)
     pairs = zip(_ends(few), _ends(many), strict=True)
