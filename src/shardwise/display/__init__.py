@@ -1,6 +1,6 @@
 """Displaying results and pages: a few kinds of blocks, as text for a terminal, as Markdown, and as HTML."""
 
-from ._blocks import Bar, Bars, Block, Heading, Outcome, Script, Table, below
+from ._blocks import Bar, Bars, Block, Heading, Outcome, Plot, Point, Script, Table, below
 from ._html import as_fragment, as_html, style
 from ._markdown import as_markdown
 from ._shown import Shown
@@ -12,6 +12,8 @@ __all__ = [
     "Block",
     "Heading",
     "Outcome",
+    "Plot",
+    "Point",
     "Script",
     "Shown",
     "Table",

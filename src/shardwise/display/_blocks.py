@@ -52,6 +52,25 @@ class Bars:
 
 
 @dataclass(frozen=True)
+class Point:
+    """A place in a plot, and both of its numbers as text."""
+
+    x: float
+    y: float
+    across: str
+    up: str
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A staircase through points, from left to right, and what is told `across` and `up`."""
+
+    across: str
+    up: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The conclusion, in one sentence, and whether it is positive."""
 
@@ -59,7 +78,7 @@ class Outcome:
     text: str
 
 
-Block = str | Heading | Table | Script | Bars | Outcome
+Block = str | Heading | Table | Script | Bars | Plot | Outcome
 
 
 def below(blocks: Iterable[Block], levels: int = 1) -> Iterator[Block]:

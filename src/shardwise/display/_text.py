@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator
 from textwrap import indent, wrap
 
-from ._blocks import Bars, Block, Heading, Outcome, Script, Table
+from ._blocks import Bars, Block, Heading, Outcome, Plot, Script, Table
+from ._plot import lines
 
 _BAR = 24  # characters of a bar that is the whole
 _GAP = "  "
@@ -25,7 +26,9 @@ def as_text(blocks: Iterable[Block], width: int = 80) -> str:
 def _set_apart(before: Block, block: Block) -> bool:
     if isinstance(before, Heading) and before.level > 1:
         return False
-    return isinstance(block, Heading | Table | Bars) or isinstance(before, Table | Bars | Script)
+    return isinstance(block, Heading | Table | Bars | Plot) or isinstance(
+        before, Table | Bars | Plot | Script
+    )
 
 
 def _lines(block: Block, width: int) -> Iterable[str]:
@@ -44,6 +47,8 @@ def _lines(block: Block, width: int) -> Iterable[str]:
                 ),
                 width,
             )
+        case Plot():
+            return lines(block)
         case Table():
             return _in_line(block, width)
 
