@@ -25,6 +25,7 @@ from shardwise.planning import (
     Plan,
     Price,
     StepMemory,
+    StepTime,
     parts_of,
     pipeline_held,
     pipeline_time,
@@ -118,10 +119,11 @@ def _norm(shape: Shape) -> nn.Module:
 
 
 class Decoder(nn.Module):
-    """A language model with its loss in float32."""
+    """A language model with its loss in float32. Its caller may hold the logits, too, until the step is done."""
 
-    def __init__(self, shape: Shape, positions: int) -> None:
+    def __init__(self, shape: Shape, positions: int, gives_logits: bool = False) -> None:
         super().__init__()
+        self.gives_logits = gives_logits
         self.embed = nn.Embedding(shape.vocabulary, shape.hidden)
         self.places = None if shape.llama else nn.Embedding(positions, shape.hidden)
         self.layers = nn.ModuleList(Block(shape) for _ in range(shape.layers))
@@ -134,24 +136,25 @@ class Decoder(nn.Module):
             for name in ("cosine", "sine"):
                 self.register_buffer(name, torch.empty(positions, size))
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         x = self.embed(tokens)
         turn = (self.cosine, self.sine) if self.places is None else None
         if self.places is not None:
             x = x + self.places.weight
         for layer in self.layers:
             x = layer(x, turn)
-        logits = self.head(self.norm(x))
-        return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+        logits = self.head(self.norm(x)).float()
+        loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+        return (loss, logits.detach()) if self.gives_logits else loss
 
 
 @cache
-def graph_of(shape: Shape, samples: int, positions: int, execution: Execution) -> Graph:
+def graph_of(shape: Shape, samples: int, positions: int, execution: Execution, gives_logits: bool) -> Graph:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("meta"):
-            model = Decoder(shape, positions)
+            model = Decoder(shape, positions, gives_logits)
             tokens = torch.empty(samples, positions, dtype=torch.int64)
     finally:
         torch.set_default_dtype(before)
@@ -160,9 +163,15 @@ def graph_of(shape: Shape, samples: int, positions: int, execution: Execution) -
 
 @cache
 def plan_of(
-    shape: Shape, samples: int, positions: int, execution: Execution, layout: NamedLayout, cluster: Cluster
+    shape: Shape,
+    samples: int,
+    positions: int,
+    execution: Execution,
+    layout: NamedLayout,
+    cluster: Cluster,
+    gives_logits: bool = False,
 ) -> Plan:
-    graph = graph_of(shape, samples, positions, execution)
+    graph = graph_of(shape, samples, positions, execution, gives_logits)
     return tensor_parallel_plan(graph, layout, layout.mesh, cluster, "adam+master")
 
 
@@ -186,6 +195,7 @@ class Run:
     memory: float | None = None
     cell: str = ""  # runs of one model on as many devices, among which a layout is chosen
     cuts: tuple[int, ...] | None = None  # of a pipeline, where it is known how layers are divided
+    gives_logits: bool = False
 
     @property
     def recomputes(self) -> bool:
@@ -202,13 +212,13 @@ class Predicted:
     """Seconds by part of a step, and where memory was measured the bytes that torch's allocator reserves, and the
     `least`: what parameters, states and activations are when they are most."""
 
-    time: dict[str, float]
+    time: StepTime
     bytes: float | None
     least: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return sum(self.time.values())
+        return self.time.seconds
 
     def exceeds(self, memory: float) -> bool:
         """Whether so many bytes cannot be what this run took: they are clearly below the least."""
@@ -228,7 +238,7 @@ def predict(run: Run) -> Predicted:
         first, second = vars(one), vars(other)
         return {name: first[name] + further * (second[name] - first[name]) for name in first}
 
-    time = extended(few.time, many.time)
+    time = StepTime(**extended(few.time, many.time))
     if run.memory is None:
         return Predicted(time, None)
     pairs = zip(_ends(few), _ends(many), strict=True)
@@ -282,7 +292,8 @@ def _price(run: Run, layers: int) -> Price:
 def _plan(run: Run, layers: int) -> Plan:
     alone = NamedLayout(tp=run.layout.tp, sequence=run.layout.sequence)
     shape = replace(run.shape, layers=layers)
-    return plan_of(shape, run.samples, run.positions, run.execution, alone, run.cluster)
+    given = run.samples, run.positions, run.execution, alone, run.cluster, run.gives_logits
+    return plan_of(shape, *given)
 
 
 # -- where they are from
@@ -319,6 +330,8 @@ def named_runs(folder: Path) -> Iterator[Run]:
             compiled["torchtitan 2024" in row["source"]] if row["execution"] == "compile" else "eager",
             tokens / (float(row["tok_s_gpu"]) * int(row["gpus"])),
             float(row["mem_gib"]) * GIB if row["mem_gib"] else None,
+            # Until June 2024 (torchtitan's pull request 391) its loop held the logits, in float32, through backward.
+            gives_logits="2024-03" in row["source"],
         )
 
 

@@ -1,6 +1,6 @@
 """Displaying results and pages: a few kinds of blocks, as text for a terminal, as Markdown, and as HTML."""
 
-from ._blocks import Bar, Bars, Block, Heading, Lane, Lanes, Outcome, Script, Table, below
+from ._blocks import Bar, Bars, Block, Heading, Lane, Lanes, Outcome, Plot, Point, Script, Table, below
 from ._html import as_fragment, as_html, style
 from ._markdown import as_markdown
 from ._shown import Shown
@@ -14,6 +14,8 @@ __all__ = [
     "Lane",
     "Lanes",
     "Outcome",
+    "Plot",
+    "Point",
     "Script",
     "Shown",
     "Table",

@@ -72,6 +72,25 @@ class Lanes:
 
 
 @dataclass(frozen=True)
+class Point:
+    """A place in a plot, and both of its numbers as text."""
+
+    x: float
+    y: float
+    across: str
+    up: str
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A staircase through points, from left to right, and what is told `across` and `up`."""
+
+    across: str
+    up: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The conclusion, in one sentence, and whether it is positive."""
 
@@ -79,7 +98,7 @@ class Outcome:
     text: str
 
 
-Block = str | Heading | Table | Script | Bars | Lanes | Outcome
+Block = str | Heading | Table | Script | Bars | Lanes | Plot | Outcome
 
 
 def below(blocks: Iterable[Block], levels: int = 1) -> Iterator[Block]:

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
 
-from ._blocks import Bars, Block, Heading, Lanes, Outcome, Script, Table, below
+from ._blocks import Bars, Block, Heading, Lanes, Outcome, Plot, Script, Table, below
+from ._plot import svg
 
 _INSIDE = 2  # levels by which headings in a notebook are lower than those of a page
 
@@ -46,6 +47,8 @@ def _element(block: Block) -> str:
             return _bars(block)
         case Lanes():
             return _lanes(block)
+        case Plot():
+            return svg(block)
         case Table():
             return _table(block)
 

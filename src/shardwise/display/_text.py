@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from textwrap import indent, wrap
 
-from ._blocks import Bars, Block, Heading, Lanes, Outcome, Script, Table
+from ._blocks import Bars, Block, Heading, Lanes, Outcome, Plot, Script, Table
+from ._plot import lines
 
 _BAR = 24  # characters of a bar that is the whole
 _GAP = "  "
@@ -26,8 +27,8 @@ def as_text(blocks: Iterable[Block], width: int = 80) -> str:
 def _set_apart(before: Block, block: Block) -> bool:
     if isinstance(before, Heading) and before.level > 1:
         return False
-    return isinstance(block, Heading | Table | Bars | Lanes) or isinstance(
-        before, Table | Bars | Lanes | Script
+    return isinstance(block, Heading | Table | Bars | Lanes | Plot) or isinstance(
+        before, Table | Bars | Lanes | Plot | Script
     )
 
 
@@ -49,6 +50,8 @@ def _lines(block: Block, width: int) -> Iterable[str]:
             )
         case Lanes():
             return drawn(block, width)
+        case Plot():
+            return lines(block)
         case Table():
             return _in_line(block, width)
 

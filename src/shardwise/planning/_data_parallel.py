@@ -16,6 +16,9 @@ from ._named import NamedLayout
 from ._pass import Bucket, Pass
 from ._prices import SLOWDOWN
 
+# The most bytes of gradients that torch's DDP reduces together, by default.
+DDP_BUCKET = 25 * 2**20
+
 
 @dataclass(frozen=True)
 class Traffic:
@@ -149,12 +152,14 @@ class _Simulation:
         if self.layout.zero < 2 and not last:
             return
         width = bucket.itemsize if self.layout.reduce is None else reduced // max(bucket.numel, 1)
-        at = self.clock
-        if (axis := self.layout.sharding_axis) is not None:
-            at = self._send("reduce gradients", "reduce_scatter", axis, reduced, width, at)
-        if (axis := self.layout.summing_axis) is not None:
-            part = reduced // self.layout.shards
-            self._send("sum gradients of replicas", "all_reduce", axis, part, width, at)
+        times = -(-own // DDP_BUCKET) if self.layout.zero < 2 else 1
+        for _ in range(times):
+            at, part = self.clock, reduced // times
+            if (axis := self.layout.sharding_axis) is not None:
+                at = self._send("reduce gradients", "reduce_scatter", axis, part, width, at)
+            if (axis := self.layout.summing_axis) is not None:
+                part //= self.layout.shards
+                self._send("sum gradients of replicas", "all_reduce", axis, part, width, at)
 
     def _gather_updated(self) -> None:
         """Parameters that every rank holds are updated by one each, and then exchanged."""

@@ -27,7 +27,7 @@ from ._pass import Pass
 from ._pins import Pins
 from ._pipeline_price import PipelinePrice, Stage, parts_of, pipelined
 from ._plan import Plan
-from ._prices import OptimizerCost
+from ._prices import OptimizerCost, host_seconds
 from ._recompute import recomputed
 from ._schedule import Move
 from ._summary import bytes_text, sparkline, time_text
@@ -37,7 +37,7 @@ from ._summary import bytes_text, sparkline, time_text
 class StepTime:
     """Seconds of a step: `compute` with what is slower beside collectives and copies for them, `recompute`, collectives
     of tensor and of data parallelism that are waited for, the optimizer, and what the busiest rank of a `pipeline`
-    waits for others."""
+    waits for others. The host needs `starting` to start all passes: where they take less, devices are `waiting`."""
 
     compute: float
     recompute: float
@@ -45,10 +45,21 @@ class StepTime:
     data_parallel: float
     optimizer: float
     pipeline: float = 0.0
+    starting: float = 0.0
+
+    @property
+    def waiting(self) -> float:
+        return max(0.0, self.starting - self.compute - self.recompute - self.tensor_parallel)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """What a step is the sum of."""
+        parts = {name: seconds for name, seconds in asdict(self).items() if name != "starting"}
+        return parts | {"waiting_for_the_host": self.waiting}
 
     @property
     def seconds(self) -> float:
-        return sum(asdict(self).values())
+        return sum(self.parts.values())
 
 
 @dataclass(frozen=True)
@@ -147,7 +158,7 @@ class Price(Shown):
             f"mesh {self.mesh}: "
             f"{passes} a step, of {samples} on each data parallel rank"
         )
-        yield Bars(_bars(asdict(self.time), self.seconds, time_text))
+        yield Bars(_bars(self.time.parts, self.seconds, time_text))
         limit = self.cluster.device.memory
         fits = "" if self.peak <= limit else ", which it exceeds"
         yield Heading(2, f"memory: {bytes_text(self.peak)} of {bytes_text(limit)} a device{fits}")
@@ -173,7 +184,7 @@ class Price(Shown):
             "samples": self.samples,
             "passes": self.passes,
             "seconds": self.seconds,
-            "time": asdict(self.time),
+            "time": self.time.parts,
             "peak": self.peak,
             "reserved": self.reserved,
             "memory": asdict(self.memory),
@@ -439,7 +450,16 @@ def _time(one: Pass, layout: NamedLayout, line: SimulatedStep, repeated: list[in
         tensor_parallel=tensor_parallel,
         data_parallel=line.exposed,
         optimizer=one.plan.cost.update / layout.shards,
+        starting=passes * _starting(one, repeated),
     )
+
+
+def _starting(one: Pass, repeated: list[int]) -> float:
+    """How long the host needs to start a pass."""
+    run = [*one.entries, *(one.entries[place] for place in repeated)]
+    again = sum(not isinstance(one.entries[place], Move) for place in repeated)
+    collectives = sum(len(entry.change.collectives) for entry in run if isinstance(entry, Move))
+    return host_seconds(one.plan.graph, one.plan.cluster.device, again, collectives)
 
 
 def _tensor_parallel_traffic(one: Pass, repeated: list[int], passes: int) -> Iterator[Traffic]:
