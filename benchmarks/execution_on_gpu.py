@@ -47,7 +47,7 @@ def measure(out: Path, device: str, tiny: bool) -> None:
             _measure_block(shape, device, found, out)
     for how in EXECUTIONS:  # last, since what a compiled model holds is not all freed
         shape, layers, vocabulary = TINY if tiny else ONE_B
-        model, tokens = _model(shape, layers, vocabulary, device)
+        model, tokens = initialised(shape, layers, vocabulary, device)
         row = {"program": "torch", "execution": how, **_step(_as(how, model), model, tokens, device)}
         found["models"].append(row)
         _keep(found, out, row)
@@ -92,7 +92,7 @@ def measure_programs(out: Path, device: str, tiny: bool) -> None:
         "nccl" if device == "cuda" else "gloo", init_method="tcp://127.0.0.1:29533", world_size=1, rank=0
     )
     for how in EXECUTIONS:
-        model, tokens = _model(*(TINY if tiny else ONE_B), device)
+        model, tokens = initialised(*(TINY if tiny else ONE_B), device)
         plan = on_one_device(sw.capture(model, tokens, execution=how), "h200")
         sharded = sw.parallelize(model, tokens, plan=plan, compile=how == "compiled", local_outputs=True)
         del model
@@ -102,7 +102,8 @@ def measure_programs(out: Path, device: str, tiny: bool) -> None:
     dist.destroy_process_group()
 
 
-def _model(shape: Shape, layers: int, vocabulary: int, device: str) -> tuple[nn.Module, tuple[Any, Any]]:
+def initialised(shape: Shape, layers: int, vocabulary: int, device: str) -> tuple[nn.Module, tuple[Any, Any]]:
+    """A model as training begins with it, and arguments."""
     _forget()
     torch.manual_seed(0)
     with torch.device(device):

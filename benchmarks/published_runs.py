@@ -6,7 +6,7 @@ be two; where every second layer is treated differently, two are added.
 """
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -17,11 +17,19 @@ from torch import Tensor, nn
 
 from shardwise import Cluster
 from shardwise.graph import Execution, Graph, capture
+from shardwise.mesh import Device
 from shardwise.planning import (
     NamedLayout,
+    Part,
+    Pass,
     Plan,
     Price,
     StepMemory,
+    StepTime,
+    parts_of,
+    pipeline_held,
+    pipeline_time,
+    pipelined,
     price_plan,
     reserved_bytes,
     tensor_parallel_plan,
@@ -49,6 +57,7 @@ class Shape:
 
 LLAMA = {
     "llama3-8b": Shape(4096, 32, 8, 14336, 128256, 32),
+    "llama3-405b": Shape(16384, 128, 8, 53248, 128256, 126),
     "llama2-7b": Shape(4096, 32, 32, 11008, 32000, 32),
     "llama2-13b": Shape(5120, 40, 40, 13824, 32000, 40),
 }
@@ -110,10 +119,11 @@ def _norm(shape: Shape) -> nn.Module:
 
 
 class Decoder(nn.Module):
-    """A language model with its loss in float32."""
+    """A language model with its loss in float32. Its caller may hold the logits, too, until the step is done."""
 
-    def __init__(self, shape: Shape, positions: int) -> None:
+    def __init__(self, shape: Shape, positions: int, gives_logits: bool = False) -> None:
         super().__init__()
+        self.gives_logits = gives_logits
         self.embed = nn.Embedding(shape.vocabulary, shape.hidden)
         self.places = None if shape.llama else nn.Embedding(positions, shape.hidden)
         self.layers = nn.ModuleList(Block(shape) for _ in range(shape.layers))
@@ -126,24 +136,25 @@ class Decoder(nn.Module):
             for name in ("cosine", "sine"):
                 self.register_buffer(name, torch.empty(positions, size))
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         x = self.embed(tokens)
         turn = (self.cosine, self.sine) if self.places is None else None
         if self.places is not None:
             x = x + self.places.weight
         for layer in self.layers:
             x = layer(x, turn)
-        logits = self.head(self.norm(x))
-        return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+        logits = self.head(self.norm(x)).float()
+        loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+        return (loss, logits.detach()) if self.gives_logits else loss
 
 
 @cache
-def graph_of(shape: Shape, samples: int, positions: int, execution: Execution) -> Graph:
+def graph_of(shape: Shape, samples: int, positions: int, execution: Execution, gives_logits: bool) -> Graph:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("meta"):
-            model = Decoder(shape, positions)
+            model = Decoder(shape, positions, gives_logits)
             tokens = torch.empty(samples, positions, dtype=torch.int64)
     finally:
         torch.set_default_dtype(before)
@@ -152,9 +163,15 @@ def graph_of(shape: Shape, samples: int, positions: int, execution: Execution) -
 
 @cache
 def plan_of(
-    shape: Shape, samples: int, positions: int, execution: Execution, layout: NamedLayout, cluster: Cluster
+    shape: Shape,
+    samples: int,
+    positions: int,
+    execution: Execution,
+    layout: NamedLayout,
+    cluster: Cluster,
+    gives_logits: bool = False,
 ) -> Plan:
-    graph = graph_of(shape, samples, positions, execution)
+    graph = graph_of(shape, samples, positions, execution, gives_logits)
     return tensor_parallel_plan(graph, layout, layout.mesh, cluster, "adam+master")
 
 
@@ -177,10 +194,17 @@ class Run:
     seconds: float
     memory: float | None = None
     cell: str = ""  # runs of one model on as many devices, among which a layout is chosen
+    cuts: tuple[int, ...] | None = None  # of a pipeline, where it is known how layers are divided
+    gives_logits: bool = False
 
     @property
     def recomputes(self) -> bool:
         return self.layout.recompute != "none"
+
+    @property
+    def tokens(self) -> int:
+        """Of a step, on all ranks of data parallelism."""
+        return self.layout.dp * self.layout.fsdp * self.samples * self.passes * self.positions
 
 
 @dataclass(frozen=True)
@@ -188,13 +212,13 @@ class Predicted:
     """Seconds by part of a step, and where memory was measured the bytes that torch's allocator reserves, and the
     `least`: what parameters, states and activations are when they are most."""
 
-    time: dict[str, float]
+    time: StepTime
     bytes: float | None
     least: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return sum(self.time.values())
+        return self.time.seconds
 
     def exceeds(self, memory: float) -> bool:
         """Whether so many bytes cannot be what this run took: they are clearly below the least."""
@@ -202,6 +226,8 @@ class Predicted:
 
 
 def predict(run: Run) -> Predicted:
+    if run.layout.pp > 1:
+        return _pipeline(run)
     less, more = (1, 2) if run.memory is None else (2, 3)
     if run.layout.recompute == "alternate":
         less, more = 2, 4
@@ -212,13 +238,41 @@ def predict(run: Run) -> Predicted:
         first, second = vars(one), vars(other)
         return {name: first[name] + further * (second[name] - first[name]) for name in first}
 
-    time = extended(few.time, many.time)
+    time = StepTime(**extended(few.time, many.time))
     if run.memory is None:
         return Predicted(time, None)
     pairs = zip(_ends(few), _ends(many), strict=True)
     memory = [StepMemory(**{name: round(part) for name, part in extended(*pair).items()}) for pair in pairs]
     least = max(each.parameters + each.states + each.activations for each in memory)
     return Predicted(time, reserved_bytes(run.layout, memory), least)
+
+
+def _pipeline(run: Run) -> Predicted:
+    plan = _plan(run, 3)
+    parts = parts_of(Pass(plan, overlap=run.layout.overlap), run.layout)
+    return pipeline_of(run, parts, plan.cost.update, plan.optimizer)
+
+
+def pipeline_of(run: Run, parts: tuple[Part, ...], update: float, optimizer: str) -> Predicted:
+    """From the parts of a model with three blocks: those between the first and the last are as the second."""
+    numbered = (
+        tuple((f"{name} {number}", tensor) for name, tensor in parts[2].parameters)
+        for number in range(run.shape.layers - 3)
+    )
+    whole = (*parts[:3], *(replace(parts[2], parameters=named) for named in numbered), *parts[3:])
+    update *= _numel(whole) / _numel(parts)
+    layout = run.layout
+    line = pipelined(whole, layout, layout.mesh, run.cluster, run.passes, update, optimizer, run.cuts)
+    # The memory that was published is that of the first rank: runs of one micro-batch have less than the logits take.
+    first = pipeline_held(line)[0].memory
+    least = first.parameters + first.states + first.activations
+    known = run.memory is not None and run.cuts is not None
+    reserved = reserved_bytes(layout, [first]) if known else None
+    return Predicted(vars(pipeline_time(line)), reserved, least)
+
+
+def _numel(parts: Iterable[Part]) -> int:
+    return sum(tensor.numel for tensor in {name: t for part in parts for name, t in part.parameters}.values())
 
 
 def _ends(price: Price) -> list[StepMemory]:
@@ -230,10 +284,16 @@ def _ends(price: Price) -> list[StepMemory]:
 
 
 def _price(run: Run, layers: int) -> Price:
+    return price_plan(
+        _plan(run, layers), layout=run.layout, cluster=run.cluster, samples=run.samples, passes=run.passes
+    )
+
+
+def _plan(run: Run, layers: int) -> Plan:
     alone = NamedLayout(tp=run.layout.tp, sequence=run.layout.sequence)
     shape = replace(run.shape, layers=layers)
-    plan = plan_of(shape, run.samples, run.positions, run.execution, alone, run.cluster)
-    return price_plan(plan, layout=run.layout, cluster=run.cluster, samples=run.samples, passes=run.passes)
+    given = run.samples, run.positions, run.execution, alone, run.cluster, run.gives_logits
+    return plan_of(shape, *given)
 
 
 # -- where they are from
@@ -270,6 +330,49 @@ def named_runs(folder: Path) -> Iterator[Run]:
             compiled["torchtitan 2024" in row["source"]] if row["execution"] == "compile" else "eager",
             tokens / (float(row["tok_s_gpu"]) * int(row["gpus"])),
             float(row["mem_gib"]) * GIB if row["mem_gib"] else None,
+            # Until June 2024 (torchtitan's pull request 391) its loop held the logits, in float32, through backward.
+            gives_logits="2024-03" in row["source"],
+        )
+
+
+def schedule_runs(folder: Path) -> Iterator[Run]:
+    """Runs of torchtitan in pipelines, which differ in the schedule alone.
+
+    By default there are as many micro-batches as ranks in the pipeline, and two stages a rank if they are interleaved.
+    Parameters stay gathered and gradients are accumulated for the whole step, as with `zero=1`. Products in float8 are
+    priced as in bfloat16: all parts of a step are longer alike.
+    """
+    for row in _rows(folder / "named_runs.csv"):
+        pp, fsdp, tp, seq, local = (int(row[name]) for name in ("pp", "fsdp", "tp", "seq", "local_batch"))
+        if pp == 1:
+            continue
+        interleaved = "interleaved" in row["source"]
+        layout = NamedLayout(
+            pp=pp,
+            fsdp=fsdp,
+            tp=tp,
+            zero=1,
+            sequence=tp > 1,
+            recompute=row["recompute"],  # type: ignore[arg-type]
+            reduce="float32",
+            schedule="Interleaved1F1B" if interleaved else "1F1B",
+            stages=2 if interleaved else 1,
+        )
+        shape, count = LLAMA[row["model"]], pp * layout.stages
+        each, more = divmod(shape.layers + 2, count)  # the embedding and the head count as a layer each
+        yield Run(
+            row["source"].split(" (")[0],
+            row["id"],
+            shape,
+            seq,
+            local // pp,
+            pp,
+            layout,
+            Cluster.preset("h100-meta"),
+            "regional",
+            int(row["global_batch"]) * seq / (float(row["tok_s_gpu"]) * int(row["gpus"])),
+            float(row["mem_gib"]) * GIB if row["mem_gib"] else None,
+            cuts=tuple(number * each + min(number, more) for number in range(count + 1)),
         )
 
 
@@ -315,45 +418,74 @@ def _mpt_cluster(gpu: str) -> Cluster:
     if gpu == "a100_40gb":
         device = replace(device, memory=40e9, memory_bandwidth=1555e9)
     elif gpu == "h100_80gb":
-        device = replace(
-            device, **{part: _with_old_attention(getattr(device, part)) for part in ("efficiency", "exposed")}
-        )
+        device = _with_old_attention(device)
     return replace(cluster, name=gpu, device=device)
 
 
-def _with_old_attention(shares: Mapping[str, float]) -> dict[str, float]:
-    return {kind: share / OLD_ATTENTION if "attention" in kind else share for kind, share in shares.items()}
+def _with_old_attention(device: Device) -> Device:
+    def slower(shares: Mapping[str, float]) -> dict[str, float]:
+        return {
+            kind: share / OLD_ATTENTION if "attention" in kind else share for kind, share in shares.items()
+        }
+
+    return replace(device, efficiency=slower(device.efficiency), exposed=slower(device.exposed))
 
 
 def grid_runs(folder: Path) -> Iterator[Run]:
-    """Layouts of two models in nanotron without pipelines; those far below the best of their cell are unreliable."""
+    """Layouts of two models in nanotron; those far below the best of their cell are unreliable."""
     rows = [row for row in _rows(folder / "layouts_h100.csv") if row["tok_s_gpu"]]
     best: dict[tuple[str, str], float] = {}
     for row in rows:
         cell = row["model"], row["gpus"]
         best[cell] = max(best.get(cell, 0.0), float(row["tok_s_gpu"]))
     for row in rows:
-        if row["pp"] != "1" or float(row["tok_s_gpu"]) < best[row["model"], row["gpus"]] / 2:
+        if float(row["tok_s_gpu"]) < best[row["model"], row["gpus"]] / 2:
             continue
         names = ("hidden", "heads", "heads", "ffn", "vocab", "layers")
         shape = Shape(*(int(row[name]) for name in names), tied=row["variant"] == "tied")
-        dp, tp = int(row["dp"]), int(row["tp"])
+        pp, dp, tp, passes = (int(row[name]) for name in ("pp", "dp", "tp", "grad_acc"))
         zero, many = int(row["zero"]) if dp > 1 else 0, tp > 1
-        layout = NamedLayout(dp=dp, tp=tp, zero=zero, sequence=many, overlap=many, reduce="float32")
+        layout = NamedLayout(
+            pp=pp,
+            dp=dp,
+            tp=tp,
+            zero=zero,
+            sequence=many,
+            overlap=many,
+            reduce="float32",
+            schedule="1F1B" if passes >= pp else "GPipe",  # the same order, if one micro-batch is all
+        )
+        batch = dp * int(row["mbs"]) * passes  # a few rows have less than the 256 of the others
+        tokens = batch * int(row["seq_len"])
         yield Run(
             "nanotron",
-            f"{row['model']} dp={dp},tp={tp},zero={row['zero']} x {row['mbs']}",
+            f"{row['model']} {f'pp={pp},' if pp > 1 else ''}dp={dp},tp={tp},zero={row['zero']} x {row['mbs']}",
             shape,
             int(row["seq_len"]),
             int(row["mbs"]),
-            int(row["grad_acc"]),
+            passes,
             layout,
             Cluster.preset("h100-efa"),
             "eager",
-            float(row["step_s"]),
+            tokens / (float(row["tok_s_gpu"]) * int(row["gpus"])),
             float(row["mem_gb"]) * GIB if row["mem_gb"] else None,
             f"{row['model']} on {row['gpus']}",
+            nanotron_cuts(shape, pp) if pp > 1 else None,
         )
+
+
+def nanotron_cuts(shape: Shape, ranks: int) -> tuple[int, ...] | None:
+    """Layers as nanotron divides them: a block goes to the next rank where the products so far are more than the
+    rank's share of all. The embedding counts nothing, the head as a product. None where the loss alone would be left
+    for the last rank."""
+    layer = (4 * shape.hidden + 3 * shape.inner) * shape.hidden
+    costs = [0, *[layer] * shape.layers, shape.vocabulary * shape.hidden]
+    cuts, done = [0], 0
+    for place, cost in enumerate(costs):
+        done += cost
+        if len(cuts) < ranks and done > sum(costs) * len(cuts) / ranks:
+            cuts.append(place)
+    return (*cuts, len(costs)) if len(cuts) == ranks else None
 
 
 READERS = {"named": named_runs, "fsdp": fsdp_runs, "grid": grid_runs}

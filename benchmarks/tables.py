@@ -36,7 +36,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Capture", ("capture",), "capture.md"),
     ("Models that work unmodified", ("breadth",), "capture.md"),
     ("Planning", ("planning_8b", "planning_8b_cube", "planning_70b"), "planning.md"),
-    ("Recompute", ("recompute",), "planning.md"),
+    ("Recompute", ("recompute", "recompute_passes", "recompute_on_gpu"), "planning.md"),
     ("Recompute, micro-batches and sharded states", ("memory_choices",), "planning.md"),
     ("Prices on a GPU", ("block_on_gpu", "execution_on_gpu", "rank_on_gpu"), "calibration.md"),
     ("Published measurements", ("truth", "truth_held_out"), "calibration.md"),

@@ -231,6 +231,8 @@ def compare_runs(record: Record, kinds: Sequence[str], data: Path, each: bool, p
         for run, made in below:
             sizes = (size / 2**30 for size in (made.least, run.memory))
             table.add(f"{run.source}: {run.name}", str(run.layout), run.execution, *sizes)
+    if "named" in kinds:
+        compare_schedules(record, data)
     compare_cells(record, [pair for pair in all_pairs if pair[0].cell], factors)
     if each:
         columns = {
@@ -252,6 +254,27 @@ def compare_runs(record: Record, kinds: Sequence[str], data: Path, each: bool, p
         )
 
 
+def compare_schedules(record: Record, data: Path) -> None:
+    """How much faster a pipeline is with another schedule than with the first."""
+    from published_runs import predict, schedule_runs
+
+    runs = list(schedule_runs(data))
+    if not runs:
+        return
+    columns = {
+        "run": "",
+        "layout": "`{}`",
+        "predicted": "{:.2f} x",
+        "measured": "{:.2f} x",
+        "apart": "{:+.2f}",
+    }
+    table = record.sheet("Schedules of pipelines, compared with the first", columns, wide=28)
+    made = [predict(run).seconds for run in runs]
+    for run, seconds in zip(runs, made, strict=True):
+        ratios = made[0] / seconds, runs[0].seconds / run.seconds
+        table.add(run.name, str(run.layout), *ratios, ratios[0] - ratios[1])
+
+
 def compare_cells(
     record: Record, pairs: "Sequence[tuple[Run, Predicted]]", factors: dict[str, float]
 ) -> None:
@@ -262,15 +285,23 @@ def compare_cells(
         cells[pair[0].cell].append(pair)
     if not cells:
         return
-    columns = {"cell": "", "layouts": "{:,d}", "median error": "{:.1%}", "worst": "{:.1%}"}
-    columns |= {"predicted to be the fastest": "", "compared with the fastest": "{:.3f}"}
+    columns = {"cell": "", "layouts": "{:,d}", "in pipelines": "{:,d}", "median error": "{:.1%}"}
+    columns |= {
+        "worst": "{:.1%}",
+        "median in pipelines": "{:.1%}",
+        "predicted to be the fastest": "",
+        "compared with the fastest": "{:.3f}",
+    }
     table = record.sheet("Seconds of a step by model and number of GPUs", columns, wide=28)
     for cell, inside in cells.items():
         ratios = [made.seconds / run.seconds for run, made in inside]
-        chosen, _ = min(inside, key=lambda pair: pair[1].seconds)
-        fastest = min(run.seconds for run, _ in inside)
+        chosen, _ = min(inside, key=lambda pair: pair[1].seconds / pair[0].tokens)
+        fastest = min(run.seconds / run.tokens for run, _ in inside)
         errors = _errors(ratios, factors[chosen.source])
-        table.add(cell, len(inside), *errors, chosen.name, chosen.seconds / fastest)
+        apart = [ratio for (run, _), ratio in zip(inside, ratios, strict=True) if run.layout.pp > 1]
+        piped = _errors(apart, factors[chosen.source])[0] if apart else None
+        compared = chosen.seconds / chosen.tokens / fastest
+        table.add(cell, len(inside), len(apart), *errors, piped, chosen.name, compared)
 
 
 def _errors(ratios: Sequence[float], factor: float) -> tuple[float, float]:

@@ -159,6 +159,11 @@ def llama_70b(layers: int = 80, batch: int = 2, positions: int = 8192) -> Built:
     return _llama(layers, batch, positions, hidden=8192, inner=28672, heads=64)
 
 
+def llama_405b(layers: int = 126, batch: int = 4, positions: int = 8192) -> Built:
+    """Llama 3 405B in bfloat16."""
+    return _llama(layers, batch, positions, hidden=16384, inner=53248, heads=128)
+
+
 def _llama(layers: int, batch: int, positions: int, *, hidden: int, inner: int, heads: int) -> Built:
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .layout import Layout, Sharding
     from .mesh import Cluster, Mesh
     from .placements import Row
-    from .planning import Elsewhere, Front, Plan, Price, doctor, front, plan, price
+    from .planning import Elsewhere, Front, Pipeline, Plan, Price, doctor, front, plan, price
     from .propagation import propagate
     from .rules import Rule, hand, rows, rule
     from .running import parallelize, save_checkpoint, shard_map, simulate, transfer
@@ -33,6 +33,7 @@ __all__ = [
     "Graph",
     "Layout",
     "Mesh",
+    "Pipeline",
     "Plan",
     "Policy",
     "Price",
@@ -89,7 +90,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "graph": ("Graph", "capture"),
     "propagation": ("propagate",),
     "solver": ("solve",),
-    "planning": ("Elsewhere", "Front", "Plan", "Price", "doctor", "front", "plan", "price"),
+    "planning": ("Elsewhere", "Front", "Pipeline", "Plan", "Price", "doctor", "front", "plan", "price"),
     "running": ("parallelize", "save_checkpoint", "shard_map", "simulate", "transfer"),
     "verification": ("Report", "verify"),
     "book": (),

@@ -9,6 +9,8 @@ from shardwise.display import (
     Bars,
     Heading,
     Outcome,
+    Plot,
+    Point,
     Script,
     Shown,
     Table,
@@ -99,6 +101,7 @@ HOSTILE = "<script>alert('&\"')</script>"
         Table((HOSTILE, f">{HOSTILE}"), [(HOSTILE, HOSTILE)]),
         Script(HOSTILE, HOSTILE, HOSTILE),
         Bars((Bar(HOSTILE, HOSTILE, 0.5),)),
+        Plot(HOSTILE, HOSTILE, (Point(1, 1, HOSTILE, HOSTILE),)),
         Outcome(True, HOSTILE),
     ],
 )
@@ -107,6 +110,19 @@ def test_no_word_becomes_markup(block):
     assert "<script" not in html and "alert(" in html
     for tag in re.findall(r"<[^>]*>", html):
         assert "alert" not in tag.replace("--part--script-alert--------script-", "")
+
+
+def test_a_plot_is_a_staircase_of_what_is_least():
+    points = (Point(1, 3.0, "1 GB", "3 s"), Point(2, 2.0, "2 GB", "2 s"), Point(4, 1.0, "4 GB", "1 s"))
+    plot = Plot("memory", "time", points)
+    drawn = [line.split("|")[1] for line in as_text([plot]).splitlines() if "|" in line]
+    stars = [(line.index("*"), line.count("-")) for line in drawn if "*" in line]
+    assert [at for at, _ in stars] == sorted(at for at, _ in stars) and len(stars) == 3
+    assert stars[1][1] > stars[0][1] > 0
+    html = as_html([plot])
+    assert html.count("<circle") == 3 and ">2 s<" in html and ">4 GB<" in html
+    assert "| 2 GB | 2 s |" in as_markdown([plot])
+    assert as_text([Plot("memory", "time", points[:1])]).count("*") == 1
 
 
 def test_headings_inside_something_else_are_lower():

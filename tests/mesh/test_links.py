@@ -99,6 +99,15 @@ def test_measured_full_hosts_tell_about_one_gpu_of_each():
     assert one.time("all_gather", 1e12, 2) == pytest.approx(8 * 1e12 / 1.6e11 * (1 / 2) / (15 / 16), rel=1e-3)
 
 
+def test_a_small_message_has_a_share_of_the_latency():
+    plain, ramp = Link(1e9, 1e-3), Link(1e9, 1e-3, ramp=(0.25, 1e6))
+    assert ramp.time("all_gather", 0, 4) == pytest.approx(0.25 * plain.time("all_gather", 0, 4))
+    assert ramp.time("all_gather", 1e6, 4) == plain.time("all_gather", 1e6, 4)
+    times = ramp.times("all_reduce", np.geomspace(1, 1e9, 50), 8)
+    assert (np.diff(times) > 0).all()
+    assert (times <= plain.times("all_reduce", np.geomspace(1, 1e9, 50), 8)).all()
+
+
 def test_efa_is_as_published():
     """Bus bandwidths of 256 MB on 2 to 32 hosts of 8."""
     cluster = Cluster.preset("h100-efa")

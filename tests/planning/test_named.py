@@ -19,6 +19,10 @@ from shardwise.planning._named import mesh_of
         ("tp=2,sequence=yes,micro_batch=4", "tp=2,micro_batch=4,sequence"),
         ("tp=2,sequence=no", "tp=2"),
         ("tp=2,overlap,sequence", "tp=2,sequence,overlap"),
+        ("dp=2,pp=4", "pp=4,dp=2"),
+        ("pp=4,schedule=GPipe", "pp=4,schedule=GPipe"),
+        ("pp=4,schedule=Interleaved1F1B", "pp=4,schedule=Interleaved1F1B,stages=2"),
+        ("pp=4,schedule=LoopedBFS,stages=4", "pp=4,schedule=LoopedBFS,stages=4"),
         ("", "dp=1"),
     ],
 )
@@ -31,7 +35,18 @@ def test_a_layout_is_written_shortly_and_reads_the_same(text, written):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("pp=2", "unknown word 'pp': use dp, fsdp, tp"),
+        ("cp=2", "unknown word 'cp': use pp, dp, fsdp, tp"),
+        ("pp=0", "pp=0: it must be at least 1"),
+        ("pp=2,stages=0", "stages=0: it must be at least 1"),
+        ("dp=2,schedule=GPipe", "schedule=GPipe needs a pipeline: add pp=2 or more"),
+        ("dp=2,stages=2", "stages=2 needs a pipeline: add pp=2 or more"),
+        ("pp=2,schedule=2F2B", "unknown schedule '2F2B': use one of 1F1B, GPipe"),
+        ("pp=2,schedule", "schedule needs a value, such as schedule=Interleaved1F1B"),
+        ("pp=2,stages=2", "schedule=1F1B cannot have stages=2 on a rank: write stages=1"),
+        (
+            "pp=2,schedule=DualPipeV,stages=1",
+            "schedule=DualPipeV cannot have stages=1 on a rank: write stages=2",
+        ),
         ("dp=two", "dp=two is not a number: write dp=2"),
         ("dp", "dp needs a number"),
         ("dp=2,dp=4", "dp occurs twice"),

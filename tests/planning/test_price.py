@@ -1,6 +1,7 @@
 """What named layouts cost: laws between them, and what each moves and holds."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -252,3 +253,32 @@ def test_a_loss_outside_of_compiled_blocks_is_eager(built):
 def test_programs_are_not_compiled_block_by_block(built):
     with pytest.raises(sw.UsageError, match="'regional' is for"):
         sw.plan(*built, mesh="dp=2", execution="regional")
+
+
+def test_passes_take_no_less_than_the_host_needs_to_start_them():
+    model, x = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3))), torch.empty(32, 64, device="meta")
+    cluster = sw.Cluster.preset("h100")
+    host = {"eager": (0.0, 1e-3), "collective": (0.0, 1.0)}
+    waiting = replace(cluster, device=replace(cluster.device, host=host))
+    for layout, collectives in (("dp=2", 0), ("dp=2,micro_batch=4", 0), ("tp=2", 1)):
+        free, price = (sw.price(model.to("meta"), (x,), layout=layout, cluster=c) for c in (cluster, waiting))
+        calls, moves = (
+            len(price.plan.graph.nodes),
+            [e for e in price.plan.schedule.entries if isinstance(e, Move)],
+        )
+        sent = sum(len(move.change.collectives) for move in moves)
+        assert bool(sent) == bool(collectives)
+        assert price.time.starting == pytest.approx(price.passes * (1e-3 * calls + sent))
+        assert price.seconds == pytest.approx(
+            price.time.starting + free.time.data_parallel + free.time.optimizer
+        )
+        assert free.time.waiting == 0 < price.time.waiting
+
+
+def test_gradients_that_every_rank_keeps_are_reduced_in_buckets_of_ddp():
+    model, x = nn.Linear(4096, 4096, bias=False, device="meta"), torch.empty(16, 4096, device="meta")
+    sums, scattered = (sw.price(model, (x,), layout=layout) for layout in ("dp=4", "fsdp=4"))
+    [reduced] = [each for each in sums.traffic if "gradients" in each.purpose]
+    assert reduced.count == 3 and 3 * reduced.size == 4 * 4096**2 // 3 * 3
+    [reduced] = [each for each in scattered.traffic if "gradients" in each.purpose]
+    assert reduced.count == 1 and reduced.size == 4 * 4096**2

@@ -1,5 +1,6 @@
 """Parameters that are held otherwise than at home: steps equal the model's, whatever is gathered or reduced once."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 
 import shardwise as sw
+from shardwise.graph import chosen_again, may_run_again
 from shardwise.planning import random_plan
 
 
@@ -44,6 +46,25 @@ def test_any_homes_give_the_steps_of_the_model(mlp, mesh, passes):
         assert report.peak == report.predicted_peak
         gathers, reductions = gathers + len(plan.once.gathers), reductions + len(plan.once.reductions)
     assert gathers and bool(reductions) == (passes > 1)
+
+
+@pytest.mark.parametrize("mesh", ["d=3", "a=2,b=2"])
+def test_what_runs_again_homes_and_sums_of_passes_go_together(mesh):
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(8, 12), nn.GELU(), nn.Linear(12, 8)) for _ in range(3)]
+    model, args = nn.Sequential(*layers), (torch.rand(12, 8),)
+    graph = sw.capture(model, args, recompute="auto")
+    names = sorted(may_run_again(graph))
+    ran = gathers = reductions = 0
+    for seed in range(4):
+        some = chosen_again(graph, random.Random(seed).sample(names, len(names) // 2))
+        plan = random_plan(some, mesh=mesh, seed=seed, micro_batches=3, zero=True)
+        report = sw.verify(model, args, plan=plan, steps=2, optimizer="adamw", only_plan=True)
+        assert report.ok, report
+        assert report.peak == report.predicted_peak
+        ran += len(some.again)
+        gathers, reductions = gathers + len(plan.once.gathers), reductions + len(plan.once.reductions)
+    assert ran and gathers and reductions
 
 
 def test_gradients_that_are_one_tensor_are_added_up_apart(shared):

@@ -66,6 +66,22 @@ Zero = Annotated[
 ]
 
 
+Schedule = Annotated[
+    str,
+    typer.Option(help="On a mesh with the axis pp, one of torch's pipeline schedules, or auto."),
+]
+
+NumberOfStages = Annotated[
+    int | None,
+    typer.Option(
+        "--stages",
+        min=1,
+        help="Stages of a pipeline; by default one at each place along pp, or two where the schedule has several.",
+        show_default=False,
+    ),
+]
+
+
 LossFn = Annotated[
     str | None,
     typer.Option(

@@ -13,7 +13,9 @@ from ._build import (
     ClusterName,
     Execution,
     LossFn,
+    NumberOfStages,
     Recompute,
+    Schedule,
     Zero,
     built,
     loss_function,
@@ -24,6 +26,7 @@ from ._progress import Bars
 
 if TYPE_CHECKING:
     from ..graph import Graph
+    from ..planning import Pipeline
     from ..progress import Progress
 
 
@@ -75,6 +78,8 @@ def plan(
         ),
     ] = None,
     zero: Zero = False,
+    schedule: Schedule = "1F1B",
+    stages: NumberOfStages = None,
     pin: Annotated[
         list[str] | None, typer.Option(help="A required layout: 'x=S(0), R'. May be repeated.")
     ] = None,
@@ -99,6 +104,8 @@ def plan(
     """Find the cheapest plan of a model on a mesh, and explain it.
 
     Example: shardwise plan examples/models.py:build_llama --mesh dp=2,tp=2
+
+    Example: shardwise plan examples/models.py:build_llama --mesh pp=2,tp=2 --micro-batches 4
     """
     if (mesh is None) == (devices is None):
         raise UsageError("give either --mesh, such as dp=8,tp=8, or --devices, such as 64")
@@ -106,17 +113,42 @@ def plan(
         raise UsageError("--page is for the front of time over memory: give --front, too")
     require_writable(out, trace, page)
     from ..mesh import DEFAULT_CLUSTER, Cluster
-    from ..planning import chosen, halves_of, memory_of, meshes_of
+    from ..planning import AXIS, chosen, halves_of, memory_of, meshes_of, plan_pipeline
 
     prices = Cluster.of(cluster or DEFAULT_CLUSTER)
     most = memory_of(memory, prices)
     meshes = meshes_of(devices, mesh)
     if global_batch is not None and not recompute and not inference and execution in (None, "eager"):
         recompute = ["auto"]
+    in_stages = AXIS in meshes[0]
+    if in_stages:
+        alone = {"--inference": inference, "--sharding": sharding, "--overlap": overlap, "--front": front}
+        for name, value in {**alone, "--trace": trace, "--explain": explain}.items():
+            if value:
+                raise UsageError(f"{name} cannot be combined with the axis {AXIS}: leave out one of them")
     with Bars(quiet=as_json) as progress:
         passes, graph_of = _graphs(
-            *(build, inference, execution, recompute, loss_fn, global_batch, micro_batches, progress)
+            *(build, inference, execution, recompute, loss_fn, global_batch, micro_batches, progress),
+            boundaries=in_stages,
         )
+        if in_stages:
+            pipeline = plan_pipeline(
+                graph_of(passes[-1]),
+                mesh=meshes[0],
+                cluster=prices,
+                memory=most,
+                optimizer=optimizer,
+                micro_batches=passes[-1],
+                schedule=schedule,
+                stages=stages,
+                zero=zero,
+                pins=dict(_pins(pin or [])),
+                of_search={"time_limit": time_limit},
+                confirm=confirm,
+                progress=progress,
+            )
+            _show_pipeline(pipeline, out, as_json)
+            return
         found = chosen(
             *(graph_of, meshes, passes, halves_of(most) if front else [most]),
             of_planner={
@@ -156,6 +188,17 @@ def plan(
             typer.echo(f"\nwritten to {path}")
 
 
+def _show_pipeline(pipeline: "Pipeline", out: Path | None, as_json: bool) -> None:
+    if out is not None:
+        pipeline.save(out)
+    if as_json:
+        print_json(pipeline.to_json())
+        return
+    typer.echo(str(pipeline))
+    if out is not None:
+        typer.echo(f"\nwritten to {out}")
+
+
 def _graphs(
     build: str,
     inference: bool,
@@ -165,6 +208,7 @@ def _graphs(
     global_batch: int | None,
     micro_batches: int | None,
     progress: "Progress",
+    boundaries: bool = False,
 ) -> "tuple[list[int], Callable[[int], Graph]]":
     """In how many passes a step may be run, and the graph of a pass by their number."""
     from ..graph import Graph, capture
@@ -175,6 +219,8 @@ def _graphs(
             raise UsageError(
                 f"--global-batch cannot change {build}, which was captured before: give FILE.py:build"
             )
+        if boundaries:
+            raise UsageError(f"{build} was captured without boundaries between stages: give FILE.py:build")
         graph = Graph.load(Path(build))
         _require_unchanged(build, graph, execution, recompute, loss_fn)
         return [micro_batches or 1], lambda _: graph
@@ -189,6 +235,7 @@ def _graphs(
             loss_fn=loss_function(loss_fn),
             execution=execution or "eager",
             recompute=policies(recompute),
+            boundaries=boundaries,
         )
 
     return graphs(model, args, kwargs, global_batch, micro_batches, captured)

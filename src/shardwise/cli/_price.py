@@ -16,7 +16,7 @@ def price(
         str,
         typer.Option(
             help="dp=2,fsdp=8,tp=2 with any of zero=1, sequence, overlap, reshard=no, micro_batch=1, recompute=full, "
-            "reduce=float32."
+            "reduce=float32; pp=4 with schedule=Interleaved1F1B and stages=2."
         ),
     ],
     mesh: Annotated[
@@ -27,7 +27,7 @@ def price(
     optimizer: Annotated[str, typer.Option(help="none, sgd, momentum or adam; adam+master.")] = "adam",
     as_json: Json = False,
 ) -> None:
-    """Price a training step as people already run it: data parallel, ZeRO, FSDP, tensor parallel.
+    """Price a training step as people already run it: data parallel, ZeRO, FSDP, tensor parallel, pipelines.
 
     Example: shardwise price examples/models.py:build_llama --layout fsdp=2
     """

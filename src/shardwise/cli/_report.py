@@ -25,14 +25,22 @@ def report(
 
     Example: shardwise report p.json --out p.html
     """
-    from ..planning import Plan
-    from ..report import document, plan_page
+    from ..planning import Pipeline, load_plan
+    from ..report import document, plan_page, prose_page
 
-    plan = Plan.load(path)
+    plan = load_plan(path)
+    page = out or path.with_suffix(".html")
+    if isinstance(plan, Pipeline):
+        if as_json:
+            print_json(plan.to_json())
+            return
+        require_writable(page)
+        write_text(page, prose_page(plan.blocks()))
+        typer.echo(f"written to {page}")
+        return
     if as_json:
         print_json(document(plan, runners_up=not quick))
         return
-    page = out or path.with_suffix(".html")
     require_writable(page)
     with Bars() as progress:
         text = plan_page(plan, runners_up=not quick, progress=progress)

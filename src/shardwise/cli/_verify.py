@@ -13,7 +13,9 @@ from ._build import (
     Execution,
     LossFn,
     MicroBatches,
+    NumberOfStages,
     Recompute,
+    Schedule,
     Zero,
     builder,
     built,
@@ -37,6 +39,8 @@ def verify(
     loss_fn: LossFn = None,
     micro_batches: MicroBatches = 1,
     zero: Zero = False,
+    schedule: Schedule = "1F1B",
+    stages: NumberOfStages = None,
     backend: Annotated[
         str, typer.Option(help="simulate: all ranks in this process; gloo: one process per rank.")
     ] = "simulate",
@@ -64,8 +68,8 @@ def verify(
     import torch
 
     from ..graph import capture
-    from ..mesh import DEFAULT_CLUSTER, Mesh
-    from ..planning import Plan, plan_graph, random_plan
+    from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
+    from ..planning import AXIS, load_plan, memory_of, plan_graph, plan_pipeline, random_plan
     from ..verification import verify as run
 
     if plan is not None and random:
@@ -80,7 +84,7 @@ def verify(
         progress("building the model")
         model, args, kwargs = built(build)
         if plan is not None:
-            plans = [Plan.load(plan)]
+            plans: list[Any] = [load_plan(plan)]
             if mesh is not None and plans[0].mesh != Mesh.parse(mesh):
                 raise UsageError(
                     f"the plan is for mesh {plans[0].mesh}, not for {mesh}: omit --mesh, or plan again"
@@ -89,15 +93,24 @@ def verify(
             progress("capturing")
             how: Any = execution or "eager"
             given: Any = {"execution": how, "recompute": policies(recompute)}
+            on = Mesh.parse(str(mesh))
+            given["boundaries"] = AXIS in on
             graph = capture(model, args, kwargs, training=not inference, loss_fn=outside, **given)
             passes: Any = {"micro_batches": micro_batches, "zero": zero}
-            if random:
+            prices = Cluster.of(cluster or DEFAULT_CLUSTER)
+            if AXIS in on:
+                if random or inference:
+                    raise UsageError(f"--random and --inference cannot be combined with the axis {AXIS}")
+                options: Any = {**passes, "schedule": schedule, "stages": stages, "progress": progress}
+                plans = [
+                    plan_pipeline(graph, mesh=on, cluster=prices, memory=memory_of(None, prices), **options)
+                ]
+            elif random:
                 plans = [
                     random_plan(graph, mesh=str(mesh), seed=number, **passes) for number in range(random)
                 ]
             else:
-                prices = cluster or DEFAULT_CLUSTER
-                options: Any = {**passes, "compare": False, "progress": progress}
+                options = {**passes, "compare": False, "progress": progress}
                 plans = [plan_graph(graph, mesh=str(mesh), cluster=prices, **options)]
         reports = []
         for number, chosen in enumerate(plans):

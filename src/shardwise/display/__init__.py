@@ -1,6 +1,6 @@
 """Displaying results and pages: a few kinds of blocks, as text for a terminal, as Markdown, and as HTML."""
 
-from ._blocks import Bar, Bars, Block, Heading, Outcome, Script, Table, below
+from ._blocks import Bar, Bars, Block, Heading, Lane, Lanes, Outcome, Plot, Point, Script, Table, below
 from ._html import as_fragment, as_html, style
 from ._markdown import as_markdown
 from ._shown import Shown
@@ -11,7 +11,11 @@ __all__ = [
     "Bars",
     "Block",
     "Heading",
+    "Lane",
+    "Lanes",
     "Outcome",
+    "Plot",
+    "Point",
     "Script",
     "Shown",
     "Table",

@@ -52,6 +52,45 @@ class Bars:
 
 
 @dataclass(frozen=True)
+class Lane:
+    """What runs one after another: spans of time, each of a kind, from 0 to 1 of the whole."""
+
+    name: str
+    spans: tuple[tuple[float, float, str], ...]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """What runs beside each other; `whole` says how long that is."""
+
+    lanes: tuple[Lane, ...]
+    whole: str
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(kind for lane in self.lanes for *_, kind in lane.spans))
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place in a plot, and both of its numbers as text."""
+
+    x: float
+    y: float
+    across: str
+    up: str
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A staircase through points, from left to right, and what is told `across` and `up`."""
+
+    across: str
+    up: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """The conclusion, in one sentence, and whether it is positive."""
 
@@ -59,7 +98,7 @@ class Outcome:
     text: str
 
 
-Block = str | Heading | Table | Script | Bars | Outcome
+Block = str | Heading | Table | Script | Bars | Lanes | Plot | Outcome
 
 
 def below(blocks: Iterable[Block], levels: int = 1) -> Iterator[Block]:

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
 
-from ._blocks import Bars, Block, Heading, Outcome, Script, Table, below
+from ._blocks import Bars, Block, Heading, Lanes, Outcome, Plot, Script, Table, below
+from ._plot import svg
 
 _INSIDE = 2  # levels by which headings in a notebook are lower than those of a page
 
@@ -44,6 +45,10 @@ def _element(block: Block) -> str:
             )
         case Bars():
             return _bars(block)
+        case Lanes():
+            return _lanes(block)
+        case Plot():
+            return svg(block)
         case Table():
             return _table(block)
 
@@ -68,6 +73,29 @@ def _bars(bars: Bars) -> str:
         for bar in bars.parts
     )
     return f'<div class="bars">\n{lines}</div>'
+
+
+def _lanes(lanes: Lanes) -> str:
+    """A picture for each lane, as wide as there is place, and what the colours are."""
+
+    def colour(kind: str) -> str:
+        return f"fill: var(--part-{_name(kind)}, var(--part-other))"
+
+    lines = "".join(
+        f'<span>{_inline(lane.name)}</span><svg viewBox="0 0 1000 10" preserveAspectRatio="none">'
+        + "".join(
+            f'<rect x="{1000 * begin:.2f}" width="{1000 * (end - begin):.2f}" height="10" style="{colour(kind)}">'
+            f"<title>{escape(kind)}</title></rect>"
+            for begin, end, kind in lane.spans
+        )
+        + "</svg>\n"
+        for lane in lanes.lanes
+    )
+    named = "".join(
+        f'<svg viewBox="0 0 10 10"><rect width="10" height="10" style="{colour(kind)}"/></svg>{_inline(kind)}'
+        for kind in lanes.kinds
+    )
+    return f'<div class="lanes">\n{lines}<span></span><span class="soft">{named}; {_inline(lanes.whole)}</span></div>'
 
 
 def _name(text: str) -> str:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from html import escape
 
-from ._blocks import Bars, Block, Heading, Outcome, Script, Table
+from ._blocks import Bars, Block, Heading, Lanes, Outcome, Plot, Script, Table
+from ._text import drawn
 
 
 def as_markdown(blocks: Iterable[Block]) -> str:
@@ -24,6 +25,11 @@ def _written(block: Block) -> str:
         case Bars(parts=parts):
             shares = [(bar.name, bar.amount, f"{bar.share:.1%}") for bar in parts]
             return _written(Table(("part", ">amount", ">share"), shares))
+        case Lanes():
+            return "\n".join(["```text", *drawn(block, 80), "```"])
+        case Plot(across=across, up=up, points=points):
+            rows = [(point.across, point.up) for point in points]
+            return _written(Table((f">{across}", f">{up}"), rows))
         case Table(rows=rows):
             marks = tuple("---:" if number else "---" for number in block.numeric)
             lines = [block.names, marks, *rows]

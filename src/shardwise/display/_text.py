@@ -1,9 +1,11 @@
 """Blocks as text for a terminal: aligned columns, no line wider than the terminal."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from textwrap import indent, wrap
 
-from ._blocks import Bars, Block, Heading, Outcome, Script, Table
+from ._blocks import Bars, Block, Heading, Lanes, Outcome, Plot, Script, Table
+from ._plot import lines
 
 _BAR = 24  # characters of a bar that is the whole
 _GAP = "  "
@@ -25,7 +27,9 @@ def as_text(blocks: Iterable[Block], width: int = 80) -> str:
 def _set_apart(before: Block, block: Block) -> bool:
     if isinstance(before, Heading) and before.level > 1:
         return False
-    return isinstance(block, Heading | Table | Bars) or isinstance(before, Table | Bars | Script)
+    return isinstance(block, Heading | Table | Bars | Lanes | Plot) or isinstance(
+        before, Table | Bars | Lanes | Plot | Script
+    )
 
 
 def _lines(block: Block, width: int) -> Iterable[str]:
@@ -44,8 +48,29 @@ def _lines(block: Block, width: int) -> Iterable[str]:
                 ),
                 width,
             )
+        case Lanes():
+            return drawn(block, width)
+        case Plot():
+            return lines(block)
         case Table():
             return _in_line(block, width)
+
+
+def drawn(lanes: Lanes, width: int) -> Iterator[str]:
+    """A line for each lane, with the first letter of what most of each place is, and a dot where that is nothing."""
+    names = max((len(lane.name) for lane in lanes.lanes), default=0)
+    places = max(width - names - 4, _NARROWEST)
+    for lane in lanes.lanes:
+        shares = [Counter[str]() for _ in range(places)]
+        for begin, end, kind in lane.spans:
+            for place in range(int(begin * places), min(int(end * places) + 1, places)):
+                shares[place][kind] += min(end * places, place + 1) - max(begin * places, place)  # type: ignore[assignment]
+        letters = (
+            share.most_common(1)[0][0][0].upper() if sum(share.values()) > 0.5 else "." for share in shares
+        )
+        yield f"{_GAP}{lane.name:{names}}{_GAP}{''.join(letters)}"
+    named = ", ".join(f"{kind[0].upper()} {kind}" for kind in lanes.kinds)
+    yield f"{_GAP}{named}; {lanes.whole}"
 
 
 def _in_line(table: Table, width: int) -> Iterator[str]:

@@ -5,6 +5,15 @@ from ._group import arrived, begin_along, with_late_waits
 from ._hooks import use_search
 from ._install import install, reset, uninstall
 from ._lists import run_step_on_all
+from ._pipeline import (
+    SCHEDULES,
+    Action,
+    ActionKind,
+    pipeline_actions,
+    run_schedule,
+    stage_ranks,
+    torch_schedule,
+)
 from ._read import Decision, NoDecision, decide, decisions, read, registration
 from ._record import Recorded, record_collectives
 from ._redistribute import layout_of, local_of, redistribute, run_chain
@@ -16,6 +25,9 @@ from ._wrong import REFUTED, wrong_operators
 
 __all__ = [
     "REFUTED",
+    "SCHEDULES",
+    "Action",
+    "ActionKind",
     "Decision",
     "NoDecision",
     "Recorded",
@@ -30,6 +42,7 @@ __all__ = [
     "install",
     "layout_of",
     "local_of",
+    "pipeline_actions",
     "read",
     "record_collectives",
     "redistribute",
@@ -38,8 +51,11 @@ __all__ = [
     "registration",
     "reset",
     "run_chain",
+    "run_schedule",
     "run_step",
     "run_step_on_all",
+    "stage_ranks",
+    "torch_schedule",
     "traced_once",
     "uninstall",
     "unregister",

@@ -21,12 +21,14 @@ from ._norms import rms_norm, rms_norm_backward
 from ._recompute_blocks import kept_by_selective, may_run_again
 from ._results import opened
 from ._run import Ran, arguments, constants, inputs_of, run
+from ._segments import Crossing, Segments
 from ._unchanged import unchanged
 from ._whole import TENSOR, Whole
 
 __all__ = [
     "TENSOR",
     "Border",
+    "Crossing",
     "Execution",
     "Graph",
     "Input",
@@ -37,6 +39,7 @@ __all__ = [
     "Output",
     "Ran",
     "Ref",
+    "Segments",
     "TensorInfo",
     "Whole",
     "active_autocast",

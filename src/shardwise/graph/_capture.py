@@ -23,12 +23,13 @@ from ..errors import UsageError, require
 from ._attention import fused_attention
 from ._autograd import Kept, refuse_hooks
 from ._blocks import in_block
+from ._boundaries import mark_boundaries
 from ._branches import both_branches
 from ._callable import as_module, call_arguments, name_of
 from ._checks import without_error_checks
 from ._device import active_autocast, autocast_to, on_any_device, quiet
 from ._eager import IsCompiling, as_if_eager
-from ._exported import flatten, keep_one_of_tied, start_backward_from, take_out_copies
+from ._exported import flatten, keep_one_of_tied, losses_of, start_backward_from, take_out_copies
 from ._fake import fake_arguments, known_values, make_state_fake
 from ._graph import Execution, Graph, Live
 from ._kept_state import noting_state
@@ -59,6 +60,7 @@ def capture(
     loss_fn: Callable[..., Any] | None = None,
     execution: Execution = "eager",
     recompute: str | Mapping[str, str] = "none",
+    boundaries: bool = False,
 ) -> Graph:
     """The graph of `model(*args, **kwargs)`, with its backward if `training`.
 
@@ -73,6 +75,7 @@ def capture(
     itself, and the rest eager. `recompute` says what backward computes again instead of keeping it: `full`
     blocks, `selective` ones (all but attention and every second product), or either by pattern:
     `{"layers.[0-9]": "full"}`; `auto` leaves it to a plan. It is for eager programs: torch.compile decides that itself.
+    With `boundaries` the graph is marked where it may be cut into stages.
     """
     name, module = name_of(model), as_module(with_loss(model, loss_fn))
     given = call_arguments(args, kwargs)
@@ -87,7 +90,7 @@ def capture(
             f"recompute cannot be combined with execution={execution!r}: torch.compile decides itself what backward "
             "computes again"
         )
-    capturing = partial(_captured, name, module, given, training, loss, execution, policies)
+    capturing = partial(_captured, name, module, given, training, loss, execution, policies, boundaries)
     if not chooses_experts(module):
         return _with_values_or_without(capturing)
     with captured_experts(module) as note:
@@ -116,6 +119,7 @@ def _captured(
     loss: str | Sequence[str] | None,
     execution: Execution,
     policies: Policies,
+    boundaries: bool,
     known: bool = False,
 ) -> Graph:
     # Imports torch's whole compiler, which takes a second that `import shardwise` should not take.
@@ -141,6 +145,8 @@ def _captured(
         simplify_attention(called, fused_attention)
         separate_layers(called)
         fuse_norms(called, lambda node: not compiled(node))
+        if boundaries:
+            mark_boundaries(called, losses_of(called, outputs, loss))
         if training:
             start_backward_from(called, outputs, loss)
         names, arguments = _arguments(module, fake_args, reorder_kwargs(fake_kwargs, in_spec))

@@ -86,6 +86,14 @@ def start_backward_from(
     module.recompile()
 
 
+def losses_of(
+    module: fx.GraphModule, names: Sequence[str], loss: str | Sequence[str] | None
+) -> list[fx.Node]:
+    """The results that backward starts from."""
+    values = dict(zip(names, module.graph.output_node().args[0], strict=False))
+    return [values[name] for name in _chosen(values, loss) if isinstance(values[name], fx.Node)]
+
+
 def _chosen(values: Mapping[str, Any], loss: str | Sequence[str] | None) -> list[str]:
     if loss is None:
         numbers = [name for name, value in values.items() if _is_number(value)]

@@ -13,6 +13,7 @@ from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from zlib import crc32
 
 import torch
 
@@ -119,6 +120,11 @@ class Node:
     def results(self) -> tuple[Ref, ...]:
         """Its output tensors."""
         return tuple(Ref(self.name, place) for place, info in enumerate(self.outputs) if info is not None)
+
+    @property
+    def stream(self) -> int:
+        """The number of its random numbers' stream: the same in every graph that has the call."""
+        return crc32(self.name.encode())
 
     @property
     def overload(self) -> torch._ops.OpOverload:

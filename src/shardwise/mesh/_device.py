@@ -38,9 +38,9 @@ class Device:
     is what remains of the rate of a kind in a program, whose power lowers the clock that a kernel alone has. A causal
     kernel waits for its longest tile, `tail` of whose time is not hidden behind others.
 
-    `host` is the seconds that the host needs for a step, and for each call or compiled kernel of it, by execution: a
-    device that is faster waits. `workspace` is the bytes that libraries of matrix products keep for each thread that
-    calls them. `origin` says where the numbers are from.
+    `host` is the seconds that the host needs for a step, and for each call or compiled kernel of it, by execution, and
+    for a `collective`: a device that is faster waits. `workspace` is the bytes that libraries of matrix products keep
+    for each thread that calls them. `origin` says where the numbers are from.
     """
 
     name: str
@@ -101,7 +101,8 @@ class Device:
         return self.tail * flops * self.matmul.processors / (self.rate(dtype) * self.share(kind))
 
     def host_seconds(self, execution: str, calls: int) -> float:
-        """How long the host needs to start a step of so many calls, or compiled kernels; 0 where that is unknown."""
+        """How long the host needs to start a step of so many calls, compiled kernels or collectives; 0 where that is
+        unknown."""
         step, each = self.host.get(execution, (0.0, 0.0))
         return step + each * calls
 
@@ -189,7 +190,7 @@ def read_device(document: Field) -> Device:
     if "tail" in fields:
         given["tail"] = fields["tail"].number(0.0, 10.0)
     if "host" in fields:
-        known = fields["host"].object((), ("eager", "compiled"))
+        known = fields["host"].object((), ("eager", "compiled", "collective"))
         given["host"] = {
             how: tuple(part.number(*SECONDS) for part in both.items(2)) for how, both in known.items()
         }

@@ -76,7 +76,9 @@ class Link:
     `launch` the seconds to start a collective. On a `switch` every pair is one hop apart; on a `ring` data for a
     distant device passes through the devices between. `all_reduce` is the algorithm of that collective: both move the
     same bytes, a tree in fewer hops. In a group that has several members in an island, the hops inside it take
-    `latency_inside`. `at_scale` is the share of the bandwidth that is left among so many islands or more.
+    `latency_inside`. `at_scale` is the share of the bandwidth that is left among so many islands or more. `ramp` says
+    that a small message does not have all of the latency: a share of it if there is nothing to send, all from so many
+    bytes on.
 
     `measured` has curves of collectives, which are followed where there are any; `origin` says where all this is from.
     """
@@ -88,6 +90,7 @@ class Link:
     all_reduce: Algorithm = "ring"
     latency_inside: float = 0.0
     at_scale: tuple[tuple[int, float], ...] = ()
+    ramp: tuple[float, float] = (1.0, 1.0)
     measured: tuple[Curve, ...] = ()
     origin: str = ""
 
@@ -159,7 +162,7 @@ class Link:
         islands = -(-ranks // members)
         curves = self._like(collective, members)
         if not curves:
-            return [(1.0, _Steps([(0.0, *law)]))]
+            return [(1.0, _Steps([(0.0, *law)], self.ramp))]
         lower = [curve for curve in curves if curve.islands <= islands]
         upper = [curve for curve in curves if curve.islands >= islands]
         if not lower or not upper:  # beyond what was measured: as the law changes from there
@@ -190,10 +193,11 @@ class Link:
         latency, per_byte = self._law(curve.collective, curve.ranks, curve.members, inside)
         hops = law[0] / latency if latency else 1.0
         bytes_ = law[1] / per_byte * (curve.narrow if narrow else 1.0)
-        return _Steps(
+        pieces = (
             (piece.above, piece.latency * hops, bytes_ / piece.bandwidth if piece.bandwidth else 0.0)
             for piece in curve.pieces
         )
+        return _Steps(pieces, self.ramp)
 
     def _law(
         self, collective: Collective, ranks: int, members: int, inside: "Link | None"
@@ -270,9 +274,13 @@ class Span:
 
 
 class _Steps:
-    """A time over sizes in pieces: above each size, latency + seconds per byte * size, and never less than before."""
+    """A time over sizes in pieces: above each size, latency + seconds per byte * size, and never less than before. Of
+    the latency, a `ramp` of sizes begins with a share."""
 
-    def __init__(self, pieces: Iterable[tuple[float, float, float]]) -> None:
+    def __init__(
+        self, pieces: Iterable[tuple[float, float, float]], ramp: tuple[float, float] = (1.0, 1.0)
+    ) -> None:
+        self.share, self.whole = ramp
         above, latency, per_byte = zip(*pieces, strict=True)
         self.above = np.array(above[1:])
         self.latency, self.per_byte = np.array(latency), np.array(per_byte)
@@ -280,10 +288,11 @@ class _Steps:
         self.least = np.maximum.accumulate(np.concatenate([[0.0], ends]))
 
     def __call__(self, sizes: np.ndarray) -> np.ndarray:
+        left = self.share + (1 - self.share) * np.minimum(sizes / self.whole, 1.0)
         if not len(self.above):
-            return self.latency[0] + self.per_byte[0] * sizes
+            return self.latency[0] * left + self.per_byte[0] * sizes
         which = np.searchsorted(self.above, sizes, side="left")
-        return np.maximum(self.latency[which] + self.per_byte[which] * sizes, self.least[which])
+        return np.maximum(self.latency[which] * left + self.per_byte[which] * sizes, self.least[which])
 
 
 # What a number of a document may be: rates in something per second (and bytes of memory), and fixed times. Wider
@@ -295,7 +304,7 @@ SECONDS = (0.0, 60.0)
 def read_link(document: Field) -> Link:
     """The link in a field of a document."""
     numbers = ("latency", "launch", "latency_inside")
-    words = ("topology", "all_reduce", "at_scale", "measured", "origin")
+    words = ("topology", "all_reduce", "at_scale", "ramp", "measured", "origin")
     fields = document.object(("bandwidth",), (*numbers, *words))
     given: dict[str, Any] = {name: fields[name].number(*SECONDS) for name in numbers if name in fields}
     if "topology" in fields:
@@ -304,6 +313,9 @@ def read_link(document: Field) -> Link:
         given["all_reduce"] = fields["all_reduce"].one_of(get_args(Algorithm))
     if "at_scale" in fields:
         given["at_scale"] = tuple(map(_at_scale, fields["at_scale"].items()))
+    if "ramp" in fields:
+        share, whole = fields["ramp"].items(2)
+        given["ramp"] = share.number(0.0, 1.0), whole.number(1, 1e21)
     if "measured" in fields:
         given["measured"] = tuple(map(_curve, fields["measured"].items()))
     if "origin" in fields:

@@ -2,6 +2,7 @@
 
 from ._call_prices import CallPrice, collectives_inside, form_price
 from ._confirm import Confirmation, RefutedChoice
+from ._cuts import Cuts, best_cuts
 from ._discovered import Discovered
 from ._doctor import Diagnosis, Replicated, diagnosis, doctor
 from ._elsewhere import Elsewhere, place_of
@@ -14,13 +15,20 @@ from ._make import GAP, Planner, memory_of, plan, plan_graph
 from ._most_sharded import most_sharded_plan
 from ._named import NamedLayout
 from ._offers import Offers
+from ._pass import Pass
 from ._pins import Pin
+from ._pipeline import AXIS, Pipeline, inner_mesh, joined
+from ._pipeline_json import load_plan
+from ._pipeline_price import Part, PipelinePrice, parts_of, pipelined
+from ._pipelining import plan_pipeline
 from ._plan import BaselineCost, Copy, Plan, require_plan
 from ._price import (
     Held,
     Price,
     StepMemory,
     StepTime,
+    pipeline_held,
+    pipeline_time,
     price,
     price_graph,
     price_plan,
@@ -29,15 +37,18 @@ from ._price import (
 )
 from ._proposal import Proposal
 from ._random import random_plan
-from ._schedule import Compute, Entry, Move, Schedule, Value, Wait, backward_entries
+from ._schedule import Compute, Entry, Move, Schedule, Value, Wait, after_arguments, backward_entries
 from ._search import DoesNotFit
+from ._stage_times import ActionSpan, PipelineTime, Send, StageTime, in_flight, simulated
 from ._summary import bytes_text, departures_text, time_text
 from ._timeline import CALLS, Span, Timeline
 from ._ways import ways
 
 __all__ = [
+    "AXIS",
     "CALLS",
     "GAP",
+    "ActionSpan",
     "BaselineCost",
     "CallPrice",
     "Compute",
@@ -45,6 +56,7 @@ __all__ = [
     "Considered",
     "Copy",
     "Cost",
+    "Cuts",
     "Diagnosis",
     "Discovered",
     "DoesNotFit",
@@ -57,7 +69,12 @@ __all__ = [
     "NamedLayout",
     "Offers",
     "OnceMove",
+    "Part",
+    "Pass",
     "Pin",
+    "Pipeline",
+    "PipelinePrice",
+    "PipelineTime",
     "Plan",
     "Planner",
     "Price",
@@ -65,15 +82,19 @@ __all__ = [
     "RefutedChoice",
     "Replicated",
     "Schedule",
+    "Send",
     "Setup",
     "Span",
+    "StageTime",
     "StepMemory",
     "StepTime",
     "Timeline",
     "Tried",
     "Value",
     "Wait",
+    "after_arguments",
     "backward_entries",
+    "best_cuts",
     "bytes_text",
     "chosen",
     "collectives_inside",
@@ -84,20 +105,30 @@ __all__ = [
     "front",
     "graphs",
     "halves_of",
+    "in_flight",
+    "inner_mesh",
+    "joined",
+    "load_plan",
     "memory_of",
     "meshes_of",
     "most_sharded_plan",
+    "parts_of",
     "pattern",
     "peak_of_values",
+    "pipeline_held",
+    "pipeline_time",
+    "pipelined",
     "place_of",
     "plan",
     "plan_graph",
+    "plan_pipeline",
     "price",
     "price_graph",
     "price_plan",
     "random_plan",
     "require_plan",
     "reserved_bytes",
+    "simulated",
     "tensor_parallel_plan",
     "time_text",
     "ways",

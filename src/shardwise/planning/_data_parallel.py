@@ -7,13 +7,17 @@ is exposed. What is hidden slows the kernels beside it down.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..mesh import Cluster, Collective, Mesh
 from ._named import NamedLayout
 from ._pass import Bucket, Pass
 from ._prices import SLOWDOWN
+
+# The most bytes of gradients that torch's DDP reduces together, by default.
+DDP_BUCKET = 25 * 2**20
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,18 @@ class SimulatedStep:
         return self.passes + self.copies + self.exposed + self.slowdown
 
 
+class Buckets(Protocol):
+    """What data parallelism needs of a pass: seconds of its entries, and its buckets."""
+
+    @property
+    def seconds(self) -> Sequence[float]: ...
+
+    @property
+    def buckets(self) -> Sequence[Bucket]: ...
+
+
 def simulated_step(
-    of: Pass, layout: NamedLayout, mesh: Mesh, cluster: Cluster, passes: int, again: dict[int, float]
+    of: Buckets, layout: NamedLayout, mesh: Mesh, cluster: Cluster, passes: int, again: dict[int, float]
 ) -> SimulatedStep:
     """A step of so many passes. `again` are the seconds that recomputing adds before entries."""
     return _Simulation(of, layout, mesh, cluster, again).step(passes)
@@ -54,7 +68,7 @@ def simulated_step(
 
 class _Simulation:
     def __init__(
-        self, of: Pass, layout: NamedLayout, mesh: Mesh, cluster: Cluster, again: dict[int, float]
+        self, of: Buckets, layout: NamedLayout, mesh: Mesh, cluster: Cluster, again: dict[int, float]
     ) -> None:
         self.of, self.layout, self.mesh, self.cluster = of, layout, mesh, cluster
         self.again = again
@@ -138,12 +152,14 @@ class _Simulation:
         if self.layout.zero < 2 and not last:
             return
         width = bucket.itemsize if self.layout.reduce is None else reduced // max(bucket.numel, 1)
-        at = self.clock
-        if (axis := self.layout.sharding_axis) is not None:
-            at = self._send("reduce gradients", "reduce_scatter", axis, reduced, width, at)
-        if (axis := self.layout.summing_axis) is not None:
-            part = reduced // self.layout.shards
-            self._send("sum gradients of replicas", "all_reduce", axis, part, width, at)
+        times = -(-own // DDP_BUCKET) if self.layout.zero < 2 else 1
+        for _ in range(times):
+            at, part = self.clock, reduced // times
+            if (axis := self.layout.sharding_axis) is not None:
+                at = self._send("reduce gradients", "reduce_scatter", axis, part, width, at)
+            if (axis := self.layout.summing_axis) is not None:
+                part //= self.layout.shards
+                self._send("sum gradients of replicas", "all_reduce", axis, part, width, at)
 
     def _gather_updated(self) -> None:
         """Parameters that every rank holds are updated by one each, and then exchanged."""
@@ -184,7 +200,7 @@ class Gather:
     last: int
 
 
-def gathers(of: Pass, layout: NamedLayout) -> list[Gather]:
+def gathers(of: Buckets, layout: NamedLayout) -> list[Gather]:
     """The gathers of a pass in order: of each bucket for forward, and again for backward unless it is still there."""
     if layout.zero < 3 or layout.shards == 1:
         return []

@@ -17,7 +17,7 @@ from ._call_prices import CallPrice, CallPrices
 from ._choices import Layouts
 from ._elsewhere import place_of
 from ._prices import OptimizerCost, accumulation_seconds, host_seconds, workspace_bytes
-from ._schedule import Compute, Entry, Move, Schedule, Value
+from ._schedule import Compute, Entry, Move, Schedule, Value, backward_entries
 from ._timeline import timeline
 
 if TYPE_CHECKING:
@@ -215,6 +215,15 @@ class Evaluation:
     def held(self, lasting: int, whole_kernels: bool = True) -> tuple[list[int], int]:
         """Bytes held while each entry runs, and the most that are while gradients are reduced after the last pass;
         unless of `whole_kernels`, with the values inside of them and without what they hold for themselves."""
+        held, reducing, kept = self._held(lasting, whole_kernels)
+        others = (self.plan.in_flight - 1) * kept
+        return [bytes_ + others for bytes_ in held], reducing
+
+    def kept(self) -> int:
+        """Bytes that a pass holds between its forward and its backward."""
+        return self._held(0, True)[2]
+
+    def _held(self, lasting: int, whole_kernels: bool) -> tuple[list[int], int, int]:
         owner: dict[Value, Value] = {}  # whose memory a value is in
         users: Counter[Value] = Counter()  # live values in each piece of memory
         size: dict[Value, int] = {}
@@ -234,7 +243,11 @@ class Evaluation:
             if value not in arguments or (whole_kernels and entry.role == "tangent"):
                 users[value] += 1  # it never ends: the model has it, or whoever calls backward
         held = []
-        for item in self.schedule.entries:
+        turn, kept = self.turn(), 0
+        tangents = sum(self.local(Value(Ref(e.name))).bytes for e in self.plan.graph.with_role("tangent"))
+        for number, item in enumerate(self.schedule.entries):
+            if number == turn:
+                kept = now - lasting - tangents
             for value in item.made:
                 source = shares_memory_of(item)
                 bytes_ = 0 if value in inner else self.local(value).bytes
@@ -255,7 +268,14 @@ class Evaluation:
                 users[root] -= 1
                 if users[root] == 0:
                     now -= size[root]
-        return held, self._reducing(now)
+        return held, self._reducing(now), kept
+
+    def turn(self) -> int:
+        """The number of the entry that follows the last of forward; that of all if there is no backward."""
+        given = zip(self.plan.graph.outputs, self.schedule.outputs, strict=True)
+        results = (value for output, value in given if value is not None and output.role != "gradient")
+        backward = backward_entries(self.schedule, results)
+        return len(backward) - next((at for at, back in enumerate(reversed(backward)) if not back), 0)
 
     def _reducing(self, now: int) -> int:
         """The most bytes that are held while gradients are reduced, one after another, from `now` at the end of a

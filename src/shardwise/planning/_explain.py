@@ -90,6 +90,7 @@ class Explainer:
             pins,
             elsewhere=plan.elsewhere,
             passes=plan.micro_batches,
+            in_flight=plan.in_flight,
             zero=bool(plan.homes),
         )
         self.chosen = [self._choice_of(place) for place in range(len(self.items.all))]

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..calls import with_leaves
-from ..display import Bar, Bars, Block, Heading, Shown, Table
+from ..display import Block, Heading, Plot, Point, Shown, Table
 from ..errors import UsageError, require
 from ..graph import Execution, Graph, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
@@ -89,13 +89,9 @@ class Front(Shown):
             ],
         )
         yield Heading(2, "time of a step over memory")
-        slowest = max(plan.cost.seconds for plan in self.plans)
-        yield Bars(
-            tuple(
-                Bar(bytes_text(plan.cost.peak), time_text(plan.cost.seconds), plan.cost.seconds / slowest)
-                for plan in self.plans
-            )
-        )
+        costs = [plan.cost for plan in reversed(self.plans)]
+        points = (Point(c.peak, c.seconds, bytes_text(c.peak), time_text(c.seconds)) for c in costs)
+        yield Plot("memory of a device", "time of a step", tuple(points))
         yield Heading(2, "meshes and micro-batches")
         yield Table(
             ("mesh", ">micro-batches", ">limit", ">step", ">memory", ""),

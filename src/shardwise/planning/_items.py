@@ -108,8 +108,10 @@ class Items:
         copies: Mapping[str, str] | None = None,
         keep: bool = True,
         passes: int = 1,
+        in_flight: int = 1,
         zero: bool = False,
     ) -> None:
+        self.in_flight = in_flight  # passes of which forward has run and backward has not
         self.passes = passes  # of a step: costs are those of one, with its share of what happens once
         # Parameters that need not be held as they are at home.
         self.homed = homed(graph) if zero else frozenset()

@@ -46,6 +46,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "elsewhere": {name: place.to_json() for name, place in plan.elsewhere.items()},
             "ahead": plan.ahead,
             "micro_batches": plan.micro_batches,
+            "in_flight": plan.in_flight,
             "bound": plan.bound,
             "share_layers": plan.share_layers,
             "baselines": {name: _of_baseline(cost) for name, cost in plan.baselines.items()},
@@ -81,7 +82,12 @@ def _of_cost(plan: Plan) -> dict[str, Any]:
 def from_json(document: Any) -> Plan:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise UsageError(f"this is not a plan: its 'format' is not {FORMAT!r}")
-    fields = Field(document).object(_FIELDS, ("meshes", "homes"))
+    return read_plan(Field(document))
+
+
+def read_plan(document: Field) -> Plan:
+    """The plan in a field of a document."""
+    fields = document.object(_FIELDS, ("meshes", "homes"))
     graph, mesh = read_graph(fields["graph"]), fields["mesh"].parsed(Mesh.parse)
     reading = _Reading(graph, mesh)
     inputs = reading.inputs(fields["inputs"])
@@ -204,7 +210,7 @@ class _Reading:
         """What the plan was made for, and what came of it."""
         fields = field.object(
             ("optimizer", "memory", "pins", "ahead", "bound", "share_layers", "baselines", "confirmation"),
-            ("shardings", "elsewhere", "micro_batches"),
+            ("shardings", "elsewhere", "micro_batches", "in_flight"),
         )
         optimizer = fields["optimizer"].parsed(OptimizerCost.of).name
         pins = fields["pins"].members()
@@ -218,6 +224,7 @@ class _Reading:
             "elsewhere": self._elsewhere(fields["elsewhere"]) if "elsewhere" in fields else {},
             "ahead": fields["ahead"].optional(lambda ahead: ahead.integer(least=0)),
             "micro_batches": fields["micro_batches"].integer(least=1) if "micro_batches" in fields else 1,
+            "in_flight": fields["in_flight"].integer(least=1) if "in_flight" in fields else 1,
             "bound": fields["bound"].optional(Field.number),
             "share_layers": fields["share_layers"].flag(),
             "confirmation": fields["confirmation"].optional(_confirmation),

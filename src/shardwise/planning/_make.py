@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch.distributed.device_mesh import DeviceMesh
@@ -42,6 +42,9 @@ from ._timeline import links
 from ._weights import Weights
 from ._windows import Windows
 
+if TYPE_CHECKING:
+    from ._pipeline import Pipeline
+
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
 COMPARED = 2_000  # steps that a search for a baseline must pay for, which is not run
 MANY = 2_000  # items from which layers that are equal share their choices
@@ -64,6 +67,8 @@ def plan(
     micro_batches: int | Literal["auto"] | None = None,
     global_batch: int | None = None,
     zero: bool = False,
+    schedule: str = "1F1B",
+    stages: int | None = None,
     pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
     elsewhere: Mapping[str, Elsewhere] | None = None,
@@ -75,11 +80,13 @@ def plan(
     confirm: bool = True,
     debug: bool = False,
     progress: Progress | None = None,
-) -> Plan:
+) -> "Plan | Pipeline":
     """The cheapest way to run a model, an `nn.Module` or a function, on a mesh.
 
     `mesh` has to be given: named axes, such as `"dp=2,tp=2"`; or the number of `devices`, of which every mesh of one or
-    two axes is a candidate. Prices are those of `cluster`: a preset, a JSON file or a `Cluster`. The model is captured
+    two axes is a candidate. On a mesh with the axis `pp` the model runs in stages, a `Pipeline`: `schedule` is one of
+    torch's, or `auto`, and there are so many `stages`, by default one or two at each place along `pp`; it is trained in
+    `micro_batches`. Prices are those of `cluster`: a preset, a JSON file or a `Cluster`. The model is captured
     with its backward if `training`, and `optimizer` is then one of none, sgd, momentum and adam, with `+master` for a
     copy of the weights in float32. With `micro_batches` a step is so many calls with such arguments, each with its
     backward: gradients are added up, and the optimizer runs once. With `global_batch`, the samples of a step, the
@@ -111,17 +118,50 @@ def plan(
     dp=2,tp=2 True
     """
     from ._front import chosen, graphs, meshes_of
+    from ._pipeline import AXIS
+    from ._pipelining import plan_pipeline
 
     if devices is None:
         require_given(mesh, "plan", "a mesh", "shardwise.plan(model, args, mesh='dp=2,tp=2')")
     meshes = meshes_of(devices, mesh)
+    in_stages = AXIS in meshes[0]
     passes, graph_of = graphs(
         *(model, args, kwargs, global_batch, micro_batches),
         lambda *given: capture(
-            *given, training=training, loss_fn=loss_fn, execution=execution, recompute=recompute
+            *given,
+            training=training,
+            loss_fn=loss_fn,
+            execution=execution,
+            recompute=recompute,
+            boundaries=in_stages,
         ),
     )
     prices = Cluster.of(cluster)
+    if in_stages:
+        refused = {
+            "training=False": not training,
+            "shardings": shardings,
+            "elsewhere": elsewhere,
+            "overlap": overlap,
+        }
+        for name, given in refused.items():
+            if given:
+                raise UsageError(f"{name} cannot be combined with the axis {AXIS}: leave out one of them")
+        return plan_pipeline(
+            graph_of(passes[-1]),
+            mesh=meshes[0],
+            cluster=prices,
+            memory=memory_of(memory, prices),
+            optimizer=optimizer,
+            micro_batches=passes[-1],
+            schedule=schedule,
+            stages=stages,
+            zero=zero,
+            pins=pin,
+            of_search={"share_layers": share_layers, "gap": gap, "time_limit": time_limit},
+            confirm=confirm,
+            progress=progress,
+        )
     made = chosen(
         *(graph_of, meshes, passes, [memory_of(memory, prices)]),
         of_planner={
@@ -215,6 +255,7 @@ class Planner:
         memory: int | float | str | None = None,
         optimizer: str = "adam",
         micro_batches: int = 1,
+        in_flight: int = 1,
         zero: bool = False,
         progress: Progress | None = None,
         elsewhere: Mapping[str, Elsewhere] | None = None,
@@ -234,7 +275,7 @@ class Planner:
             raise UsageError(
                 "micro_batches is for training: a graph without backward has no gradients to accumulate"
             )
-        self.micro_batches, self.zero = micro_batches, zero
+        self.micro_batches, self.in_flight, self.zero = micro_batches, in_flight, zero
         self.progress = progress or silent
         self.offers = Offers(self.graph, alone=mesh.ranks == 1)
         self.layouts = Layouts(mesh)
@@ -465,6 +506,7 @@ class Planner:
             copies=self.recomputable.copies,
             keep=keep,
             passes=self.micro_batches,
+            in_flight=self.in_flight,
             zero=self.zero if zero is None else zero,
         )
 
@@ -535,6 +577,7 @@ class Planner:
             elsewhere=self.elsewhere,
             bound=bound,
             micro_batches=self.micro_batches,
+            in_flight=self.in_flight,
             homes=homes,
         )
         made = replace(made, homes={name: home for name, home in homes.items() if made.once.differs(name)})

@@ -16,9 +16,10 @@ What is left out is what more choices than these decide: which of several views 
 value that is given back in two layouts. Without `use` items, in large graphs, only what one choice tells is counted: a
 call holds its inputs as it wants them, wherever they lie (ANY), once nothing else counts them.
 
-Of a copy that may be left out (`_again`) it is not known when it runs, only that it does before what reads it. What it
-uses and its own points do not count; what it makes counts from the first to the last call that always runs and reads
-it, and what it keeps from the end of the call's own.
+Of a copy that may be left out (`_again`) it is not known when it runs, only that it does before what reads it, and not
+before where it stands in the graph with all copies. Its own points do not count; what it makes counts from the first to
+the last call that always runs and reads it, what it keeps from the end of the call's own, and what forward made and
+copies alone read up to the first of those that run (a `needed` item sees whether one does).
 """
 
 from collections.abc import Collection, Iterator
@@ -32,7 +33,7 @@ import numpy as np
 from ..graph import Input, Node, Ref, TensorInfo
 from ..solver import FORBIDDEN
 from ._again import CopyChoices
-from ._choices import Layouts
+from ._choices import ABSENT, Layouts
 from ._items import CopyItem, Group, Item, Items, Tie
 from ._prices import workspace_bytes
 
@@ -81,6 +82,8 @@ class Points:
             for place in range(len(node.outputs)):
                 give(Ref(node.name, place))
         self.end = self._count
+        backward = (node.name for node in graph.nodes if node.phase == "backward")
+        self.turn = self.moves.get(next(backward, ""), self.end)  # where backward begins
 
     def of(self, nodes: Collection[str]) -> np.ndarray:
         """The beginning and the points of some nodes, in order."""
@@ -238,8 +241,32 @@ class Memory:
         choices, ref = self.items.choices[copy], Ref(copy, tree.root.output)
         assert isinstance(choices, CopyChoices)
         kept = np.arange(len(choices)) < choices.run
-        usage = np.where(kept, self._bytes(self.graph.tensor(ref), self.items.made[ref][1]), 0)
-        tree.memory.add(self.items.places["call", copy], usage, tree.last + 1, self._last[ref] + 1)
+        place, face = self.items.made[ref]
+        usage = np.where(kept, self._bytes(self.graph.tensor(ref), face), 0)
+        tree.memory.add(place, usage, tree.last + 1, self._last[ref] + 1)
+        if groups := self._groups(ref):
+            begin, end = self._last[ref] + 1, self.points.moves[self._certain(groups[-1])[0].name]
+            if groups[-1].copy is not None and begin < end:
+                holder = self._kept_or_moved(place, np.where(kept, face, ABSENT), ref, groups[-1].copy)
+                tree.memory.add(*holder, max(tree.last + 1, begin), end)
+
+    def _kept_or_moved(self, place: int, face: np.ndarray, ref: Ref, copy: int) -> tuple[int, np.ndarray]:
+        """An item with what it holds of a tensor that is kept, by the layouts of its choices, before a call that always
+        runs reads it: copies that run before that may already have brought it into the layout that they share."""
+        item, tensor = self.items.all[copy], self.graph.tensor(ref)
+        assert isinstance(item, CopyItem)
+        layouts = np.unique(face[face != ABSENT])
+        made, shared = self._bytes(tensor, layouts), self._bytes(tensor, item.layouts)
+        least = np.minimum(made, shared[item.kept :].min(initial=tensor.bytes))
+        numbers = np.concatenate([[ABSENT, ABSENT], layouts, layouts])
+        moved = np.concatenate([[False, True], np.zeros(len(layouts), bool), np.ones(len(layouts), bool)])
+        usage = np.concatenate([[0, 0], made, least])
+        both = self._add(np.zeros(len(usage), np.int64), ("kept or moved", usage.tobytes()))
+        other = face[:, None] != numbers[None, :]
+        apart = (np.arange(len(item)) >= item.kept)[:, None] != moved[None, :]
+        self.ties.append(Tie(place, both, self._shared_table("kept", other)))
+        self.ties.append(Tie(copy, both, self._shared_table("moved", apart)))
+        return both, usage
 
     def _add_tree(self, root: Ref) -> None:
         maker = self.graph[root.name]
@@ -264,8 +291,31 @@ class Memory:
             self._hold(place, self._bytes(tensor, face), begin, last + 1)
         tree = _Tree(root, last, lasting, self._pool())
         self._keep(tree)
+        if not lasting:
+            self._need(tree)
         self._add_value(tree, root, None)
         self._hold_pools()
+
+    def _need(self, tree: _Tree) -> None:
+        """What is made is there until the first copy that reads it runs, if one does."""
+        place, face = self.items.made[tree.root]
+        amounts = self._bytes(self.graph.tensor(tree.root), face)
+        levels = np.unique([0, *amounts.tolist()])
+        for group in self.items.groups.get(tree.root, []):
+            begin, end = tree.last + 1, self.points.moves[group.users[0].name]
+            if self._certain(group) or begin >= end:
+                continue
+            needed = self._add(np.zeros(len(levels), np.int64), ("needed", levels.tobytes()))
+            other = (amounts[:, None] != levels[None, :]) & (levels > 0)[None, :]
+            self.ties.append(Tie(place, needed, self._shared_table("amount", other)))
+            for user in group.users:
+                choices = self.items.choices[user.name]
+                assert isinstance(choices, CopyChoices)
+                none = (np.arange(len(choices)) >= choices.run)[:, None] & (levels == 0)[None, :]
+                self.ties.append(
+                    Tie(self.items.places["call", user.name], needed, self._shared_table("runs", none))
+                )
+            tree.memory.add(needed, levels, begin, end)
 
     def _add_home(self, parameter: Input, held: int, face: np.ndarray) -> None:
         """A parameter and its states at home, the copy that passes begin from, and gradients that are added up."""
@@ -463,8 +513,14 @@ class Memory:
     # -- holdings
 
     def _hold(self, place: int, usage: np.ndarray, begin: int, end: int) -> None:
-        if begin < end and usage.any():
-            self.held.setdefault(place, []).append(Holding(usage, begin, end))
+        if begin >= end or not usage.any():
+            return
+        held = self.held.setdefault(place, [])
+        held.append(Holding(usage, begin, end))
+        whole = begin == 0 and end == self.points.end
+        if self.items.in_flight > 1 and begin < self.points.turn < end and not whole:
+            # What is kept for backward is kept for every pass that is in flight.
+            held.append(Holding((self.items.in_flight - 1) * usage, 0, self.points.end))
 
     def _bytes(self, tensor: TensorInfo, layouts: np.ndarray) -> np.ndarray:
         key = "bytes", tensor, id(layouts)

@@ -2,6 +2,9 @@
 
 | word | meaning |
 | --- | --- |
+| `pp=N` | N ranks of a pipeline, each of which has some of the layers |
+| `schedule=NAME` | with `pp`: a schedule of torch's: `1F1B`, `GPipe`, `Interleaved1F1B` and others |
+| `stages=N` | with `pp`: stages of each rank; 1 for `1F1B` and `GPipe`, else 2 unless said |
 | `dp=N` | N replicas of the parameters, whose gradients are summed |
 | `fsdp=N` | N ranks that share parameters, gradients and the optimizer's states (`zero` says which of them) |
 | `tp=N` | tensor parallelism: the products of a layer are cut among N ranks |
@@ -19,12 +22,13 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from ..dtensor import SCHEDULES, stage_ranks
 from ..errors import UsageError, require
 from ..mesh import Mesh
 
 Recompute = Literal["none", "selective", "alternate", "full"]
 
-AXES = ("dp", "fsdp", "tp")  # the outermost first
+AXES = ("pp", "dp", "fsdp", "tp")  # the outermost first
 _SWITCHES = ("sequence", "overlap", "reshard")
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -37,6 +41,7 @@ class NamedLayout:
     NamedLayout.parse('fsdp=8,tp=2,zero=3,sequence')
     """
 
+    pp: int = 1
     dp: int = 1
     fsdp: int = 1
     tp: int = 1
@@ -47,11 +52,14 @@ class NamedLayout:
     reshard: bool = True
     recompute: Recompute = "none"
     reduce: str | None = None
+    schedule: str = "1F1B"
+    stages: int = 1
 
     def __post_init__(self) -> None:
-        for name in (*AXES, "micro_batch"):
+        for name in (*AXES, "micro_batch", "stages"):
             if (size := getattr(self, name)) is not None and size < 1:
                 raise UsageError(f"a layout has {name}={size}: it must be at least 1")
+        self._check_pipeline()
         if not 0 <= self.zero <= 3:
             raise UsageError(f"a layout has zero={self.zero}: it must be 0, 1, 2 or 3")
         if self.fsdp > 1 and self.zero == 0:
@@ -66,6 +74,21 @@ class NamedLayout:
             raise UsageError(f"unknown recompute {self.recompute!r}: use one of {known}")
         if self.reduce is not None and self.reduce not in _DTYPES:
             raise UsageError(f"unknown dtype of reduce {self.reduce!r}: use one of {', '.join(_DTYPES)}")
+
+    def _check_pipeline(self) -> None:
+        if self.pp == 1:
+            for name, plain in (("schedule", "1F1B"), ("stages", 1)):
+                if (given := getattr(self, name)) != plain:
+                    raise UsageError(f"{name}={given} needs a pipeline: add pp=2 or more")
+        if self.schedule not in SCHEDULES:
+            raise UsageError(f"unknown schedule {self.schedule!r}: use one of {', '.join(SCHEDULES)}")
+        try:
+            stage_ranks(self.schedule, self.pp, self.pp * self.stages)
+        except UsageError:
+            right = 2 if self.stages == 1 else 1
+            raise UsageError(
+                f"schedule={self.schedule} cannot have stages={self.stages} on a rank: write stages={right}"
+            ) from None
 
     @classmethod
     def of(cls, layout: "NamedLayout | str") -> "NamedLayout":
@@ -83,6 +106,8 @@ class NamedLayout:
                 given[name] = _value(name, value, bool(equals))
             if given.get("fsdp", 1) > 1:
                 given.setdefault("zero", 3)
+            if given.get("schedule") in SCHEDULES[2:]:
+                given.setdefault("stages", 2)
             return cls(**given)
         except UsageError as error:
             raise UsageError(f"layout {text!r}: {error}") from None
@@ -95,7 +120,7 @@ class NamedLayout:
 
     @property
     def ranks(self) -> int:
-        return self.dp * self.fsdp * self.tp
+        return self.pp * self.dp * self.fsdp * self.tp
 
     @property
     def sharding_axis(self) -> str | None:
@@ -140,10 +165,10 @@ def _value(name: str, value: str, given: bool) -> Any:
         if given and value not in ("yes", "no"):
             raise UsageError(f"{name}={value} is not of the form {name}, {name}=yes or {name}=no")
         return value != "no"
-    if name in ("recompute", "reduce"):
+    examples = {"recompute": "full", "reduce": "float32", "schedule": "Interleaved1F1B"}
+    if name in examples:
         if not value:
-            example = "full" if name == "recompute" else "float32"
-            raise UsageError(f"{name} needs a value, such as {name}={example}")
+            raise UsageError(f"{name} needs a value, such as {name}={examples[name]}")
         return value
     if not value.isdecimal():
         raise UsageError(

@@ -32,11 +32,17 @@ if TYPE_CHECKING:
 _WORKED_OUT = ("schedule", "cost", "timeline")
 
 
+_OF_STAGES = ("parallelize", "verify")  # functions that take pipelines too
+
+
 def require_plan(plan: object, function: str) -> None:
     """Refuse anything but a plan as the `plan` that a public function needs."""
     made = "shardwise.plan(model, args, mesh='dp=2,tp=2')"
     require_given(plan, function, "a plan", f"shardwise.{function}(model, args, plan={made})")
-    require(plan, Plan, "plan", "a Plan, such as shardwise.plan makes or Plan.load reads")
+    from ._pipeline import Pipeline
+
+    kinds = (Plan, Pipeline) if function in _OF_STAGES else Plan
+    require(plan, kinds, "plan", "a Plan, such as shardwise.plan makes or Plan.load reads")
 
 
 @dataclass(frozen=True)
@@ -78,9 +84,10 @@ class Plan(Shown):
     pins rule out). `confirmation` says what experiments found about its calls; None if there were none. `elsewhere` are
     the arguments and results that come from other meshes or go to them. `ahead` are the bytes of collectives that may
     be under way beside calls, begun before they are needed or waited for later; None if every collective is waited for
-    where it is begun. A step is `micro_batches` passes of the graph, whose gradients are added up. `homes` are the
-    layouts of parameters, by name in the graph, for the optimizer and checkpoints, where these are not those in which
-    every pass begins from them and ends with their gradients (`once` says how the one comes from the other).
+    where it is begun. A step is `micro_batches` passes of the graph, whose gradients are added up; there are at most
+    `in_flight` passes of which forward has run and backward has not. `homes` are the layouts of parameters, by name in
+    the graph, for the optimizer and checkpoints, where these are not those in which every pass begins from them and
+    ends with their gradients (`once` says how the one comes from the other).
     """
 
     graph: Graph
@@ -101,6 +108,7 @@ class Plan(Shown):
     elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
     ahead: int | None = None
     micro_batches: int = 1
+    in_flight: int = 1
     homes: Mapping[str, Layout] = field(default_factory=dict)
 
     @cached_property

@@ -25,8 +25,9 @@ from ._make import Planner
 from ._named import NamedLayout, mesh_of
 from ._pass import Pass
 from ._pins import Pins
+from ._pipeline_price import PipelinePrice, Stage, parts_of, pipelined
 from ._plan import Plan
-from ._prices import OptimizerCost
+from ._prices import OptimizerCost, host_seconds
 from ._recompute import recomputed
 from ._schedule import Move
 from ._summary import bytes_text, sparkline, time_text
@@ -35,17 +36,30 @@ from ._summary import bytes_text, sparkline, time_text
 @dataclass(frozen=True)
 class StepTime:
     """Seconds of a step: `compute` with what is slower beside collectives and copies for them, `recompute`, collectives
-    of tensor and of data parallelism that are waited for, and the optimizer."""
+    of tensor and of data parallelism that are waited for, the optimizer, and what the busiest rank of a `pipeline`
+    waits for others. The host needs `starting` to start all passes: where they take less, devices are `waiting`."""
 
     compute: float
     recompute: float
     tensor_parallel: float
     data_parallel: float
     optimizer: float
+    pipeline: float = 0.0
+    starting: float = 0.0
+
+    @property
+    def waiting(self) -> float:
+        return max(0.0, self.starting - self.compute - self.recompute - self.tensor_parallel)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """What a step is the sum of."""
+        parts = {name: seconds for name, seconds in asdict(self).items() if name != "starting"}
+        return parts | {"waiting_for_the_host": self.waiting}
 
     @property
     def seconds(self) -> float:
-        return sum(asdict(self).values())
+        return sum(self.parts.values())
 
 
 @dataclass(frozen=True)
@@ -109,6 +123,7 @@ class Price(Shown):
     held: tuple[Held, ...]
     traffic: tuple[Traffic, ...]
     plan: Plan
+    pipeline: PipelinePrice | None = None
 
     @property
     def seconds(self) -> float:
@@ -143,13 +158,17 @@ class Price(Shown):
             f"mesh {self.mesh}: "
             f"{passes} a step, of {samples} on each data parallel rank"
         )
-        yield Bars(_bars(asdict(self.time), self.seconds, time_text))
+        yield Bars(_bars(self.time.parts, self.seconds, time_text))
         limit = self.cluster.device.memory
         fits = "" if self.peak <= limit else ", which it exceeds"
         yield Heading(2, f"memory: {bytes_text(self.peak)} of {bytes_text(limit)} a device{fits}")
         yield Bars(_bars(asdict(self.memory), self.peak, bytes_text))
-        yield f"over the last pass: `{sparkline(tuple(each.memory.bytes for each in self.held))}`"
+        if self.pipeline is None:
+            yield f"over the last pass: `{sparkline(tuple(each.memory.bytes for each in self.held))}`"
         yield f"reserved by torch's allocator: about {bytes_text(self.reserved)}"
+        if self.pipeline is not None:
+            yield Heading(2, f"pipeline: {self.pipeline.time.bubble:.1%} of the ranks' time is idle")
+            yield _stage_table(self.pipeline)
         if self.traffic:
             yield Heading(2, "collectives")
             yield _table(self.traffic)
@@ -165,12 +184,12 @@ class Price(Shown):
             "samples": self.samples,
             "passes": self.passes,
             "seconds": self.seconds,
-            "time": asdict(self.time),
+            "time": self.time.parts,
             "peak": self.peak,
             "reserved": self.reserved,
             "memory": asdict(self.memory),
             "traffic": [asdict(each) for each in self.traffic],
-        }
+        } | ({} if self.pipeline is None else _pipeline_json(self.pipeline))
 
 
 def _bars(parts: Mapping[str, float], whole: float, text: Callable[[float], str]) -> tuple[Bar, ...]:
@@ -191,6 +210,30 @@ def _table(traffic: Sequence[Traffic]) -> Table:
     return Table(("purpose", "collective", "over", ">each", ">times", ">together"), rows)
 
 
+def _stage_table(line: PipelinePrice) -> Table:
+    rows = []
+    for number, stage in enumerate(line.stages):
+        first, last = stage.parts[0], stage.parts[-1]
+        parts = first if first == last else f"{first} to {last}"
+        times = stage.time.forward, stage.time.backward, stage.time.sends
+        held = stage.parameters + stage.gradients + stage.states + stage.activations + stage.workspace
+        row = (
+            str(number),
+            str(stage.rank),
+            parts,
+            *map(time_text, times),
+            str(stage.in_flight),
+            bytes_text(held),
+        )
+        rows.append(row)
+    columns = (">stage", ">rank", "parts", ">forward", ">backward", ">send", ">in flight", ">memory")
+    return Table(columns, rows)
+
+
+def _pipeline_json(line: PipelinePrice) -> dict[str, Any]:
+    return {"bubble": line.time.bubble, "stages": [asdict(stage) for stage in line.stages]}
+
+
 def price(
     model: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -206,9 +249,10 @@ def price(
     """What a training step of a model costs in a layout that is given by name: `"fsdp=8,tp=2,micro_batch=1"`.
 
     `args` and `kwargs` are the whole batch of a step: tensors whose first dim is that of the first tensor are cut into
-    micro-batches. `layout` has data parallel axes (`dp`, `fsdp` with `zero` 1 to 3), tensor parallelism (`tp`, with
-    `sequence`), micro-batches, recomputing and the dtype of reductions. `mesh` gives the axes another order than `dp`,
-    `fsdp`, `tp`, the last of which are neighbours. Other options are those of `plan`. Nothing is run.
+    micro-batches. `layout` has a pipeline (`pp`, with `schedule` and `stages`), data parallel axes (`dp`, `fsdp` with
+    `zero` 1 to 3), tensor parallelism (`tp`, with `sequence`), micro-batches, recomputing and the dtype of reductions.
+    `mesh` gives the axes another order than `pp`, `dp`, `fsdp`, `tp`, the last of which are neighbours. Other options
+    are those of `plan`. Nothing is run.
 
     >>> mlp = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64))
     >>> cost = price(mlp, (torch.rand(32, 64),), layout="dp=2,fsdp=4", cluster="laptop")
@@ -293,6 +337,8 @@ def price_plan(
     """The price of a step of so many passes, from the plan of one pass on the ranks of tensor parallelism."""
     cluster, mesh = Cluster.of(cluster), mesh_of(layout, mesh)
     one = Pass(plan, overlap=layout.overlap)
+    if layout.pp > 1:
+        return _pipelined(one, layout, mesh, cluster, samples, passes)
     again = recomputed(one, layout.recompute)
     line = simulated_step(one, layout, mesh, cluster, passes, {r.begin: r.seconds for r in again.values()})
     repeated = [place for each in again.values() for place in each.entries]
@@ -308,6 +354,48 @@ def price_plan(
         _held(one, layout, passes),
         (*inside, *line.traffic),
         plan,
+    )
+
+
+def _pipelined(
+    one: Pass, layout: NamedLayout, mesh: Mesh, cluster: Cluster, samples: int, passes: int
+) -> Price:
+    plan = one.plan
+    repeated = [place for each in recomputed(one, layout.recompute).values() for place in each.entries]
+    line = pipelined(parts_of(one, layout), layout, mesh, cluster, passes, plan.cost.update, plan.optimizer)
+    return Price(
+        plan.graph.name,
+        layout,
+        mesh,
+        cluster,
+        samples,
+        passes,
+        pipeline_time(line),
+        pipeline_held(line),
+        (*_tensor_parallel_traffic(one, repeated, passes), *line.traffic),
+        plan,
+        line,
+    )
+
+
+def pipeline_time(line: PipelinePrice) -> StepTime:
+    """Seconds of a step by purpose, on the busiest rank."""
+    busy = max(line.time.busy)
+    known = line.tensor_parallel, line.data_parallel, line.optimizer
+    return StepTime(
+        busy - line.recompute - sum(known), line.recompute, *known, pipeline=line.time.seconds - busy
+    )
+
+
+def pipeline_held(line: PipelinePrice) -> tuple[Held, ...]:
+    """What is held on each rank of a pipeline, when it is most."""
+    names = ("parameters", "gradients", "states", "activations", "workspace")
+    ranks: dict[int, list[Stage]] = {}
+    for stage in line.stages:
+        ranks.setdefault(stage.rank, []).append(stage)
+    return tuple(
+        Held(f"rank {rank}", True, StepMemory(*(sum(getattr(s, name) for s in stages) for name in names)))
+        for rank, stages in sorted(ranks.items())
     )
 
 
@@ -362,7 +450,16 @@ def _time(one: Pass, layout: NamedLayout, line: SimulatedStep, repeated: list[in
         tensor_parallel=tensor_parallel,
         data_parallel=line.exposed,
         optimizer=one.plan.cost.update / layout.shards,
+        starting=passes * _starting(one, repeated),
     )
+
+
+def _starting(one: Pass, repeated: list[int]) -> float:
+    """How long the host needs to start a pass."""
+    run = [*one.entries, *(one.entries[place] for place in repeated)]
+    again = sum(not isinstance(one.entries[place], Move) for place in repeated)
+    collectives = sum(len(entry.change.collectives) for entry in run if isinstance(entry, Move))
+    return host_seconds(one.plan.graph, one.plan.cluster.device, again, collectives)
 
 
 def _tensor_parallel_traffic(one: Pass, repeated: list[int], passes: int) -> Iterator[Traffic]:

@@ -126,10 +126,12 @@ def workspace_bytes(graph: Graph, device: Device) -> int:
     return device.workspace * (2 if graph.training else 1)
 
 
-def host_seconds(graph: Graph, device: Device) -> float:
-    """How long the host needs to start a step: views are calls, too, and calls in one kernel start once."""
+def host_seconds(graph: Graph, device: Device, again: int = 0, collectives: int = 0) -> float:
+    """How long the host needs to start a pass, with so many of its calls `again` and so many collectives: views are
+    calls, too, and calls in one kernel start once."""
     alone = sum(graph.region(node) is None for node in graph.nodes)
-    seconds = device.host_seconds("eager", alone) if alone else 0.0
+    seconds = device.host_seconds("eager", alone + again) if alone else 0.0
+    seconds += device.host_seconds("collective", collectives)
     if alone == len(graph.nodes):
         return seconds
     compiled = (node for node in graph.nodes if graph.region(node) is not None and not node.facts.view)

@@ -257,6 +257,16 @@ def backward_entries(schedule: Schedule, results: Iterable[Value]) -> list[bool]
     return backward[::-1]
 
 
+def after_arguments(backward: Sequence[Entry], wanted: Iterable[Value]) -> list[bool]:
+    """Which entries of backward the wanted gradients, those of arguments, do not follow from."""
+    needed, later = set(wanted), []
+    for entry in reversed(backward):
+        later.append(needed.isdisjoint(entry.made or entry.used[1:]))
+        if not later[-1]:
+            needed.update(entry.used)
+    return later[::-1]
+
+
 def with_deaths(
     entries: Sequence[Entry], kept: Sequence[Value | None], ends: Mapping[str, str]
 ) -> Iterator[Entry]:

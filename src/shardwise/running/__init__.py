@@ -7,7 +7,9 @@ from ._lower import Lowering, wide_dtype, widened
 from ._module import Sharded
 from ._optimizers import MakeOptimizer, chosen_optimizer
 from ._parallelize import parallelize
+from ._parallelize_stages import with_live_stages
 from ._pieces import piece_of
+from ._pipelined import Pipelined
 from ._shard_map import ShardMapped, shard_map
 from ._simulate import (
     Pieces,
@@ -27,6 +29,7 @@ __all__ = [
     "Lowering",
     "MakeOptimizer",
     "Pieces",
+    "Pipelined",
     "RankProgram",
     "ShardMapped",
     "Sharded",
@@ -50,4 +53,5 @@ __all__ = [
     "wide_dtype",
     "widened",
     "with_live_graph",
+    "with_live_stages",
 ]

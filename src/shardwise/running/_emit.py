@@ -25,7 +25,7 @@ from torch.fx.experimental.proxy_tensor import (
 from ..dtensor import arrived, before_last_wait, begin_along, run_step, with_late_waits
 from ..forms import run_alone
 from ..graph import Ref, autocast_to, without_memory
-from ..planning import Compute, Move, Plan, Value, Wait, backward_entries
+from ..planning import Compute, Move, Plan, Value, Wait, after_arguments, backward_entries
 from ..planning import Entry as ScheduleEntry
 from ._lower import Lowering, RankCompute, piece
 from ._whole import Entry, Recomposed, with_whole_calls
@@ -45,19 +45,20 @@ class RankProgram:
     """The program of one rank. The modules take a seed after the inputs of their part.
 
     Forward returns the graph's outputs and mutations and then the saved tensors; backward takes the
-    saved tensors and the tangents, and returns the gradients.
+    saved tensors and the tangents, and returns the gradients. Where it is two modules, the first returns the gradients
+    of arguments and then what the second takes, which returns those of parameters.
     """
 
     plan: Plan
     rank: int
     forward: fx.GraphModule
-    backward: fx.GraphModule | None
+    backward: tuple[fx.GraphModule, ...]
     parts: "Parts"
 
     def __str__(self) -> str:
         lines = list(_listing("forward", self.forward))
-        if self.backward is not None:
-            lines += ["", *_listing("backward", self.backward)]
+        for module in self.backward:
+            lines += ["", *_listing("backward", module)]
         return "\n".join(lines)
 
 
@@ -102,6 +103,49 @@ class Parts:
     def backward(self) -> Part:
         return Part((*self.saved, *self.tangents), self.gradients, self._back)
 
+    # -- backward in two: what the stage before waits for, and the rest
+
+    @cached_property
+    def of_arguments(self) -> tuple[Value, ...]:
+        """The gradients of arguments."""
+        arguments = {entry.target for entry in self.plan.graph.with_role("user_input")}
+        return tuple(
+            value
+            for value in self.gradients
+            if any(
+                output.role == "gradient" and output.target in arguments and given == value
+                for output, given in zip(self.plan.graph.outputs, self.plan.schedule.outputs, strict=True)
+            )
+        )
+
+    @cached_property
+    def handed(self) -> tuple[Value, ...]:
+        """What gradients of parameters follow from, besides what the second part of backward makes."""
+        made = {value for entry in self._second for value in entry.made}
+        used = [value for entry in self._second for value in entry.used] + list(self.of_parameters)
+        return tuple(dict.fromkeys(value for value in used if value not in made))
+
+    @cached_property
+    def of_parameters(self) -> tuple[Value, ...]:
+        return tuple(value for value in self.gradients if value not in self.of_arguments)
+
+    @property
+    def backwards(self) -> tuple[Part, Part]:
+        """Backward in two parts."""
+        first = tuple(entry for entry, second in self._in_two if not second)
+        return (
+            Part(self.backward.takes, (*self.of_arguments, *self.handed), first),
+            Part(self.handed, self.of_parameters, self._second),
+        )
+
+    @cached_property
+    def _second(self) -> tuple[ScheduleEntry, ...]:
+        return tuple(entry for entry, second in self._in_two if second)
+
+    @cached_property
+    def _in_two(self) -> list[tuple[ScheduleEntry, bool]]:
+        return list(zip(self._back, after_arguments(self._back, self.of_arguments), strict=True))
+
     def _given(self, *roles: str) -> tuple[Value, ...]:
         pairs = zip(self.plan.graph.outputs, self.plan.schedule.outputs, strict=True)
         return tuple(dict.fromkeys(v for output, v in pairs if v is not None and output.role in roles))
@@ -117,12 +161,16 @@ class Parts:
 
 
 @autocast_to(None)
-def emit(plan: Plan, rank: int, device_mesh: DeviceMesh, device: str | None = None) -> RankProgram:
-    """The program of one rank, which must be the one that runs this (its process groups are looked up)."""
+def emit(
+    plan: Plan, rank: int, device_mesh: DeviceMesh, device: str | None = None, *, split: bool = False
+) -> RankProgram:
+    """The program of one rank, which must be the one that runs this (its process groups are looked up). With `split`,
+    backward is in two parts."""
     parts = Parts(plan)
     emitter = _Emitter(plan, rank, device_mesh, device)
     forward = emitter.part(parts.forward)
-    backward = emitter.part(parts.backward) if plan.graph.training else None
+    backwards = parts.backwards if split else (parts.backward,)
+    backward = tuple(map(emitter.part, backwards)) if plan.graph.training else ()
     return RankProgram(plan, rank, forward, backward, parts)
 
 

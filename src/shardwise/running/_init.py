@@ -15,7 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import UsageError
-from ..planning import Plan
+from ..graph import Input
+from ..layout import Layout
 from ._agree import agreed, from_first
 from ._pieces import piece_of
 
@@ -23,7 +24,8 @@ Init = Callable[[nn.Module], Any]
 
 
 def local_state(
-    plan: Plan,
+    entries: Mapping[str, Input],
+    homes: Mapping[str, Layout],
     module: nn.Module,
     rank: int,
     device: str,
@@ -31,17 +33,16 @@ def local_state(
     seed: int,
     loaded: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """This rank's piece of every parameter and buffer, by name: those that are loaded, and of others, where a tensor
-    has values on the first rank, these."""
-    entries = {e.target: e for e in plan.graph.inputs if e.role in ("parameter", "buffer")}
+    """This rank's piece of every parameter and buffer of which it has one (`homes`), by name: those that are loaded,
+    and of others, where a tensor has values on the first rank, these. `entries` are all, the same on every rank."""
     held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     real = from_first(
         [name for name in sorted(entries) if name in held and not held[name].is_meta and name not in loaded]
     )
 
     def drawn() -> dict[str, Tensor]:
-        wanted = entries.keys() - set(real) - loaded.keys()
-        layouts = {name: plan.home(entries[name].name) for name in wanted}
+        wanted = homes.keys() - set(real) - loaded.keys()
+        layouts = {name: homes[name] for name in wanted}
         if init == "empty":
             infos = {name: entries[name].tensor for name in wanted}
             shapes = {name: layouts[name].local_shape(info.shape, rank) for name, info in infos.items()}
@@ -56,7 +57,8 @@ def local_state(
         own = held[name].detach()
         whole = torch.empty_like(own, device=device) if own.is_meta else own.to(device, copy=True)
         dist.broadcast(whole, src=0)
-        local[name] = piece_of(whole, plan.home(entries[name].name), rank)
+        if name in homes:
+            local[name] = piece_of(whole, homes[name], rank)
     return local | dict(loaded)
 
 

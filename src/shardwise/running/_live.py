@@ -35,9 +35,14 @@ def with_live_graph(
                 recompute=dict(plan.graph.recompute) or "none",
             )
         graph = chosen_again(graph, plan.graph.again)
-    if graph != plan.graph:
-        raise UsageError(_difference(plan.graph, graph))
+    require_same_graph(plan.graph, graph)
     return replace(plan, graph=graph)
+
+
+def require_same_graph(planned: Graph, found: Graph) -> None:
+    """Raise unless a captured graph is the one that was planned."""
+    if planned != found:
+        raise UsageError(_difference(planned, found))
 
 
 def require_no_written_arguments(graph: Graph) -> None:

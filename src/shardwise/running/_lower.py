@@ -34,11 +34,6 @@ class Lowering:
     traced: bool = False
 
     @cached_property
-    def numbers(self) -> dict[str, int]:
-        """A number for every node: its stream of random numbers."""
-        return {node.name: number for number, node in enumerate(self.plan.graph.nodes)}
-
-    @cached_property
     def _calls(self) -> dict[str, Call]:
         return {}
 
@@ -132,7 +127,7 @@ class RankCompute:
         node, call = self.compute.node, self._call(tensors)
         if self.is_random and not (self.lowering.traced and node.facts.draws is None):
             assert seed is not None
-            made = draw(call, seed, self.lowering.numbers[node.name], self._drawn[0], self._runs)
+            made = draw(call, seed, node.stream, self._drawn[0], self._runs)
         elif self.form is None:
             made = call()
         else:

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import UsageError
-from ..graph import Input, active_autocast
+from ..graph import Graph, Input, active_autocast
+from ..layout import Layout
 from ..planning import Plan
 from ._agree import announced
 from ._emit import RankProgram
@@ -17,7 +18,47 @@ from ._shapes import Shapes
 from ._step import Place, Step
 
 
-class Sharded(nn.Module):
+class Holder(nn.Module):
+    """A module that has parameters and buffers of plans as DTensors, under their old names."""
+
+    def hold(
+        self,
+        entry: Input,
+        local: Tensor,
+        layout: Layout,
+        device_mesh: DeviceMesh,
+        persistent: Callable[[str], bool],
+    ) -> None:
+        """Take this rank's piece of a parameter or buffer."""
+        tensor = as_dtensor(local, layout, device_mesh, entry.tensor.shape)
+        held: Tensor = (
+            nn.Parameter(tensor, requires_grad=entry.trainable) if entry.role == "parameter" else tensor
+        )
+        for name in (entry.target, *entry.aliases):
+            *path, last = name.split(".")
+            owner: nn.Module = self
+            for part in path:
+                if part not in owner._modules:
+                    owner.add_module(part, nn.Module())
+                owner = owner._modules[part]
+            if isinstance(held, nn.Parameter):
+                owner.register_parameter(last, held)
+            else:
+                owner.register_buffer(last, held, persistent=persistent(name))
+
+    def place(self, name: str) -> Place:
+        """Where a parameter or buffer is kept."""
+        owner, _, last = name.rpartition(".")
+        module = self.get_submodule(owner)
+        return (module._parameters if last in module._parameters else module._buffers), last
+
+    def local(self, name: str) -> Tensor:
+        """This rank's piece of a parameter or buffer."""
+        tensors, last = self.place(name)
+        return tensors[last].to_local()
+
+
+class Sharded(Holder):
     """A planned model on this rank.
 
     It is called like the model. An argument may be a DTensor, the whole tensor (each rank takes its piece of it), or
@@ -42,10 +83,11 @@ class Sharded(nn.Module):
         self.local_outputs, self.seed, self.steps = local_outputs, seed, 0
         for entry in self.plan.graph.inputs:
             if entry.role in ("parameter", "buffer"):
-                self._hold(entry, state[entry.target], persistent)
+                layout = self.plan.home(entry.name)
+                self.hold(entry, state[entry.target], layout, device_mesh, persistent)
 
         def step(program: RankProgram) -> Step:
-            return Step(program, device_mesh, self._place, local_outputs=local_outputs, compile=compile)
+            return Step(program, device_mesh, self.place, local_outputs=local_outputs, compile=compile)
 
         self._step = step(program)
         self._shapes = shapes
@@ -57,26 +99,9 @@ class Sharded(nn.Module):
         """The plans of all shapes that were met so far."""
         return (self.plan,) if self._shapes is None else self._shapes.plans
 
-    def _hold(self, entry: Input, local: Tensor, persistent: Callable[[str], bool]) -> None:
-        tensor = as_dtensor(local, self.plan.home(entry.name), self.device_mesh, entry.tensor.shape)
-        held: Tensor = (
-            nn.Parameter(tensor, requires_grad=entry.trainable) if entry.role == "parameter" else tensor
-        )
-        for name in (entry.target, *entry.aliases):
-            *path, last = name.split(".")
-            owner: nn.Module = self
-            for part in path:
-                if part not in owner._modules:
-                    owner.add_module(part, nn.Module())
-                owner = owner._modules[part]
-            if isinstance(held, nn.Parameter):
-                owner.register_parameter(last, held)
-            else:
-                owner.register_buffer(last, held, persistent=persistent(name))
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with announced() as call:
-            self._require_planned_autocast()
+            require_planned_autocast(self.plan.graph)
             step = self._step if self._shapes is None else self._shapes.step(call, args, kwargs)
             inputs = step.inputs(args, kwargs)
         seed = self.seed + self.steps
@@ -96,26 +121,17 @@ class Sharded(nn.Module):
         self._step.held.reset()
         super().zero_grad(set_to_none)
 
-    def _require_planned_autocast(self) -> None:
-        planned, active = self.plan.graph.autocast, active_autocast()
-        if planned != active:
-            raise UsageError(
-                f"{self.plan.graph.name} was planned {_autocast_text(planned)}, but is called "
-                f"{_autocast_text(active)}: call parallelize under the autocast that it is called under"
-            )
-
-    def _place(self, name: str) -> Place:
-        owner, _, last = name.rpartition(".")
-        module = self.get_submodule(owner)
-        return (module._parameters if last in module._parameters else module._buffers), last
-
-    def local(self, name: str) -> Tensor:
-        """This rank's piece of a parameter or buffer."""
-        tensors, last = self._place(name)
-        return tensors[last].to_local()
-
     def extra_repr(self) -> str:
         return f"plan of {self.plan.graph.name} on {self.plan.mesh}, rank {self.program.rank}"
+
+
+def require_planned_autocast(graph: Graph) -> None:
+    planned, active = graph.autocast, active_autocast()
+    if planned != active:
+        raise UsageError(
+            f"{graph.name} was planned {_autocast_text(planned)}, but is called "
+            f"{_autocast_text(active)}: call parallelize under the autocast that it is called under"
+        )
 
 
 def _autocast_text(dtype: torch.dtype | None) -> str:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import UsageError, require_given
 from ..graph import Execution, as_module, call_arguments, with_loss
 from ..layout import Sharding
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
-from ..planning import GAP, Pin, Plan, require_plan
+from ..planning import AXIS, GAP, Pin, Pipeline, Plan, inner_mesh, require_plan
 from ..planning import plan as make_plan
 from ._agree import agreed, from_first
 from ._checkpoint import Rename, is_of_torch, load_from_torch, loaded_state
@@ -21,6 +21,8 @@ from ._emit import emit
 from ._init import Init, local_state
 from ._live import require_no_written_arguments, with_live_graph
 from ._module import Sharded
+from ._parallelize_stages import parallelize_stages
+from ._pipelined import Pipelined
 from ._shapes import Pattern, Shapes
 
 
@@ -30,7 +32,7 @@ def parallelize(
     kwargs: Mapping[str, Any] | None = None,
     *,
     mesh: Mesh | DeviceMesh | str | None = None,
-    plan: Plan | None = None,
+    plan: Plan | Pipeline | None = None,
     init: Init | str | None = None,
     checkpoint: str | Path | None = None,
     rename: Rename | None = None,
@@ -47,13 +49,15 @@ def parallelize(
     optimizer: str = "adam",
     micro_batches: int | None = None,
     zero: bool = False,
+    schedule: str = "1F1B",
+    stages: int | None = None,
     pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
     share_layers: bool | None = None,
     gap: float = GAP,
     time_limit: float = 60.0,
     compare: bool = True,
-) -> Sharded:
+) -> Sharded | Pipelined:
     """The model run by a plan on the ranks of a mesh: an `nn.Module` with DTensor parameters of the same names.
 
     `args` and `kwargs` are example arguments, as for `capture`. Either `mesh` or `plan` is required. Without a plan the
@@ -66,7 +70,8 @@ def parallelize(
     with parameters where they are, from the model, which must not change. `loss_fn` is a function of the model's
     result, and the sharded model returns what that returns: `sharded(x, target=labels)`. `compile` compiles the local
     program, by the backend of `torch.compile` that it names; it is then planned for that (`execution="compiled"`)
-    unless it is told otherwise. A failure on one rank raises on every rank.
+    unless it is told otherwise. On a mesh with the axis `pp` the model runs in stages, by `step` of a `Pipelined`
+    instead of calls. A failure on one rank raises on every rank.
     """
     if mesh is None and plan is not None:
         require_plan(plan, "parallelize")
@@ -88,6 +93,8 @@ def parallelize(
         "optimizer": optimizer,
         "micro_batches": micro_batches,
         "zero": zero,
+        "schedule": schedule,
+        "stages": stages,
         "pin": pin,
         "shardings": shardings,
         "share_layers": share_layers,
@@ -104,15 +111,41 @@ def parallelize(
     model = with_loss(model, loss_fn)
     require_all_processes(mesh)
     device_mesh = agreed("making the mesh", lambda: _device_mesh(mesh))
+    in_stages = AXIS in (device_mesh.mesh_dim_names or ())
     module, args, given = agreed("reading the arguments", lambda: _given(model, args, kwargs, plan))
     first = dist.get_rank() == 0
 
     def planned() -> dict[str, Any]:
         if not first:
             return {}
-        made = plan or make_plan(model, args, given, mesh=Mesh.of(device_mesh), **options)
+        on = mesh if isinstance(mesh, str) else Mesh.of(mesh)
+        made = plan or make_plan(model, args, given, mesh=on, **options)
         return made.to_json()
 
+    persistent = _persistence(module)
+    device = device_mesh.device_type
+
+    def loaded_of(own: Plan, rank: int) -> dict[str, Tensor]:
+        may_lack = init is not None
+        return loaded_state(own, rank, device, checkpoint, rename, may_lack=may_lack, persistent=persistent)
+
+    if in_stages:
+        refused = [name for name, given_too in (("shapes", shapes), ("compile", compile)) if given_too]
+        if refused:
+            raise UsageError(
+                f"{refused[0]} is not supported for models in stages: leave it out, or the axis {AXIS}"
+            )
+        made = parallelize_stages(
+            *(model, module, args, given, planned, device_mesh),
+            init=init,
+            seed=seed,
+            persistent=persistent,
+            load=loaded_of,
+        )
+        if checkpoint is not None and is_of_torch(checkpoint):
+            load_from_torch(made, checkpoint, rename)
+        return made
+    assert not isinstance(plan, Pipeline)
     shared = Plan.from_json(from_first(agreed("planning", planned)))
     own = agreed(
         "capturing the model",
@@ -122,16 +155,11 @@ def parallelize(
     if own.mesh.shape != tuple(device_mesh.shape):
         raise UsageError(f"the plan is for mesh {own.mesh}, but the model runs on {Mesh.of(device_mesh)}")
     rank = _rank_in(device_mesh)
-    device = device_mesh.device_type
     program = agreed("lowering", lambda: emit(own, rank, device_mesh, device))
-    persistent = _persistence(module)
-    loaded = agreed(
-        "loading the checkpoint",
-        lambda: loaded_state(
-            *(own, rank, device, checkpoint, rename), may_lack=init is not None, persistent=persistent
-        ),
-    )
-    local = local_state(own, module, rank, device, init, seed, loaded)
+    loaded = agreed("loading the checkpoint", lambda: loaded_of(own, rank))
+    entries = {e.target: e for e in own.graph.inputs if e.role in ("parameter", "buffer")}
+    homes = {name: own.home(entry.name) for name, entry in entries.items()}
+    local = local_state(entries, homes, module, rank, device, init, seed, loaded)
     search = {name: options[name] for name in ("gap", "time_limit")}
     sharded = Sharded(
         program,
@@ -154,7 +182,7 @@ def _other_than_default(options: Mapping[str, Any]) -> list[str]:
 
 
 def _given(
-    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, plan: Plan | None
+    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, plan: Plan | Pipeline | None
 ) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     if plan is not None:
         require_plan(plan, "parallelize")
@@ -183,6 +211,8 @@ def _device_mesh(mesh: Mesh | DeviceMesh | str) -> DeviceMesh:
     mesh, world = Mesh.of(mesh), dist.get_world_size()
     if mesh.ranks != world:
         raise UsageError(f"mesh {mesh} has {mesh.ranks} ranks, but {world} processes were started")
+    if mesh.names == (AXIS,):  # the inside of a stage is a mesh, too
+        mesh = Mesh((AXIS, *inner_mesh(mesh).names), (*mesh.shape, 1))
     return mesh.to_device_mesh("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 

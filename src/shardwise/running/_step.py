@@ -60,7 +60,9 @@ class Step:
         self.held = Held(self.plan, device_mesh, program.rank)
         self._parts = program.parts
         self._forward = program.forward
-        self._backward = None if program.backward is None else boxed(program.backward)
+        self._backward = tuple(map(boxed, program.backward))
+        self.deferred: list[Callable[[], None]] = []  # second parts of backward that have not run
+        self._note: Callable[[str], None] | None = None
         if compile:
             require_compilable(self.plan)
         self._backend = backend_of("inductor" if compile is True else compile) if compile else None
@@ -100,34 +102,46 @@ class Step:
     def inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
         """This rank's pieces of the program's inputs, for a call with these arguments, and then a slot for the gradient
         of each parameter that has a home."""
-        given = arguments(self._graph, args, kwargs)
+        return self.pieces(arguments(self._graph, args, kwargs))
+
+    def pieces(self, given: Mapping[str, Any]) -> list[Tensor]:
+        """The same for arguments by their names in the graph."""
         places = {name: self._where[name] for name in self.held.names}
         parameters = {name: tensors[last] for name, (tensors, last) in places.items()}
         held = self.held.locals(parameters, torch.is_grad_enabled())
         names = [value.ref.name for value in self._parts.inputs]
         pieces = [held[name] if name in held else self._input(name, given) for name in names]
-        return [*pieces, *self.held.slots(parameters)]
+        # Where gradients of parameters are computed later, autograd has no part in them.
+        slots = self.held.slots(parameters) if len(self._backward) < 2 else self.held.empty()
+        return [*pieces, *slots]
 
     def run(self, call: str, inputs: Sequence[Tensor], seed: int) -> Any:
         """The results of a call, as the model returns them."""
+        assert self._graph.live is not None
+        return pytree.tree_unflatten([*self.results(call, inputs, seed).values()], self._graph.live.out_spec)
+
+    def results(
+        self, call: str, inputs: Sequence[Tensor], seed: int, note: Callable[[str], None] | None = None
+    ) -> dict[str, Any]:
+        """The results of a call by name; `note` is told of its `backward`, or of both parts: `input` and `weight`."""
+        self._note = note
         number = torch.tensor(seed, device=self.device_mesh.device_type)
         # Casts are part of the program.
         with explained(call), self._generator(seed + 1), autocast_to(None):
             results = self._run(call, *inputs, number)
         values = dict(zip(self._parts.results, results, strict=True))
-        leaves = []
+        found: dict[str, Any] = {}
         for output, value in zip(self._graph.outputs, self.plan.schedule.outputs, strict=True):
             if output.role == "user_output":
                 made = output.constant if value is None else self._output(value, values[value])
-                leaves.append(self._sent(output.target, made))
+                found[output.target] = self._sent(output.target, made)
             elif output.role == "mutation" and value is not None:
                 self._write(output.target, values[value].detach())
-        assert self._graph.live is not None
-        return pytree.tree_unflatten(leaves, self._graph.live.out_spec)
+        return found
 
     def _run(self, call: str, *given: Tensor) -> Sequence[Tensor]:
         """The results of forward, compiled if it is to be: when first called, with its backward if there is one."""
-        trains = torch.is_grad_enabled() and self._backward is not None
+        trains = torch.is_grad_enabled() and bool(self._backward)
         run = partial(_Run.apply, self, call) if trains else self._without_backward
         if self._backend is None:
             return run(*given)
@@ -206,6 +220,40 @@ class Step:
     def starts_backward(self, value: Value) -> bool:
         return value in self._starts.values()
 
+    def gradients(
+        self, call: str, values: list[Tensor], note: Callable[[str], None] | None
+    ) -> dict[Value, Tensor]:
+        """What the first part of backward makes, from what it takes; if there is a second one, it is deferred."""
+        parts, seed = self._parts, values[-1]
+        if note is not None:
+            note("backward" if len(self._backward) == 1 else "input")
+        with explained(call), torch.no_grad(), autocast_to(None):
+            made = list(self._backward[0](values))
+        if len(self._backward) == 1:
+            return dict(zip(parts.gradients, made, strict=True))
+        handed = [*made[len(parts.of_arguments) :], seed]
+        self.deferred.append(partial(self._finish, call, handed, note))
+        return dict(zip(parts.of_arguments, made, strict=False))
+
+    def _finish(self, call: str, handed: list[Tensor], note: Callable[[str], None] | None) -> None:
+        """The second part of backward: parameters get their gradients, or add them to those that they have."""
+        if note is not None:
+            note("weight")
+        with explained(call), torch.no_grad(), autocast_to(None):
+            made = dict(zip(self._parts.of_parameters, self._backward[1](handed), strict=True))
+            of = {name: self._gradients.get(Value(Ref(name))) for name in self._where}
+            found = {name: None if value is None else made[value] for name, value in of.items()}
+            homed = self.held.gradients([found[name] for name in self.held.names])
+            given = dict(zip(self.held.names, homed, strict=True))
+            for name, local in found.items():
+                tensors, last = self._where[name]
+                parameter, gradient = tensors[last], given.get(name)
+                if name not in given and local is not None:
+                    layout, shape = self.plan.inputs[name], self._named[name].tensor.shape
+                    gradient = as_dtensor(local, layout, self.device_mesh, shape)
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
     def tangent(self, value: Value, grads: Mapping[Value, Tensor]) -> Tensor:
         """The incoming gradient of an output, in the layout that was planned for it."""
         entry, wanted = self._named[value.ref.name], self.plan.inputs[value.ref.name]
@@ -230,7 +278,7 @@ class _Run(torch.autograd.Function):
         parts = step._parts
         made = step.forward_part(*given)
         results, saved = made[: len(parts.results)], made[len(parts.results) :]
-        ctx.step, ctx.call = step, call
+        ctx.step, ctx.call, ctx.note = step, call, step._note
         ctx.save_for_backward(*saved, given[-1])
         ctx.mark_non_differentiable(
             *(
@@ -246,18 +294,16 @@ class _Run(torch.autograd.Function):
         step: Step = ctx.step
         parts = step._parts
         *saved, seed = ctx.saved_tensors
-        assert step._backward is not None
         given = dict(zip(parts.results, grads, strict=True))
         tangents = [step.tangent(value, given) for value in parts.tangents]
         values = [*saved, *tangents, seed]
         del saved, tangents, given, grads
         ctx.maybe_clear_saved_tensors()  # unless backward is to run again, the list alone holds them
-        with explained(ctx.call), torch.no_grad(), autocast_to(None):
-            made = step._backward(values)
-        made_by_value: dict[Value | None, Tensor] = dict(zip(parts.gradients, made, strict=True))
+        made = step.gradients(ctx.call, values, ctx.note)
 
         def gradient(value: Value) -> Tensor | None:
-            return made_by_value.get(step._gradients.get(value))
+            found = step._gradients.get(value)
+            return None if found is None else made.get(found)
 
         homed = [Value(Ref(name)) for name in step.held.names]
         inputs = (None if value in homed else gradient(value) for value in parts.inputs)

@@ -32,7 +32,6 @@ class PlansDraws(TorchDispatchMode):
         super().__init__()
         assert graph.live is not None
         self.graph, self.seed = graph, seed
-        self.numbers = {node.name: number for number, node in enumerate(graph.nodes)}
         self.waiting = list(graph.live.draws)
         self.total = len(self.waiting)
         self.made: dict[bytes, str | None] = {}
@@ -117,7 +116,7 @@ class PlansDraws(TorchDispatchMode):
         info = node.outputs[0]
         assert info is not None
         runs = [[(0, size)] if size else [] for size in info.shape]
-        return draw(call, torch.tensor(self.seed), self.numbers[node.name], info.shape, runs)
+        return draw(call, torch.tensor(self.seed), node.stream, info.shape, runs)
 
 
 def draws_inside(graph: Graph, node: Node) -> bool:

@@ -21,7 +21,7 @@ Locals = dict[str, Tensor | None]
 
 
 @dataclass(frozen=True)
-class _Sent:
+class Sent:
     """A model sent to another process: itself, or how to build it and the values of its state."""
 
     whole: Callable[..., Any] | None
@@ -30,7 +30,7 @@ class _Sent:
     modes: tuple[bool, ...] = ()
 
     @classmethod
-    def of(cls, model: Callable[..., Any], build: Callable[[], Any] | None) -> "_Sent":
+    def of(cls, model: Callable[..., Any], build: Callable[[], Any] | None) -> "Sent":
         if build is None:
             return cls(model)
         module = as_module(model)
@@ -48,7 +48,7 @@ class _Sent:
         return made
 
 
-def _files(model: Callable[..., Any], build: Callable[[], Any] | None) -> dict[str, str]:
+def files_of(model: Callable[..., Any], build: Callable[[], Any] | None) -> dict[str, str]:
     """The source files of the model's classes, by the names of their modules."""
     makers = [*(type(part) for part in as_module(model).modules()), *([build] if build else [])]
     names = {maker.__module__ for maker in makers}
@@ -70,9 +70,9 @@ def train_on_gloo(
     """As `train`, on a process for each rank of the plan. The model is sent to them, or made there by `build`."""
     found = on_ranks(
         _train_here,
-        *(plan.to_json(), _Sent.of(model, build), tuple(args), dict(kwargs), steps, optimizer, seed, loss_fn),
+        *(plan.to_json(), Sent.of(model, build), tuple(args), dict(kwargs), steps, optimizer, seed, loss_fn),
         ranks=plan.mesh.ranks,
-        files=_files(model, build),
+        files=files_of(model, build),
     )
     outputs = dict(zip(_targets(plan, "user_output"), _layouts(plan, "user_output"), strict=True))
     gradients = dict(zip(_targets(plan, "gradient"), _layouts(plan, "gradient"), strict=True))
@@ -115,7 +115,7 @@ def _layouts(plan: Plan, role: str) -> list[Any]:
 
 def _train_here(
     document: dict[str, Any],
-    sent: "_Sent",
+    sent: Sent,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     steps: int,

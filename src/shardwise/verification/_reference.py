@@ -205,7 +205,7 @@ def _whole(lowering: Lowering, node: Node, tensors: Sequence[Tensor], seed: Tens
         info = node.outputs[0]
         assert info is not None
         runs = [[(0, size)] if size else [] for size in info.shape]
-        made = draw(call, seed, lowering.numbers[node.name], info.shape, runs)
+        made = draw(call, seed, node.stream, info.shape, runs)
     else:
         made = call()
     return tuple(made) if isinstance(made, tuple | list) else (made,)

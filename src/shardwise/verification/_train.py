@@ -48,9 +48,9 @@ def train(
     inputs = plan_pieces(plan, given, wide)
     for entry in graph.inputs:
         if entry.role in ("parameter", "buffer"):
-            inputs[entry.name] = _copied(inputs[entry.name])
+            inputs[entry.name] = copied_pieces(inputs[entry.name])
     once, recorded = plan.once, list[Recorded]()
-    homes = {n: _copied(Pieces.of(widened(given[n], wide), home)) for n, home in plan.homes.items()}
+    homes = {n: copied_pieces(Pieces.of(widened(given[n], wide), home)) for n, home in plan.homes.items()}
     inputs |= homes
     copied = sum(homes[move.name].locals[0].nbytes for move in once.gathers)
     parameters = {e.target: inputs[e.name] for e in graph.inputs if e.role == "parameter" and e.trainable}
@@ -78,8 +78,8 @@ def train(
             recorded += ran.collectives
             loss += loss_of(plan, ran.outputs)
             trained.peak = max(trained.peak or 0, ran.peak + held)
-            _write_back(plan, inputs, ran)
-            gradients = {n: _sum(gradients.get(n), p, n in parameters) for n, p in ran.gradients.items()}
+            written_back(plan, inputs, ran)
+            gradients = {n: added(gradients.get(n), p, n in parameters) for n, p in ran.gradients.items()}
             left = ran.left + held
             held = copied + sum(
                 p.locals[0].nbytes for n, p in gradients.items() if p is not None and n in parameters
@@ -104,7 +104,7 @@ def train(
     return trained
 
 
-def _sum(before: Pieces | None, now: Pieces | None, accumulated: bool) -> Pieces | None:
+def added(before: Pieces | None, now: Pieces | None, accumulated: bool) -> Pieces | None:
     """The gradient after another pass: that of a parameter is added up."""
     if before is None or now is None or not accumulated:
         return now
@@ -118,7 +118,7 @@ def loss_of(plan: Plan, outputs: Mapping[str, Pieces | None]) -> float:
     return sum(float(pieces.whole().sum()) for pieces in starts if pieces is not None)
 
 
-def _write_back(plan: Plan, inputs: dict[str, Pieces], ran: Simulated) -> None:
+def written_back(plan: Plan, inputs: dict[str, Pieces], ran: Simulated) -> None:
     """New values of buffers and parameters, for the next step; a parameter stays the tensor that is optimized."""
     held = {e.target: e for e in plan.graph.inputs if e.role in ("parameter", "buffer")}
     for target, pieces in ran.mutations.items():
@@ -132,6 +132,6 @@ def _write_back(plan: Plan, inputs: dict[str, Pieces], ran: Simulated) -> None:
             local.copy_(new)
 
 
-def _copied(pieces: Pieces) -> Pieces:
+def copied_pieces(pieces: Pieces) -> Pieces:
     copies = {id(local): local.detach().clone(memory_format=torch.preserve_format) for local in pieces.locals}
     return Pieces(pieces.layout, pieces.shape, tuple(copies[id(local)] for local in pieces.locals))

@@ -3,18 +3,20 @@
 Both are run again in double precision. Rounding error shrinks there by eight digits; a real error does not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor
 
 from ..errors import first_line
+from ..graph import Graph
 from ..planning import Compute, Plan, Value
 from ..running import Pieces, Simulation, plan_pieces
 from ._compare import Check, error_of, floor_of, tolerance
 from ._reference import Run, run_graph
 from ._runs import Joined, Runs, checks, coarsest
+from ._train import Trained
 
 # A difference that shrinks by this factor in double precision was rounding error, however much the model amplified it.
 _SHRINKS = 1e-5
@@ -36,26 +38,45 @@ def verdict(
     runs: Runs, plan: Plan, expected: Run, found: Joined, compared: Sequence[Check], *, wide: bool, real: bool
 ) -> Verdict:
     """The verdict on a run of a plan that was compared with the model, `wide` in double precision already."""
+    return verdict_of(
+        *(runs, plan.graph, expected, found, compared),
+        again=lambda wide: runs.plan(plan, wide),
+        wrong=lambda expected, wide: _wrong(runs, plan, expected, wide=wide),
+        wide=wide,
+        real=real,
+    )
+
+
+def verdict_of(
+    runs: Runs,
+    graph: Graph,
+    expected: Run,
+    found: Joined,
+    compared: Sequence[Check],
+    *,
+    again: Callable[[bool], Trained],
+    wrong: Callable[[Run, bool], Verdict],
+    wide: bool,
+    real: bool,
+) -> Verdict:
+    """The same of whatever runs the graph `again` on simulated ranks; `wrong` says where it is."""
     failed = [check for check in compared if not check.ok]
     if not failed:
         return Verdict()
     if wide:
-        return _wrong(runs, plan, expected, wide=True)
-    if real and all(
-        check.ok for check in checks(plan.graph, expected, Joined.of(plan.graph, runs.plan(plan)))
-    ):
+        return wrong(expected, True)
+    if real and all(check.ok for check in checks(graph, expected, Joined.of(graph, again(False)))):
         return Verdict("wrong", "simulated ranks agree with the model, real ranks do not")
     runs.progress("running again in double precision")
-    graph = plan.graph
     try:
-        finer, finer_found = runs.model(graph, wide=True), Joined.of(graph, runs.plan(plan, wide=True))
+        finer, finer_found = runs.model(graph, wide=True), Joined.of(graph, again(True))
     except Exception as error:  # any exception of an operator without double precision
-        first = _wrong(runs, plan, expected, wide=False)
+        first = wrong(expected, False)
         return Verdict("wrong", f"{first.reason}; it cannot be run in double precision: {first_line(error)}")
     before = {_key(check): check.error for check in compared}
     exact = {_key(check): check for check in checks(graph, finer, finer_found, wide=True)}
     if any(not check.ok and check.error > _SHRINKS * before[key] for key, check in exact.items()):
-        return _wrong(runs, plan, finer, wide=True)
+        return wrong(finer, True)
     worst = max(failed, key=lambda check: check.error / (check.tolerance or 1.0))
     away = {_key(check): check.error for check in checks(graph, finer, Joined(expected))}
     ours = {_key(check): check.error for check in checks(graph, finer, found)}

@@ -11,23 +11,33 @@ from ..graph import Graph, Ref, autocast_to, call_arguments, inputs_of, with_los
 from ..planning import (
     Compute,
     Move,
+    Pipeline,
     Plan,
     collectives_inside,
+    joined,
     most_sharded_plan,
     peak_of_values,
     require_plan,
 )
 from ..progress import Progress, silent
 from ..redistribution import Chain
-from ..running import MakeOptimizer, chosen_optimizer, require_planned, with_live_graph
+from ..running import (
+    MakeOptimizer,
+    chosen_optimizer,
+    require_planned,
+    with_live_graph,
+    with_live_stages,
+)
 from ._compare import Check
 from ._draws import UnmatchedDraws
 from ._real import train_on_gloo
+from ._real_stages import train_stages_on_gloo
 from ._reference import Run, in_double, is_random_graph
 from ._report import Report
 from ._runs import Joined, Runs, checks
+from ._stages import predicted_peaks, train_stages
 from ._train import Trained
-from ._verdict import Verdict, verdict
+from ._verdict import Verdict, verdict, verdict_of
 
 BACKENDS = ("simulate", "gloo")
 
@@ -38,7 +48,7 @@ def verify(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    plan: Plan | None = None,
+    plan: Plan | Pipeline | None = None,
     loss_fn: Callable[..., Any] | None = None,
     steps: int = 1,
     optimizer: str | MakeOptimizer = "sgd",
@@ -60,7 +70,7 @@ def verify(
     by `build`, a function that returns it, alone or first in a tuple. A plan of several
     micro-batches runs each step in so many passes, and so does the model, with the elements of the arguments moved on
     from pass to pass. Unless `only_plan`, the plan that shards as much as possible also runs on simulated ranks: a
-    cheap plan of a small model may shard nothing.
+    cheap plan of a small model may shard nothing. A pipeline runs all its stages, each micro-batch through all of them.
     """
     require_plan(plan, "verify")
     assert plan is not None
@@ -68,7 +78,6 @@ def verify(
     require(steps, int, "steps", "a whole number, 0 or more")
     args, kwargs = call_arguments(args, kwargs)
     whole = with_loss(model, loss_fn)
-    plan = with_live_graph(plan, whole, args, kwargs)
     chosen = chosen_optimizer(optimizer)
     if steps < 0:
         raise UsageError(f"steps is {steps}: give 0 or more")
@@ -76,6 +85,12 @@ def verify(
         raise UsageError(f"unknown backend {backend!r}: use one of {', '.join(BACKENDS)}")
     if backend == "gloo" and double:
         raise UsageError("double precision needs simulated ranks: leave out `double`, or the backend")
+    if isinstance(plan, Pipeline):
+        return _verified_stages(
+            *(plan, model, whole, args, kwargs, steps, optimizer, double, backend, only_plan),
+            *(seed, build, loss_fn, progress),
+        )
+    plan = with_live_graph(plan, whole, args, kwargs)
     given = inputs_of(plan.graph, whole, args, kwargs)
     require_planned(plan, given)
     steps = steps if plan.graph.training else 0
@@ -100,6 +115,98 @@ def verify(
     return replace(report, most_sharded=other)
 
 
+def _verified_stages(
+    pipeline: Pipeline,
+    model: Callable[..., Any],
+    whole: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    steps: int,
+    optimizer: str | MakeOptimizer,
+    double: bool,
+    backend: str,
+    only_plan: bool,
+    seed: int,
+    build: Callable[[], Any] | None,
+    loss_fn: Callable[..., Any] | None,
+    progress: Progress,
+) -> Report:
+    """The same of a pipeline."""
+    pipeline, graph = with_live_stages(pipeline, whole, args, kwargs)
+    given = inputs_of(graph, whole, args, kwargs)
+    chosen = chosen_optimizer(optimizer)
+    runs = Runs(whole, args, kwargs, given, steps, chosen, seed, progress, pipeline.micro_batches)
+    expected = runs.model(graph, double)
+
+    def simulated(of: Pipeline, wide: bool) -> Trained:
+        return train_stages(of, graph, given, steps, chosen, seed, wide, progress)
+
+    if backend == "simulate":
+        trained = simulated(pipeline, double)
+    else:
+        progress("running the pipeline on its ranks")
+        trained = train_stages_on_gloo(pipeline, model, args, kwargs, steps, optimizer, seed, build, loss_fn)
+    report = _report_on_stages(runs, pipeline, graph, backend, double, expected, trained, simulated)
+    if only_plan or pipeline.stages[0].mesh.ranks == 1:
+        return report
+    progress("sharding as much as possible")
+    stages = [
+        replace(
+            most_sharded_plan(plan.graph, mesh=plan.mesh, cluster=plan.cluster),
+            micro_batches=plan.micro_batches,
+        )
+        for plan in pipeline.stages
+    ]
+    sharded = replace(pipeline, stages=joined(stages))
+    trained = simulated(sharded, double)
+    other = _report_on_stages(runs, sharded, graph, "simulate", double, expected, trained, simulated)
+    return replace(report, most_sharded=other)
+
+
+def _report_on_stages(
+    runs: Runs,
+    pipeline: Pipeline,
+    graph: Graph,
+    backend: str,
+    wide: bool,
+    expected: Run,
+    trained: Trained,
+    simulated: Callable[[Pipeline, bool], Trained],
+) -> Report:
+    runs.progress("comparing")
+    found = Joined.of(graph, trained)
+    compared = checks(graph, expected, found, wide)
+    why = verdict_of(
+        *(runs, graph, expected, found, compared),
+        again=lambda wide: simulated(pipeline, wide),
+        wrong=lambda expected, wide: Verdict("wrong", "the stages together differ from the model"),
+        wide=wide,
+        real=backend != "simulate",
+    )
+    calls = [e for plan in pipeline.stages for e in plan.schedule.entries if isinstance(e, Compute)]
+    ran, priced = trained.collectives[-1], [c for plan in pipeline.stages for c in priced_collectives(plan)]
+    if backend != "simulate":  # micro-batches and stages take turns
+        ran, priced = sorted(ran, key=repr), sorted(priced, key=repr)
+    return Report(
+        *(pipeline.name, str(pipeline.mesh), backend, runs.steps),
+        "the model" + (" in double precision" if wide else ""),
+        _random_text(graph),
+        tuple(compared),
+        sum(any(not row.is_replicated for row in call.choice.rows) for call in calls),
+        len(calls),
+        tuple(ran),
+        tuple(priced),
+        None if wide else trained.peak,
+        max(predicted_peaks(pipeline)),
+        why,
+    )
+
+
+def _random_text(graph: Graph) -> str:
+    random = is_random_graph(graph)
+    return "compared elementwise: the model used the plan's random numbers" if random else "none"
+
+
 def _report(
     runs: Runs, plan: Plan, backend: str, wide: bool, expected: Run | UnmatchedDraws, trained: Trained
 ) -> Report:
@@ -119,9 +226,7 @@ def _report(
         backend,
         runs.steps,
         "the model" + (" in double precision" if wide else ""),
-        "compared elementwise: the model used the plan's random numbers"
-        if is_random_graph(graph)
-        else "none",
+        _random_text(graph),
         tuple(compared),
         sum(any(not row.is_replicated for row in call.choice.rows) for call in calls),
         len(calls),

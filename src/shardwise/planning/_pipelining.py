@@ -1,0 +1,216 @@
+"""From a graph with boundaries to a `Pipeline`: where it is cut into stages, by which schedule, and their plans.
+
+Every stretch of parts that a stage may have is planned where they are few: the cut that is found is then the best of
+all. Of more parts each is planned by itself, alike ones once, and their times are added up; the stages of the best cut
+are planned, and it is chosen anew with what they take, until it is the best by the plans of its stages.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from ..dtensor import SCHEDULES, pipeline_actions, stage_ranks
+from ..errors import UsageError, require
+from ..experiments import Confirmations
+from ..graph import Graph
+from ..mesh import Cluster, Mesh
+from ..progress import Progress, silent
+from ._cuts import Cuts, best_cuts
+from ._pins import Pin
+from ._pipeline import AXIS, Pipeline
+from ._plan import Plan
+from ._stage_costs import most_in_flight, stage_time
+from ._stage_times import StageTime, simulated
+from ._stages import Stages
+from ._summary import bytes_text
+
+EVERY = 8  # parts up to which every stretch of them is planned
+PLANNED = 6  # cuts of more parts that are planned
+CLOSE, STEPS = 0.005, 500  # of the search among them: how near to the best, and how long
+
+# What is tried where no schedule is given, each with its stages per place.
+AUTO = (("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2))
+
+
+def plan_pipeline(
+    graph: Graph,
+    *,
+    mesh: Mesh,
+    cluster: Cluster,
+    memory: int,
+    optimizer: str = "adam",
+    micro_batches: int = 1,
+    schedule: str = "1F1B",
+    stages: int | None = None,
+    zero: bool = False,
+    pins: Mapping[str, Pin] | None = None,
+    of_search: Mapping[str, Any] | None = None,
+    confirm: bool = True,
+    progress: Progress | None = None,
+) -> Pipeline:
+    """The fastest pipeline of a graph that was captured with boundaries, on a mesh with the axis `pp`.
+
+    `schedule` is one of torch's, or `auto`; there are so many `stages`, by default one at each place along `pp`, or two
+    where the schedule has several.
+    """
+    require(schedule, str, "schedule", f"one of {', '.join(SCHEDULES)}, or 'auto'")
+    tell = progress or silent
+    planner = Stages(
+        *(graph, mesh, cluster),
+        memory=memory,
+        pins=pins or {},
+        of_planner={
+            "optimizer": optimizer,
+            "micro_batches": micro_batches,
+            "zero": zero,
+            "progress": progress,
+        },
+        of_search=of_search or {},
+    )
+    options = AUTO if schedule == "auto" else ((schedule, 1 if schedule in ("1F1B", "GPipe") else 2),)
+    found: list[Pipeline] = []
+    problems: list[UsageError] = []
+    for number, (name, each) in enumerate(options):
+        tell("stages", number, len(options), note=name)
+        try:
+            found.append(_Cutting(planner, name, stages or each * mesh[AXIS], micro_batches, tell).best())
+        except UsageError as error:
+            problems.append(error)
+    if not found:
+        raise problems[0]
+    best = min(found, key=lambda pipeline: pipeline.seconds)
+    return _confirmed(best, planner) if confirm else best
+
+
+class _Cutting:
+    """The cut of a graph into a number of stages that run by a schedule."""
+
+    def __init__(
+        self, planner: Stages, schedule: str, stages: int, micro_batches: int, progress: Progress
+    ) -> None:
+        self.planner, self.schedule, self.stages = planner, schedule, stages
+        self.micro_batches, self.progress = micro_batches, progress
+        self.places = planner.mesh[AXIS]
+        if stages > len(planner):
+            name = planner.segments.graph.name
+            raise UsageError(
+                f"{name} has {len(planner)} parts between which it can be cut, fewer than {stages} stages: "
+                f"use a smaller {AXIS}"
+            )
+        self.place_of_stage = stage_ranks(schedule, self.places, stages)
+        self.actions = pipeline_actions(schedule, self.places, stages, micro_batches)
+        counts = [most_in_flight(actions) for actions in self.actions]
+        self.in_flight = [counts[place][stage] for stage, place in enumerate(self.place_of_stage)]
+        # Stages of one place share its memory.
+        self.share = self.places / stages
+        self.known: dict[tuple[int, int, int], StageTime | None] = {}
+        self.parts: dict[int, StageTime] = {}
+
+    def best(self) -> Pipeline:
+        if len(self.planner) <= EVERY:
+            cut = self._cut(self._cost, gap=0.0, most=None)
+            if cut is None:
+                raise UsageError(self._refusal())
+            return replace(self._made(cut.cuts), bound=cut.bound)
+        found: dict[tuple[int, ...], Pipeline] = {}
+        for _ in range(PLANNED):
+            cut = self._cut(self._estimate, gap=CLOSE, most=STEPS)
+            if cut is None or cut.cuts in found:
+                break
+            self.progress("stages", note=f"cut at {', '.join(map(str, cut.cuts[1:-1]))}")
+            spans = pairwise(cut.cuts)
+            if None not in [self._cost(stage, begin, end) for stage, (begin, end) in enumerate(spans)]:
+                made = found[cut.cuts] = self._made(cut.cuts)
+                if made.seconds <= cut.seconds * (1 + CLOSE):
+                    break
+        if not found:
+            raise UsageError(self._refusal())
+        return min(found.values(), key=lambda made: made.seconds)
+
+    def _cut(
+        self, cost: Callable[[int, int, int], StageTime | None], gap: float, most: int | None
+    ) -> Cuts | None:
+        """The best cut if stages take so long."""
+
+        def judge(cuts: tuple[int, ...]) -> float:
+            times = [cost(stage, begin, end) for stage, (begin, end) in enumerate(pairwise(cuts))]
+            known = [time for time in times if time is not None]
+            return simulated(self.actions, self.place_of_stage, known).seconds
+
+        return best_cuts(
+            *(len(self.planner), self.stages, cost, judge, self.micro_batches, gap),
+            ranks_of_stages=self.place_of_stage,
+            actions=self.actions,
+            most=most,
+        )
+
+    def _cost(self, stage: int, begin: int, end: int) -> StageTime | None:
+        """The time of a stage by its plan; None if it does not fit."""
+        key = stage, begin, end
+        if key not in self.known:
+            plan = self._plan(stage, begin, end)
+            self.known[key] = None if plan is None else self._time(plan, end == len(self.planner))
+        return self.known[key]
+
+    def _estimate(self, stage: int, begin: int, end: int) -> StageTime | None:
+        """The same where it is known; else the times of its parts, which are planned one by one, added up."""
+        if (stage, begin, end) in self.known:
+            return self.known[stage, begin, end]
+        times = [self._of_part(part) for part in range(begin, end)]
+        return StageTime(
+            forward=sum(time.forward for time in times),
+            input=sum(time.input for time in times),
+            weight=sum(time.weight for time in times),
+            sends=times[-1].sends,
+            returns=times[-1].returns,
+            step=sum(time.step for time in times),
+        )
+
+    def _of_part(self, part: int) -> StageTime:
+        if part not in self.parts:
+            last = part + 1 == len(self.planner)
+            self.parts[part] = self._time(self.planner.free_plan(part, part + 1), last)
+        return self.parts[part]
+
+    def _time(self, plan: Plan, last: bool) -> StageTime:
+        link = self.planner.cluster.link(self.planner.mesh, AXIS)
+        return stage_time(plan, last=last, send=lambda size: link.time("permute", size, 2))
+
+    def _plan(self, stage: int, begin: int, end: int) -> Plan | None:
+        return self.planner.plan(begin, end, self.in_flight[stage], self.share)
+
+    def _made(self, cuts: tuple[int, ...]) -> Pipeline:
+        plans = [self._plan(stage, begin, end) for stage, (begin, end) in enumerate(pairwise(cuts))]
+        planner = self.planner
+        return Pipeline(
+            *(
+                planner.segments.graph.name,
+                planner.mesh,
+                planner.cluster,
+                self.schedule,
+                self.micro_batches,
+                cuts,
+            ),
+            tuple(plan for plan in plans if plan is not None),
+            planner.memory,
+        )
+
+    def _refusal(self) -> str:
+        planner = self.planner
+        return (
+            f"no cut of {planner.segments.graph.name} into {self.stages} stages by {self.schedule} on {planner.mesh} "
+            f"was found whose stages fit in {bytes_text(planner.memory)} a device: use more places along {AXIS}, "
+            "recompute='auto', or more memory"
+        )
+
+
+def _confirmed(pipeline: Pipeline, planner: Stages) -> Pipeline:
+    """The pipeline once experiments have confirmed the calls of its stages."""
+    confirmations = Confirmations()
+    cuts = pairwise(pipeline.cuts)
+    stages = [
+        planner.confirmed(plan, begin, end, confirmations)
+        for plan, (begin, end) in zip(pipeline.stages, cuts, strict=True)
+    ]
+    return replace(pipeline, stages=tuple(stages))
