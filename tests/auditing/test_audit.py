@@ -466,3 +466,9 @@ def test_claims_about_strided_shards_are_audited():
     assert wrong["S(2, sf=2) -> S(2, sf=2)"].when == "uneven shards"
     script = wrong["S(2, sf=2) -> S(2, sf=2)"].script
     assert "_StridedShard(2, split_factor=2)" in script and execute(script).startswith("DTensor:")
+
+
+def test_uninitialised_memory_has_no_wrong_values():
+    call = Call.of(aten.new_empty.default, torch.rand(5, 5, 1), [5, 5, 1])
+    findings = audit_claims(call)
+    assert findings.claimed > 2 and not findings.wrong
