@@ -5,17 +5,29 @@ import json
 import os
 import subprocess
 import sys
+from inspect import getattr_static
 
 import pytest
 import torch
-from torch.distributed.tensor import Replicate
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
 
 from shardwise import Rule, audit
 from shardwise.auditing import Audit, audit_call, audit_claims, designed_calls, execute
 from shardwise.auditing._audit import _overload, isolated, isolated_designs
 from shardwise.auditing._reproduce import folded
 from shardwise.calls import Call, diverse_calls, overload_calls
-from shardwise.dtensor import NoDecision, decide, decisions, read, register, registration, unregister
+from shardwise.dtensor import (
+    NoDecision,
+    decide,
+    decisions,
+    read,
+    register,
+    registration,
+    traced_once,
+    unregister,
+)
+from shardwise.dtensor._versions import traced
 from shardwise.errors import UsageError
 from shardwise.placements import parse_placement
 from shardwise.report import audit_markdown
@@ -78,6 +90,61 @@ def test_claims_are_those_of_inputs_that_stay_where_they_are():
     moved = decide(Call.of(aten._softmax.default, torch.rand(4, 6), 1, False), [parse_placement("S(1)")])
     assert moved.moves == ((0, parse_placement("S(1)"), Replicate()),)
     assert rows(aten._softmax.default, torch.rand(4, 6), 1, False) == ["S(0) -> S(0)"]
+
+
+def attention(*, keys=6, mask=None):
+    query, key = torch.rand(2, 4, 3, 2), torch.rand(2, 4, keys, 2)
+    given = {} if mask is None else {"attn_mask": mask}
+    return Call.of(aten._scaled_dot_product_flash_attention_for_cpu.default, query, key, key.clone(), **given)
+
+
+@traced_once()
+@pytest.mark.parametrize(
+    ("call", "cut"),
+    [
+        (attention(), "S(0)"),
+        (attention(), "S(1)"),
+        (Call.of(aten.huber_loss.default, torch.rand(4, 3), torch.rand(4, 3)), "S(0)"),
+        (Call.of(aten.kron.default, torch.rand(4, 2), torch.rand(4, 2)), "S(0)"),
+        (Call.of(aten.linalg_cross.default, torch.rand(4, 3), torch.rand(4, 3)), "S(0)"),
+    ],
+    ids=lambda given: given.name if isinstance(given, Call) else given,
+)
+def test_what_is_read_is_what_dtensor_does(simulated_ranks, call, cut):
+    """Composite operators inside of a decomposition are taken apart before DTensor, but not inside of it."""
+    inputs = [parse_placement(cut)] * len(call.tensors)
+    read_of = decide(call, inputs)
+    with simulated_ranks(2):
+        mesh = init_device_mesh("cpu", (2,))
+        distributed = [distribute_tensor(t, mesh, [p]) for t, p in zip(call.tensors, inputs, strict=True)]
+        outputs = call.with_tensors(distributed).op(*call.with_tensors(distributed).args)
+    placed = [output.placements for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
+    assert placed == [(placement,) for placement in read_of.outputs]
+
+
+def test_a_decomposition_is_traced_once_for_each_placement(monkeypatch):
+    from torch.distributed.tensor._decompositions import DecompShardingStrategy
+
+    name = "_propagate_through_decomp"
+    seen, trace = [], getattr_static(DecompShardingStrategy, name)
+
+    def counted(*given):
+        schema, placements, _ = traced(given)
+        seen.append((schema.op, str(schema.args_meta), placements))
+        return getattr(trace, "__func__", trace)(*given)
+
+    is_static = isinstance(trace, staticmethod)
+    monkeypatch.setattr(DecompShardingStrategy, name, staticmethod(counted) if is_static else counted)
+    call, inputs = (
+        attention(keys=7),
+        [parse_placement("S(0)")] * 3,
+    )  # sizes that DTensor has not yet decided about
+    with traced_once():
+        first = decide(call, inputs)
+        before = len(seen)
+        assert decide(call, inputs) == first
+    assert len(set(seen)) == len(seen) == before > 200
+    assert {op.name() for op, *_ in seen} > {"aten::_scaled_dot_product_attention_math"}
 
 
 def test_a_dim_of_size_one_is_not_queried():
@@ -309,6 +376,18 @@ def test_claims_for_unusual_calls_are_tested(call, row):
     (wrong,) = (w for w in audit_claims(call).wrong if w.row == row)
     assert wrong.designed and execute(wrong.script) == wrong.output
     assert not [w for w in audit_claims(call, known=frozenset([row])).wrong if w.row == row]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_mask_that_a_rule_ignores_is_found_and_the_script_shows_it():
+    (wrong,) = audit_claims(attention(mask=torch.rand(3, 6))).wrong
+    assert wrong.row == "S(0), S(0), S(0), S(0) -> S(0), S(0)" and "(2, 6)" in wrong.script
+    # In a fresh interpreter DTensor traces its decomposition as often as it does: minutes.
+    result = subprocess.run(
+        [sys.executable, "-c", wrong.script], capture_output=True, text=True, timeout=1800
+    )
+    assert result.stdout == wrong.output
 
 
 def test_pieces_that_fit_together_only_where_they_broadcast_give_a_wrong_number():

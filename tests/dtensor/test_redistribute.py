@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardwise import Mesh
-from shardwise.dtensor import layout_of, record_collectives, redistribute, use_search
+from shardwise.dtensor import layout_of, local_of, record_collectives, redistribute, use_search
 from shardwise.errors import UsageError
 from shardwise.layout import Layout
 from shardwise.redistribution import cheapest_chain
@@ -176,3 +176,25 @@ def test_the_search_is_used_once_and_leaves_nothing_behind():
         sharding_prop._expand_single_dim_strategy_to_mesh,
         torch_redistribute.redistribute_local_tensor,
     )
+
+
+@pytest.mark.parametrize("size", [6, 8])
+def test_a_gradient_has_the_layout_and_the_strides_of_its_tensor(simulated_ranks, size):
+    """Strides that follow from local ones as if shards were even make autograd copy gradients, or gather them."""
+    with simulated_ranks(4) as mode:
+        device_mesh = init_device_mesh("cpu", (4,))
+        tensor = place(
+            mode,
+            device_mesh,
+            Layout.of([Shard(1)], Mesh.from_device_mesh(device_mesh)),
+            torch.rand(5, size, 2, 3),
+        )
+        tensor.requires_grad_()
+        (local_of(tensor) * 2).sum().backward()
+        (transposed,) = torch.autograd.grad(local_of(tensor).mT.clone().square().sum(), [tensor])
+        for found, right in (
+            (tensor.grad, torch.full(tensor.shape, 2.0)),
+            (transposed, 2 * tensor.full_tensor()),
+        ):
+            assert found.placements == (Shard(1),) and found.stride() == tensor.stride()
+            assert torch.equal(found.full_tensor(), right)

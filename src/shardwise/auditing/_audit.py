@@ -20,7 +20,7 @@ import torch
 from torch.distributed.tensor.placement_types import Placement
 
 from ..calls import Call, diverse_calls, overload, with_negative_dims
-from ..dtensor import Decision, NoDecision, decide, decisions, registration
+from ..dtensor import Decision, NoDecision, decide, decisions, registration, traced_once
 from ..errors import UsageError, require
 from ..experiments import (
     Counterexample,
@@ -42,14 +42,12 @@ from ._findings import Audit, CallFindings, Missing, Unsupported, Wrong
 from ._kept import Kept
 from ._reproduce import Raised, Reproduction, reproduce, reproduce_again
 
-# CPU seconds for the calls of one overload, and for one designed call by itself where they do not suffice for all:
-# DTensor takes minutes to run attention with a mask, through its decomposition. Rows of one call are begun within the
-# first.
+# CPU seconds for the calls of one overload, and for its designed ones together and one by one. Rows of one call are
+# begun within the first: where DTensor decides through decompositions, each size of the call takes seconds.
 _SECONDS = 120
-_ALONE_SECONDS = 900
+_ALONE_SECONDS = 300
 
-# CPU seconds for the designed calls of one overload: those that are left then are not tried; and for reading what
-# DTensor claims of one of them: a query that goes through a decomposition takes a fifth of a second.
+# CPU seconds after which no designed call of an overload is begun, and for reading what DTensor claims of one of them.
 _DESIGNED_SECONDS = 40.0
 _CLAIMS_SECONDS = 10
 _RANKS = 2
@@ -184,7 +182,7 @@ def isolated_designs(calls: Sequence[Call], most: int, judge: Judge) -> list[Cal
     one per call."""
     given = limited(partial(optional_tensors, calls), _SECONDS)
     design = partial(designed_calls, calls, most, [] if isinstance(given, Crash) else given)
-    outcome = limited(partial(_designed, calls, design, judge), _SECONDS)
+    outcome = limited(partial(_designed, calls, design, judge), _ALONE_SECONDS)
     if not isinstance(outcome, Crash):
         return outcome
     found, crashes = [], {str(outcome): None}
@@ -229,6 +227,7 @@ def _designed(
     return found
 
 
+@traced_once()
 def audit_claims(call: Call, *, known: frozenset[str] = frozenset()) -> CallFindings:
     """What DTensor claims for one call and experiments refute, in this process, without the rows that are `known`."""
     findings = _verdict(call, "rows")
@@ -285,6 +284,7 @@ def _suspected(call: Call, claimed: Sequence[Row]) -> list[Row]:
     return suspected
 
 
+@traced_once()
 def audit_call(call: Call, *, claims_only: bool = False) -> CallFindings:
     """The findings of one call, in this process. `claims_only` tries no row but those that DTensor claims."""
     findings = _verdict(call, "claims only" if claims_only else "")

@@ -55,7 +55,7 @@ def designed_calls(known: Sequence[Call], most: int, given: Sequence[Given] = ()
 
 def optional_tensors(known: Sequence[Call]) -> list[Given]:
     """Tensors for each optional argument that no known call gives one for, such as the mask of attention: of one shape
-    of each number of dims that the first call accepts, and with each flag either way.
+    of each number of dims that the first call accepts, fewest dims first, and with each flag either way.
 
     Kernels that do not test their arguments may crash on shapes that do not fit: to be run in a process of its own."""
     if not _can_be_changed(known) or known[0].schema is None:
@@ -75,7 +75,7 @@ def optional_tensors(known: Sequence[Call]) -> list[Given]:
             if len(shape) not in taken and _accepts(known[0], given):
                 taken[len(shape)] = given
         found += taken.values()
-    return found
+    return sorted(found, key=lambda given: len(given.shape))
 
 
 def _can_be_changed(known: Sequence[Call]) -> bool:

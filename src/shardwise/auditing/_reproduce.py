@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.distributed.tensor.placement_types import Placement
 
 from ..calls import Call, with_leaves
+from ..dtensor import traced_once
 from ..errors import first_line
 from ..experiments import Counterexample, Expected, ExperimentSuite
 from ..placements import Row, is_partial, is_replicate, is_shard, split
@@ -99,6 +100,7 @@ def reproduce(
     return first or raised or (None if misfit is None else misfit.outcome())
 
 
+@traced_once()
 def reproduce_again(script: str) -> Reproduction | None:
     """What a script of another torch shows in this one; None if DTensor's result is right now, or if it raises."""
     body = script[: script.index(_PRINTS)]
@@ -116,6 +118,7 @@ def reproduce_again(script: str) -> Reproduction | None:
     return Reproduction(script, execute("\n".join(ending), space))
 
 
+@traced_once()
 def execute(script: str, space: dict[str, Any] | None = None) -> str:
     """The output of a script, or of the end of one whose names are in `space`. Destroys the process group that it may
     leave behind."""

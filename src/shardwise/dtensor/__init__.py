@@ -1,5 +1,6 @@
 """The bridge to DTensor: the one room that touches PyTorch's private DTensor modules."""
 
+from ._decompositions import traced_once
 from ._group import arrived, begin_along, with_late_waits
 from ._hooks import use_search
 from ._install import install, reset, uninstall
@@ -55,6 +56,7 @@ __all__ = [
     "run_step_on_all",
     "stage_ranks",
     "torch_schedule",
+    "traced_once",
     "uninstall",
     "unregister",
     "use_search",

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from ..calls import Call, leaves, with_leaves
 from ..errors import first_line
 from ..placements import Row, is_partial, is_replicate, partials_of, shard
-from ._versions import has_decomposition
+from ._decompositions import has_decomposition, traced_once
 
 Kind = Literal["single-dim strategy", "op strategy", "rule", "decomposition", "none"]
 
@@ -76,6 +76,7 @@ def registration(op: torch._ops.OpOverload) -> Kind:
     return "rule" if op in propagator.op_to_rules else "none"
 
 
+@traced_once()
 def read(
     op: torch._ops.OpOverload,
     args: Sequence[Any],
@@ -127,7 +128,9 @@ def decide(call: Call, inputs: Sequence[Placement], ranks: int = 2) -> Decision:
     )
     schema = OpSchema(op, args, kwargs, schema_info=info)
     try:
-        sharding = propagator.propagate_op_sharding_non_cached(schema)
+        # As where DTensor asks: composite operators inside of a decomposition are decided, not taken apart.
+        with torch._C._AutoDispatchBelowAutograd():
+            sharding = propagator.propagate_op_sharding_non_cached(schema)
     except Exception as error:
         missing = isinstance(error, NotImplementedError) and "sharding strategy" in str(error)
         raise NoDecision(_message(error), missing) from error

@@ -12,6 +12,7 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from ..errors import UsageError, require
 from ..layout import Layout
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
+from ..placements import is_partial
 from ..redistribution import Chain, Prices
 from ._steps import run_step
 
@@ -79,7 +80,30 @@ def redistribute(
 
 def local_of(tensor: DTensor) -> Tensor:
     """This rank's local tensor of a DTensor; without gradients no view is made of it."""
-    return tensor.to_local() if torch.is_grad_enabled() else tensor._local_tensor
+    return _Local.apply(tensor) if torch.is_grad_enabled() else tensor._local_tensor
+
+
+class _Local(torch.autograd.Function):
+    """What `DTensor.to_local` is, with gradients that have the strides of the tensor.
+
+    Torch's own have strides that follow from the local ones as if shards were even. Of uneven ones autograd then keeps
+    a copy, and in torch 2.11 one that is gathered on every rank."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: DTensor) -> Tensor:
+        local = tensor._local_tensor
+        ctx.spec, ctx.strides = tensor._spec, local.stride()
+        return local.view_as(local)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> DTensor:
+        spec = ctx.spec
+        if gradient.stride() != ctx.strides:
+            gradient = gradient.contiguous()
+        placements = [Replicate() if is_partial(placement) else placement for placement in spec.placements]
+        return DTensor.from_local(
+            gradient, spec.device_mesh, placements, run_check=False, shape=spec.shape, stride=spec.stride
+        )
 
 
 def run_chain(local: Tensor, chain: Chain, device_mesh: Any, shape: Sequence[int]) -> Tensor:

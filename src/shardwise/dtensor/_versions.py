@@ -1,12 +1,10 @@
 """Where versions of torch differ in what the bridge uses of DTensor: each difference once, by what that torch has."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any
 
 import torch.distributed._functional_collectives as funcol
-from torch._ops import OpOverload
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._op_schema import OpSchema
 from torch.distributed.tensor._ops import single_dim_strategy
 from torch.distributed.tensor._ops.single_dim_strategy import (
@@ -55,11 +53,7 @@ def strategies_of(
     return single_dim_strategy._fill_single_dim_strategy_placeholders(placements, with_replicated), False
 
 
-def has_decomposition(op: OpOverload) -> bool:
-    """Whether DTensor decides about an operator by its decomposition."""
-    known = getattr(DTensor._op_dispatcher.sharding_propagator, "decomp_strategy", None)
-    if known is None:  # torch 2.11 has functions of a class, and no one object
-        from torch.distributed.tensor._decompositions import DecompShardingStrategy
-
-        known = DecompShardingStrategy
-    return bool(known.has_decomp(op))
+def traced(given: Sequence[Any]) -> Sequence[Any]:
+    """The schema, placements and mesh of a trace of a decomposition: torch 2.11 also gives its propagator, last, later
+    ones the strategy that traces, first."""
+    return given[:3] if isinstance(given[0], OpSchema) else given[1:]

@@ -85,11 +85,11 @@ def train(
                 p.locals[0].nbytes for n, p in gradients.items() if p is not None and n in parameters
             )
         for move in once.reductions:
-            added = gradients[targets[move.name]]
-            assert added is not None
-            reduced = gradients[targets[move.name]] = moved(move.change, added, recorded)
+            summed = gradients[targets[move.name]]
+            assert summed is not None
+            reduced = gradients[targets[move.name]] = moved(move.change, summed, recorded)
             trained.peak = max(trained.peak or 0, left + reduced.locals[0].nbytes)
-            left += reduced.locals[0].nbytes - added.locals[0].nbytes
+            left += reduced.locals[0].nbytes - summed.locals[0].nbytes
         trained.collectives.append(recorded)
         trained.gradients = trained.gradients or gradients
         trained.losses.append(loss)
