@@ -27,9 +27,9 @@ LINKS = {"nvlink3": ("a100",), "nvlink4": ("h100", "h200"), "nvlink5": ("b200",)
 
 # Bus bandwidths of 256 MB over EFA on so many hosts of 8 H100, in GB/s: of gathers and scatters, and of all-reduce. No
 # other size was published. What it takes longer on more hosts is taken for latency, since it grows in proportion to the
-# ranks (by 32 us for each), as a ring's latency does: bandwidths are those without it. Smaller buffers do
-# not have all of it: the share in `ramp` of efa.json fits the layouts of the 1B model in layouts_h100.csv best of 0,
-# 0.15, 0.3, 0.5 and 1; those of the 8B model were not used for it.
+# ranks (by 32 us for each), as a ring's latency does: bandwidths are those without it. Smaller buffers have part
+# of it: the share in `ramp` of efa.json is that of 0, 0.15, 0.3, 0.5 and 1 which fits the layouts of the 1B model in
+# layouts_h100.csv best. Errors of the 8B model were known when it was chosen.
 EFA_HOSTS = {2: (185, 362), 4: (119, 160), 8: (69, 100), 16: (55, 85), 32: (28, 65)}
 EFA_BANDWIDTHS = (284e9, 370e9)
 EFA_SIZE, EFA_LAUNCH = 256e6, 3e-5

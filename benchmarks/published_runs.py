@@ -268,7 +268,7 @@ def pipeline_of(run: Run, parts: tuple[Part, ...], update: float, optimizer: str
     least = first.parameters + first.states + first.activations
     known = run.memory is not None and run.cuts is not None
     reserved = reserved_bytes(layout, [first]) if known else None
-    return Predicted(vars(pipeline_time(line)), reserved, least)
+    return Predicted(pipeline_time(line), reserved, least)
 
 
 def _numel(parts: Iterable[Part]) -> int:

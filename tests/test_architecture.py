@@ -85,6 +85,7 @@ BY_NAME = {
     "forms": "local forms by operator",
     "graph/_policy.py": "decompositions by overload, with reasons",
     "graph/_attention.py": "defines operators",
+    "graph/_boundaries.py": "defines operators",
     "graph/_norms.py": "defines operators",
     "graph/_experts.py": "defines operators",
     "graph/_masks.py": "rewrites patterns of operators that torch exports",

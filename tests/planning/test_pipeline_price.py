@@ -1,5 +1,6 @@
 """What pipelines cost by name: laws between them, and with layouts that have none."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -131,6 +132,18 @@ def test_tied_embeddings_are_on_both_ends_and_summed_between_them():
         each.memory.parameters for each in apart.held
     )
     assert min(first.parameters, last.parameters) >= table
+
+
+def test_a_slow_host_is_waited_for():
+    one, layout = Pass(plan()), NamedLayout.parse("pp=2")
+    slow = replace(CLUSTER, device=replace(CLUSTER.device, host={"eager": (0.0, 1e-3)}))
+    late = Pass(replace(one.plan, cluster=slow))
+    fast, waits = (price_plan(each.plan, layout=layout, cluster=slow, passes=8) for each in (one, late))
+    assert fast.time.waiting == 0 < waits.time.waiting
+    assert waits.seconds == pytest.approx(waits.pipeline.time.seconds)
+    calls = sum(part.starting for part in parts_of(late, layout))
+    assert calls == pytest.approx(1e-3 * len(late.plan.graph.nodes))
+    assert waits.seconds > 8 * calls / 2
 
 
 def test_what_cannot_be_is_refused_in_one_sentence():

@@ -78,7 +78,7 @@ def test_a_pass_that_is_left_out_is_found(model, args, plans, monkeypatch):
     """The comparison would notice gradients that are not added up."""
     from shardwise.verification import _train
 
-    monkeypatch.setattr(_train, "added", lambda before, now, accumulated: now)
+    monkeypatch.setattr(_train, "sum_of", lambda before, now, accumulated: now)
     report = sw.verify(model, args, plan=plans[1], only_plan=True)
     assert not report.ok
 

@@ -10,7 +10,9 @@ from shardwise.planning import Pipeline, joined
 from tests.staged import MODELS
 
 
-def planned(name: str, mesh: str, schedule: str = "1F1B", **options) -> tuple[torch.nn.Module, tuple, Pipeline]:
+def planned(
+    name: str, mesh: str, schedule: str = "1F1B", **options
+) -> tuple[torch.nn.Module, tuple, Pipeline]:
     model, args = MODELS[name]()
     given = {"cluster": "laptop", "micro_batches": 4, "schedule": schedule, "confirm": False, **options}
     return model, args, sw.plan(model, args, mesh=mesh, **given)

@@ -76,7 +76,7 @@ NumberOfStages = Annotated[
     typer.Option(
         "--stages",
         min=1,
-        help="Stages of a pipeline; by default one at each place along pp, or two where the schedule has several.",
+        help="Stages at each place along pp; by default one, or two where the schedule has several.",
         show_default=False,
     ),
 ]

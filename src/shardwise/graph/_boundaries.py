@@ -19,8 +19,6 @@ from ._blocks import block_of, module_path
 
 aten = torch.ops.aten
 
-BOUNDARY, BOUNDARY_BACKWARD = "shardwise.boundary.default", "shardwise.boundary_backward.default"
-
 
 def _passed(value: Tensor, number: int, place: int) -> Tensor:
     return value.clone()
@@ -48,6 +46,19 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 boundary.register_autograd(_differentiate, setup_context=_save)
+
+
+def is_mark(op: str) -> bool:
+    return op == "shardwise.boundary.default"
+
+
+def is_mark_of_gradient(op: str) -> bool:
+    return op == "shardwise.boundary_backward.default"
+
+
+def is_sum(op: str) -> bool:
+    """Whether an operator is that by which autograd adds up gradients."""
+    return op == "aten.add.Tensor"
 
 
 def mark_boundaries(module: fx.GraphModule, losses: Sequence[fx.Node]) -> None:

@@ -12,10 +12,8 @@ from typing import Any
 
 from ..calls import with_leaves
 from ..errors import UsageError
-from ._boundaries import BOUNDARY, BOUNDARY_BACKWARD
+from ._boundaries import is_mark, is_mark_of_gradient, is_sum
 from ._graph import Graph, Input, Node, Output, Ref, TensorInfo
-
-SUM = "aten.add.Tensor"
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,9 @@ class Segments:
         marks: dict[int, list[Node]] = {}
         gradients: dict[tuple[int, int], Node] = {}
         for node in self.graph.nodes:
-            if node.op == BOUNDARY:
+            if is_mark(node.op):
                 marks.setdefault(node.args[1], []).append(node)
-            elif node.op == BOUNDARY_BACKWARD:
+            elif is_mark_of_gradient(node.op):
                 gradients[node.args[1], node.args[2]] = node
         return {
             number: tuple(Crossing(mark, gradients.get((number, mark.args[2]))) for mark in found)
@@ -86,7 +84,7 @@ class Segments:
         nodes = [node for node in self.graph.nodes if node.phase == "forward"]
         last = 0
         for node in nodes:
-            if node.op == BOUNDARY:
+            if is_mark(node.op):
                 found[node.name] = node.args[1]
                 continue
             given = [found[ref.name] for ref in node.inputs if found.get(ref.name) is not None]
@@ -111,12 +109,12 @@ class Segments:
             for entry in self.graph.with_role("tangent")
         }
         for node in nodes:
-            if node.op == BOUNDARY_BACKWARD:
+            if is_mark_of_gradient(node.op):
                 found[node.name] = node.args[1] - 1
                 continue
             given = {starts.get(ref.name, found.get(ref.name)) for ref in node.inputs} - {None}
             if len(given) > 1 or any(ref.name in sums for ref in node.inputs):
-                if node.op != SUM:
+                if not is_sum(node.op):
                     raise UsageError(
                         f"{self.graph.name} cannot be cut into stages: {node.name} of its backward uses gradients of "
                         "several of its parts"
@@ -166,7 +164,7 @@ class Segments:
         nodes: list[Node] = []
         for node in self.graph.nodes:
             at = self.of[node.name]
-            if node.op in (BOUNDARY, BOUNDARY_BACKWARD):
+            if is_mark(node.op) or is_mark_of_gradient(node.op):
                 if begin < node.args[1] < end:
                     same[Ref(node.name)] = same.get(node.inputs[0], node.inputs[0])
             elif (at in inside or at is None) and node.name not in self._sums:
@@ -281,7 +279,7 @@ class Segments:
 
 def _before(user: Node, segments: Mapping[str, int | None]) -> int | None:
     """The segment in which a user of a value needs it: a mark before its boundary."""
-    return user.args[1] - 1 if user.op == BOUNDARY else segments.get(user.name)
+    return user.args[1] - 1 if is_mark(user.op) else segments.get(user.name)
 
 
 def _reading(node: Node, same: Mapping[Ref, Ref]) -> Node:

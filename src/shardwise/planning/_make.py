@@ -85,7 +85,7 @@ def plan(
 
     `mesh` has to be given: named axes, such as `"dp=2,tp=2"`; or the number of `devices`, of which every mesh of one or
     two axes is a candidate. On a mesh with the axis `pp` the model runs in stages, a `Pipeline`: `schedule` is one of
-    torch's, or `auto`, and there are so many `stages`, by default one or two at each place along `pp`; it is trained in
+    torch's, or `auto`, and there are so many `stages` at each place along `pp`, by default one or two; it is trained in
     `micro_batches`. Prices are those of `cluster`: a preset, a JSON file or a `Cluster`. The model is captured
     with its backward if `training`, and `optimizer` is then one of none, sgd, momentum and adam, with `+master` for a
     copy of the weights in float32. With `micro_batches` a step is so many calls with such arguments, each with its

@@ -5,7 +5,7 @@ read off the plan of one pass. A stage is a run of parts with data parallelism a
 schedule is torch's, simulated (`_stage_times`).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,8 +28,9 @@ from ._stage_times import PipelineTime, StageTime, in_flight, simulated
 @dataclass(frozen=True)
 class Part:
     """A part of a model in one pass: seconds of `forward` and of backward (gradients of what came in with what is
-    computed `again` for them, and of weights), of these in collectives of tensor parallelism (`moves`); its parameters;
-    bytes that it keeps for backward, that it holds at most, and that go on to the next part."""
+    computed `again` for them, and of weights), of these in collectives of tensor parallelism (`moves`), and in which
+    the host starts all this; its parameters; bytes that it keeps for backward, that it holds at most, and that go on to
+    the next part."""
 
     name: str = field(compare=False)
     forward: float
@@ -37,6 +38,7 @@ class Part:
     weight: float
     moves: float
     again: float
+    starting: float
     parameters: tuple[tuple[str, TensorInfo], ...] = field(compare=False)
     sizes: tuple[TensorInfo, ...]
     kept: int
@@ -111,7 +113,7 @@ class _Parts:
             part = self.at[each.begin]
             again[part] += each.seconds
             kept[part] -= each.bytes
-        sends = self._sends()
+        sends, starting = self._sends(), self._starting()
         parameters = self._parameters()
         names = ("first", *self.names, "last")
         return tuple(
@@ -122,6 +124,7 @@ class _Parts:
                 weight[part],
                 moves[part],
                 again[part],
+                starting[part],
                 parameters[part],
                 tuple(tensor for _, tensor in parameters[part]),
                 max(kept[part], 0),
@@ -160,6 +163,25 @@ class _Parts:
             for part in {self.at[place] for place in self._users[value] if place >= self.one.turn}:
                 kept[part] += self.one.bytes_of(value)
         return kept
+
+    def _starting(self) -> list[float]:
+        """Seconds in which the host starts the calls and collectives of each part, without what it needs for any."""
+        one, found = self.one, [0.0] * (len(self.names) + 2)
+        graph, device = one.plan.graph, one.plan.cluster.device
+        again = Counter(p for each in recomputed(one, self.layout.recompute).values() for p in each.entries)
+        for place, entry in enumerate(one.entries):
+            if isinstance(entry, Move):
+                kind, count = "collective", len(entry.change.collectives)
+            elif isinstance(entry, Compute) and graph.region(entry.node) is None:
+                kind, count = "eager", 1
+            elif isinstance(entry, Compute) and not entry.node.facts.view:
+                border = graph.kernels.borders.get(entry.node.name)
+                kind, count = "compiled", border is None or border.starts
+            else:
+                continue
+            seconds = device.host_seconds(kind, count) - device.host_seconds(kind, 0)
+            found[self.at[place]] += (1 + again[place]) * seconds
+        return found
 
     def _most(self, kept: Sequence[int]) -> list[int]:
         """The most bytes while a part runs, without what parts before it keep."""
@@ -223,6 +245,7 @@ class PipelinePrice:
     recompute: float
     data_parallel: float
     optimizer: float
+    waiting: float
     traffic: tuple[Traffic, ...]
 
 
@@ -295,7 +318,8 @@ class _Stages:
         own = [run for run, owner in zip(runs, self.owners, strict=True) if owner == busiest]
         inside = [self.parts[part] for run in own for part in run]
         optimizer = sum(self._update(run) for run in own)
-        work = self.passes * sum(part.forward + part.backward for part in inside)
+        waiting = self.passes * sum(map(self._waiting, own))
+        work = self.passes * sum(part.forward + part.backward for part in inside) + waiting
         return PipelinePrice(
             stages,
             found,
@@ -303,6 +327,7 @@ class _Stages:
             self.passes * sum(part.again for part in inside),
             max(found.busy[busiest] - work - optimizer, 0.0),
             optimizer,
+            waiting,
             tuple(self._traffic(runs, times)),
         )
 
@@ -342,9 +367,21 @@ class _Stages:
         each, step = self._data_parallel(run)
         crossing = self._crossing(run.stop)
         sends = crossing and self.cluster.link(self.mesh, "pp").time("permute", crossing, self.layout.pp)
-        extra = each - forward - sum(back)
+        work = forward + sum(back)
+        slower = 1 + self._waiting(run) / work if work else 1.0
+        back[1] += (each - work) / slower
         after = step + self._update(run)
-        return StageTime(forward, back[0], back[1] + extra, sends, sends, after)
+        forward, first, second = (slower * seconds for seconds in (forward, *back))
+        return StageTime(forward, first, second, sends, sends, after)
+
+    def _waiting(self, run: range) -> float:
+        """By how much the host needs longer to start a pass than it takes."""
+        parts = [self.parts[part] for part in run]
+        starting = sum(part.starting for part in parts)
+        if not starting:
+            return 0.0
+        starting += self.cluster.device.host_seconds("eager", 0)
+        return max(starting - sum(part.forward + part.backward for part in parts), 0.0)
 
     def _crossing(self, boundary: int) -> int:
         return self.parts[boundary - 1].sends if boundary < len(self.parts) else 0

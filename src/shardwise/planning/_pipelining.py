@@ -51,7 +51,7 @@ def plan_pipeline(
 ) -> Pipeline:
     """The fastest pipeline of a graph that was captured with boundaries, on a mesh with the axis `pp`.
 
-    `schedule` is one of torch's, or `auto`; there are so many `stages`, by default one at each place along `pp`, or two
+    `schedule` is one of torch's, or `auto`; there are so many `stages` at each place along `pp`, by default one, or two
     where the schedule has several.
     """
     require(schedule, str, "schedule", f"one of {', '.join(SCHEDULES)}, or 'auto'")
@@ -74,7 +74,7 @@ def plan_pipeline(
     for number, (name, each) in enumerate(options):
         tell("stages", number, len(options), note=name)
         try:
-            found.append(_Cutting(planner, name, stages or each * mesh[AXIS], micro_batches, tell).best())
+            found.append(_Cutting(planner, name, (stages or each) * mesh[AXIS], micro_batches, tell).best())
         except UsageError as error:
             problems.append(error)
     if not found:

@@ -382,9 +382,10 @@ def pipeline_time(line: PipelinePrice) -> StepTime:
     """Seconds of a step by purpose, on the busiest rank."""
     busy = max(line.time.busy)
     known = line.tensor_parallel, line.data_parallel, line.optimizer
-    return StepTime(
-        busy - line.recompute - sum(known), line.recompute, *known, pipeline=line.time.seconds - busy
-    )
+    compute = busy - line.recompute - sum(known) - line.waiting
+    passes = compute + line.recompute + line.tensor_parallel
+    starting = passes + line.waiting if line.waiting else 0.0
+    return StepTime(compute, line.recompute, *known, pipeline=line.time.seconds - busy, starting=starting)
 
 
 def pipeline_held(line: PipelinePrice) -> tuple[Held, ...]:

@@ -130,12 +130,13 @@ class Stages:
 
     def _alike(self, begin: int, end: int) -> Hashable:
         if (begin, end) not in self._signatures:
-            graph = self.graph(begin, end)
+            graph, pins = self.graph(begin, end), self.pins_of(begin, end)
+            named = [name for name, _ in named_tensors(graph) if name.kind != "node"]
             layouts = [
                 (place, str(pin))
-                for place, (named, _) in enumerate(named_tensors(graph))
-                for pattern, pin in self.pins_of(begin, end).items()
-                if named.kind != "node" and named.matches(pattern)
+                for place, name in enumerate(named)
+                for pattern, pin in pins.items()
+                if name.matches(pattern)
             ]
             self._signatures[begin, end] = hash((signature(graph), tuple(layouts)))
         return self._signatures[begin, end]
@@ -145,8 +146,7 @@ class Stages:
     def pins_of(self, begin: int, end: int) -> dict[str, Pin]:
         """The layouts that a stage shares with others, and the user's pins that speak of it."""
         graph = self.graph(begin, end)
-        named = [name for name, _ in named_tensors(graph)]
-        found = {pattern: pin for pattern, pin in self.pins.items() if any(n.matches(pattern) for n in named)}
+        found = self._own_pins(graph)
         for kind, number in (("input", begin), ("output", end)):
             for crossing in self.segments.crossings.get(number, ()):
                 found[f"{kind}:{crossing.name}"] = self.borders[crossing.name]
@@ -194,9 +194,15 @@ class Stages:
             parts //= 2
         graph = self.graph(0, parts)
         planner = Planner(graph, self.inner, self.cluster, memory=_UNLIMITED, **self.of_planner)
-        named = [name for name, _ in named_tensors(graph)]
-        pins = {pattern: pin for pattern, pin in self.pins.items() if any(n.matches(pattern) for n in named)}
-        return planner.plan(pins, compare=False, **self.of_search)
+        return planner.plan(self._own_pins(graph), compare=False, **self.of_search)
+
+    def _own_pins(self, graph: Graph) -> dict[str, Pin]:
+        """The user's pins that speak of a stage."""
+        return {
+            pattern: pin
+            for pattern, pin in self.pins.items()
+            if any(name.matches(pattern) for name, _ in named_tensors(graph))
+        }
 
     def _source(self, crossing: Crossing) -> Ref:
         """What a mark passes on: a tensor of the graph without marks."""

@@ -18,7 +18,7 @@ from ..planning import Pipeline, Plan, peak_of_values
 from ..progress import Progress, silent
 from ..running import MakeOptimizer, Pieces, Simulated, Simulation, widened
 from ._passes import of_pass
-from ._train import Trained, added, copied_pieces, written_back
+from ._train import Trained, copied_pieces, sum_of, written_back
 
 
 def train_stages(
@@ -57,10 +57,15 @@ def train_stages(
             ran = _passed(stages, own, seed + step * passes + number, wide)
             for stage, result, record in zip(stages, ran, recorded, strict=True):
                 record += result.collectives
+                before = [gradients.get(name) for name in stage.parameters]
+                held = (
+                    sum(pieces.locals[0].nbytes for pieces in before if pieces is not None) if number else 0
+                )
+                trained.peak = max(trained.peak or 0, result.peak + held)
                 written_back(stage.plan, stage.inputs, result)
                 for name, pieces in result.gradients.items():
                     if name in stage.parameters or name in arguments:
-                        gradients[name] = added(gradients.get(name), pieces, name in stage.parameters)
+                        gradients[name] = sum_of(gradients.get(name), pieces, name in stage.parameters)
             trained.outputs = ran[-1].outputs
             loss += sum(
                 float(pieces.whole().sum()) for pieces in ran[-1].outputs.values() if pieces is not None

@@ -79,7 +79,7 @@ def train(
             loss += loss_of(plan, ran.outputs)
             trained.peak = max(trained.peak or 0, ran.peak + held)
             written_back(plan, inputs, ran)
-            gradients = {n: added(gradients.get(n), p, n in parameters) for n, p in ran.gradients.items()}
+            gradients = {n: sum_of(gradients.get(n), p, n in parameters) for n, p in ran.gradients.items()}
             left = ran.left + held
             held = copied + sum(
                 p.locals[0].nbytes for n, p in gradients.items() if p is not None and n in parameters
@@ -104,7 +104,7 @@ def train(
     return trained
 
 
-def added(before: Pieces | None, now: Pieces | None, accumulated: bool) -> Pieces | None:
+def sum_of(before: Pieces | None, now: Pieces | None, accumulated: bool) -> Pieces | None:
     """The gradient after another pass: that of a parameter is added up."""
     if before is None or now is None or not accumulated:
         return now
