@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from inspect import getattr_static
 
 import pytest
 import torch
@@ -27,7 +26,6 @@ from shardwise.dtensor import (
     traced_once,
     unregister,
 )
-from shardwise.dtensor._versions import traced
 from shardwise.errors import UsageError
 from shardwise.placements import parse_placement
 from shardwise.report import audit_markdown
@@ -120,31 +118,6 @@ def test_what_is_read_is_what_dtensor_does(simulated_ranks, call, cut):
         outputs = call.with_tensors(distributed).op(*call.with_tensors(distributed).args)
     placed = [output.placements for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
     assert placed == [(placement,) for placement in read_of.outputs]
-
-
-def test_a_decomposition_is_traced_once_for_each_placement(monkeypatch):
-    from torch.distributed.tensor._decompositions import DecompShardingStrategy
-
-    name = "_propagate_through_decomp"
-    seen, trace = [], getattr_static(DecompShardingStrategy, name)
-
-    def counted(*given):
-        schema, placements, _ = traced(given)
-        seen.append((schema.op, str(schema.args_meta), placements))
-        return getattr(trace, "__func__", trace)(*given)
-
-    is_static = isinstance(trace, staticmethod)
-    monkeypatch.setattr(DecompShardingStrategy, name, staticmethod(counted) if is_static else counted)
-    call, inputs = (
-        attention(keys=7),
-        [parse_placement("S(0)")] * 3,
-    )  # sizes that DTensor has not yet decided about
-    with traced_once():
-        first = decide(call, inputs)
-        before = len(seen)
-        assert decide(call, inputs) == first
-    assert len(set(seen)) == len(seen) == before > 200
-    assert {op.name() for op, *_ in seen} > {"aten::_scaled_dot_product_attention_math"}
 
 
 def test_a_dim_of_size_one_is_not_queried():

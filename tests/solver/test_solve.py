@@ -79,7 +79,7 @@ def test_a_search_starts_from_a_solution_that_is_known(layers):
     assert again.cost == lines[0].cost == best.cost and lines[0].bound is None
     # Without time to find any other, the known one is the result.
     late = sw.solve(problem, time_limit=1e-6, start=best.choices)
-    assert (late.status, late.choices, late.cost) == ("feasible", best.choices, best.cost)
+    assert (late.choices, late.cost) == (best.choices, best.cost) and late.status in ("feasible", "optimal")
 
 
 def test_a_start_is_improved_or_kept(make_problem, by_brute_force):

@@ -104,8 +104,6 @@ def plan(
     """Find the cheapest plan of a model on a mesh, and explain it.
 
     Example: shardwise plan examples/models.py:build_llama --mesh dp=2,tp=2
-
-    Example: shardwise plan examples/models.py:build_llama --mesh pp=2,tp=2 --micro-batches 4
     """
     if (mesh is None) == (devices is None):
         raise UsageError("give either --mesh, such as dp=8,tp=8, or --devices, such as 64")
