@@ -35,9 +35,7 @@ def test_a_wrong_stage_is_found():
         sw.verify(model, args, plan=replace(pipeline, cuts=(0, cut, 4)))
 
 
-@from_torch(
-    "2.12", "schedules of two stages per rank begin with a message from a rank to itself, which gloo refuses"
-)
+@from_torch("2.12", "V-shaped schedules begin with a message from a rank to itself, which gloo refuses")
 @pytest.mark.parametrize(("name", "mesh", "schedule"), [("tied", "pp=2,tp=2", "ZBVZeroBubble")])
 def test_real_ranks_run_the_actions_that_were_simulated(name, mesh, schedule):
     """Its stages are joined by a parameter of the first and the last, which are at one place."""
