@@ -16,7 +16,7 @@ from ._most_sharded import most_sharded_plan
 from ._named import NamedLayout
 from ._offers import Offers
 from ._pass import Pass
-from ._pins import Pin
+from ._pins import Pin, exactly
 from ._pipeline import AXIS, Pipeline, inner_mesh, joined
 from ._pipeline_json import load_plan
 from ._pipeline_price import Part, PipelinePrice, parts_of, pipelined
@@ -101,6 +101,7 @@ __all__ = [
     "departures_text",
     "diagnosis",
     "doctor",
+    "exactly",
     "form_price",
     "front",
     "graphs",

@@ -102,3 +102,8 @@ class Pins:
                 )
                 mask = fits if mask is None else mask & fits
         return mask
+
+
+def exactly(name: str) -> str:
+    """A pattern that this name alone matches."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -18,7 +18,7 @@ from ..mesh import Cluster, Link, Mesh
 from ..placements import is_partial
 from ._alike import moved_to, signature
 from ._make import Planner
-from ._pins import Pin, Pins
+from ._pins import Pin, Pins, exactly
 from ._pipeline import AXIS, inner_mesh
 from ._plan import Plan
 from ._prices import OptimizerCost
@@ -239,8 +239,3 @@ def _links_of(mesh: Mesh, cluster: Cluster) -> Cluster:
                 f"mesh {mesh} puts some ranks of {name} into one island: make {AXIS} its first axis"
             )
     return cluster.with_axes(**links)  # type: ignore[arg-type]
-
-
-def exactly(name: str) -> str:
-    """A pattern that this name alone matches."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import UsageError, require
 from ..graph import Graph, arguments, as_module, autocast_to, capture
-from ..planning import Plan, plan_graph
+from ..planning import Plan, exactly, plan_graph
 from ._agree import agreed, from_first, require_same_on_all_ranks
 from ._emit import RankProgram, emit
 from ._live import with_live_graph
@@ -164,18 +164,13 @@ def _as_the_first(plan: Plan, graph: Graph, search: Mapping[str, Any]) -> Plan:
         cluster=plan.cluster,
         memory=plan.memory,
         optimizer=plan.optimizer,
-        pin={**plan.pins, **{_exactly(name): layouts[name] for name in state}},
+        pin={**plan.pins, **{exactly(name): layouts[name] for name in state}},
         shardings=plan.shardings or None,
         share_layers=plan.share_layers,
         overlap=plan.ahead is not None,
         compare=False,
         **search,
     )
-
-
-def _exactly(name: str) -> str:
-    """A pattern that this name alone matches."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def _example(tensor: Tensor) -> Tensor:
