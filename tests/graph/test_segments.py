@@ -117,6 +117,25 @@ def test_a_tied_parameter_is_in_each_stage_with_its_own_gradient():
         assert stage.gradients["embedding.weight"] is not None
 
 
+def test_stages_have_the_strides_of_what_they_are_given():
+    """A value crosses as it is stored, its gradient as that is: a graph that is read again checks them."""
+
+    class Permuted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x):
+            first = self.blocks[0](x).permute(2, 0, 1)
+            second = self.blocks[1](x) + first.permute(1, 2, 0)
+            return (self.blocks[2](second) + first.permute(1, 2, 0)).square().mean()
+
+    segments = Segments(sw.capture(Permuted(), (torch.rand(2, 3, 4),), boundaries=True))
+    for part in range(len(segments)):
+        stage = segments.stage(part, part + 1)
+        assert Graph.from_json(stage.to_json()) == stage
+
+
 def test_a_model_without_parts_is_one_segment():
     segments = Segments(sw.capture(torch.nn.Linear(4, 4), (torch.rand(2, 4),), boundaries=True))
     assert len(segments) == 1 and segments.crossings == {}

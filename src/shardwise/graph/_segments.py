@@ -29,9 +29,7 @@ class Crossing:
 
     @property
     def tensor(self) -> TensorInfo:
-        info = self.mark.outputs[0]
-        assert info is not None
-        return info
+        return _made(self.mark)
 
 
 @dataclass(frozen=True)
@@ -267,7 +265,9 @@ class Segments:
             if own:
                 found.append(entry)
         found += [
-            Input(c.gradient.name, "tangent", c.name, c.tensor) for c in outgoing if c.gradient is not None
+            Input(c.gradient.name, "tangent", c.name, _made(c.gradient))
+            for c in outgoing
+            if c.gradient is not None
         ]
         return tuple(found)
 
@@ -275,6 +275,12 @@ class Segments:
     def _used(self) -> frozenset[str]:
         """What any call of the program uses."""
         return frozenset(ref.name for node in self.graph.nodes for ref in node.inputs)
+
+
+def _made(mark: Node) -> TensorInfo:
+    info = mark.outputs[0]
+    assert info is not None
+    return info
 
 
 def _before(user: Node, segments: Mapping[str, int | None]) -> int | None:
