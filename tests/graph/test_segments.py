@@ -123,12 +123,12 @@ def test_stages_have_the_strides_of_what_they_are_given():
     class Permuted(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.blocks = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+            self.blocks = torch.nn.ModuleList(torch.nn.Linear(size, size) for size in (4, 3, 3))
 
         def forward(self, x):
             first = self.blocks[0](x).permute(2, 0, 1)
-            second = self.blocks[1](x) + first.permute(1, 2, 0)
-            return (self.blocks[2](second) + first.permute(1, 2, 0)).square().mean()
+            second = self.blocks[1](x.reshape(4, 2, 3)).softmax(-1) + first
+            return (self.blocks[2](second.contiguous()).softmax(-1) + first).contiguous().square().mean()
 
     segments = Segments(sw.capture(Permuted(), (torch.rand(2, 3, 4),), boundaries=True))
     for part in range(len(segments)):
