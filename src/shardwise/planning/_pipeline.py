@@ -37,8 +37,8 @@ class Pipeline(Shown):
     their plan on the mesh without `pp`.
 
     What crosses from a stage to the next has the same layout on both sides, and so has a parameter that several stages
-    use. `memory` are the bytes that a device may use. No cut takes less than `bound` seconds, given the layouts of what
-    crosses; None where that is not known.
+    use. `memory` are the bytes that a device may use. No cut takes less than `bound` seconds with the plans that were
+    found for stages, given the layouts of what crosses; None where that is not known.
     """
 
     name: str

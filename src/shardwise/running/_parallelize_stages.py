@@ -36,7 +36,7 @@ def parallelize_stages(
     shared = Pipeline.from_json(from_first(agreed("planning", planned)))
     pipeline, whole = agreed("capturing the model", lambda: with_live_stages(shared, model, args, kwargs))
     require_no_written_arguments(whole)
-    inner = inner_device_mesh(pipeline, device_mesh)
+    inner = inner_device_mesh(device_mesh)
     coordinate = inner.get_coordinate()
     assert coordinate is not None
     rank, device = Mesh.of(inner).rank(coordinate), device_mesh.device_type

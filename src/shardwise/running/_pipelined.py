@@ -47,7 +47,7 @@ class Pipelined(Holder):
         super().__init__()
         self.pipeline, self.device_mesh, self.seed, self.steps = pipeline, device_mesh, seed, 0
         self._whole, self._programs = whole, dict(programs)
-        inner = inner_device_mesh(pipeline, device_mesh)
+        inner = inner_device_mesh(device_mesh)
         held: set[str] = set()
         for program in programs.values():
             for entry in program.plan.graph.inputs:
@@ -243,7 +243,7 @@ class _Sharing:
                 dist.all_reduce(parameter.grad.to_local(), group=self.groups[found])
 
 
-def inner_device_mesh(pipeline: Pipeline, device_mesh: DeviceMesh) -> DeviceMesh:
+def inner_device_mesh(device_mesh: DeviceMesh) -> DeviceMesh:
     """The devices of the stage that this rank is in."""
     names = tuple(name for name in device_mesh.mesh_dim_names or () if name != AXIS)
     return device_mesh[names[0] if len(names) == 1 else names]
