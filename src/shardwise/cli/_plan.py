@@ -111,7 +111,16 @@ def plan(
         raise UsageError("--page is for the front of time over memory: give --front, too")
     require_writable(out, trace, page)
     from ..mesh import DEFAULT_CLUSTER, Cluster
-    from ..planning import AXIS, chosen, halves_of, memory_of, meshes_of, plan_pipeline
+    from ..planning import (
+        AXIS,
+        Pipeline,
+        chosen,
+        halves_of,
+        memory_of,
+        meshes_of,
+        plan_devices,
+        plan_pipeline,
+    )
 
     prices = Cluster.of(cluster or DEFAULT_CLUSTER)
     most = memory_of(memory, prices)
@@ -121,14 +130,12 @@ def plan(
     in_stages = AXIS in meshes[0]
     if in_stages:
         alone = {"--inference": inference, "--sharding": sharding, "--overlap": overlap, "--front": front}
-        for name, value in {**alone, "--trace": trace, "--explain": explain}.items():
+        for name, value in {**alone, "--trace": trace}.items():
             if value:
                 raise UsageError(f"{name} cannot be combined with the axis {AXIS}: leave out one of them")
     with Bars(quiet=as_json) as progress:
-        passes, graph_of = _graphs(
-            *(build, inference, execution, recompute, loss_fn, global_batch, micro_batches, progress),
-            boundaries=in_stages,
-        )
+        given = build, inference, execution, recompute, loss_fn, global_batch, micro_batches, progress
+        passes, graph_of = _graphs(*given, boundaries=in_stages)
         if in_stages:
             pipeline = plan_pipeline(
                 graph_of(passes[-1]),
@@ -145,38 +152,53 @@ def plan(
                 confirm=confirm,
                 progress=progress,
             )
-            _show_pipeline(pipeline, out, as_json)
+            _show_pipeline(pipeline, out, as_json, explain)
             return
-        found = chosen(
-            *(graph_of, meshes, passes, halves_of(most) if front else [most]),
-            of_planner={
+        options: dict[str, Any] = {
+            "of_planner": {
                 "cluster": prices,
                 "optimizer": optimizer,
                 "zero": zero,
                 "overlap": overlap,
                 "progress": progress,
             },
-            of_search={
+            "of_search": {
                 "pins": dict(_pins(pin or [])),
                 "shardings": dict(map(named_sharding, sharding or [])),
                 "time_limit": time_limit,
             },
-            compare=True,
-            confirm=confirm,
-        )
-    best = found.best
+            "compare": True,
+            "confirm": confirm,
+        }
+        plain = inference or execution not in (None, "eager") or sharding or overlap or front or trace
+        if devices is not None and not plain and not build.endswith(".json"):
+            staged_of = _graphs(*given, boundaries=True)[1]
+            made = plan_devices(
+                *(graph_of, staged_of, devices, passes),
+                memory=most,
+                schedule=schedule,
+                stages=stages,
+                **options,
+            )
+            if isinstance(made, Pipeline):
+                _show_pipeline(made, out, as_json, explain)
+                return
+            best, found = made, None
+        else:
+            found = chosen(graph_of, meshes, passes, halves_of(most) if front else [most], **options)
+            best = found.best
     if out is not None:
         best.save(out)
     if trace is not None:
         best.trace(trace)
-    if page is not None:
+    if page is not None and found is not None:
         from ..report import prose_page
 
         write_text(page, prose_page(found.blocks()))
     if as_json:
-        print_json({**best.to_json(), **found.to_json()})
+        print_json({**best.to_json(), **({} if found is None else found.to_json())})
         return
-    if front or len(found.tried) > 1:
+    if found is not None and (front or len(found.tried) > 1):
         typer.echo(f"{found}\n")
     typer.echo(best.summary())
     if explain is not None:
@@ -186,13 +208,15 @@ def plan(
             typer.echo(f"\nwritten to {path}")
 
 
-def _show_pipeline(pipeline: "Pipeline", out: Path | None, as_json: bool) -> None:
+def _show_pipeline(pipeline: "Pipeline", out: Path | None, as_json: bool, explain: str | None) -> None:
     if out is not None:
         pipeline.save(out)
     if as_json:
         print_json(pipeline.to_json())
         return
     typer.echo(str(pipeline))
+    if explain is not None:
+        typer.echo("\n" + pipeline.explain(explain))
     if out is not None:
         typer.echo(f"\nwritten to {out}")
 

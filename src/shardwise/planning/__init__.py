@@ -1,8 +1,10 @@
 """From a graph to the cheapest plan: choices per node, prices, the problem, and its solution explained."""
 
 from ._call_prices import CallPrice, collectives_inside, form_price
+from ._candidates import Candidate
 from ._confirm import Confirmation, RefutedChoice
 from ._cuts import Cuts, best_cuts
+from ._devices import plan_devices
 from ._discovered import Discovered
 from ._doctor import Diagnosis, Replicated, diagnosis, doctor
 from ._elsewhere import Elsewhere, place_of
@@ -51,6 +53,7 @@ __all__ = [
     "ActionSpan",
     "BaselineCost",
     "CallPrice",
+    "Candidate",
     "Compute",
     "Confirmation",
     "Considered",
@@ -121,6 +124,7 @@ __all__ = [
     "pipelined",
     "place_of",
     "plan",
+    "plan_devices",
     "plan_graph",
     "plan_pipeline",
     "price",

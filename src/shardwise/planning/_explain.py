@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import UsageError
-from ..graph import Node, Ref
+from ..graph import Graph, Input, Node, Ref
 from ..layout import Layout
 from ..propagation import Annotations
+from ._candidates import AXIS
 from ._choices import Layouts
 from ._items import CopyItem, Item, Items
 from ._kinds import UNIT
@@ -23,6 +24,7 @@ from ._summary import bytes_text, describe_move, time_text
 
 if TYPE_CHECKING:
     from ..expansion import Choice
+    from ._pipeline import Pipeline
     from ._plan import Plan
 
 
@@ -65,10 +67,43 @@ def all_considered(plan: "Plan", most: int = 8) -> str:
 
 
 def explain(plan: "Plan", place: str) -> str:
-    """What was chosen for a node, a module's nodes, a parameter or an input, and what else could have been."""
+    """What was chosen for a node, a module's nodes, a parameter or an input, and what else could have been; for `pp`,
+    why the model does not run in stages."""
+    if place == AXIS:
+        from ._devices import why_stages
+
+        return _filled([why_stages(plan)])
+    return _filled(Explainer(plan).lines(place))
+
+
+def explain_stages(pipeline: "Pipeline", place: str) -> str:
+    """The same for the stages of a pipeline that have such a place; for `pp`, why the model runs in stages."""
+    if place == AXIS:
+        from ._devices import why_stages
+
+        return _filled([why_stages(pipeline)])
+    found = []
+    for number, stage in enumerate(pipeline.stages):
+        if any(_at(stage.graph, place)):
+            found.append(f"stage {number}\n{explain(stage, place)}")
+    if not found:
+        raise UsageError(f"{place!r} is not a module, node, parameter or input of a stage of {pipeline.name}")
+    return "\n".join(found)
+
+
+def _at(graph: Graph, place: str) -> tuple[list[Input], list[Node]]:
+    """The inputs that a place names, or the calls."""
+    inputs = [entry for entry in graph.inputs if place in (entry.name, entry.target, *entry.aliases)]
+    nodes = [node for node in graph.nodes if node.name == place] or [
+        node for node in graph.nodes if node.module == place or node.module.startswith(f"{place}.")
+    ]
+    return inputs, nodes or [node for node in graph.nodes if node.module.endswith(f".{place}")]
+
+
+def _filled(lines: Iterable[str]) -> str:
     return "\n".join(
         textwrap.fill(line, 80, subsequent_indent=" " * 13, break_long_words=False, drop_whitespace=True)
-        for line in Explainer(plan).lines(place)
+        for line in lines
     )
 
 
@@ -167,15 +202,10 @@ class Explainer:
 
     def lines(self, place: str) -> Iterator[str]:
         plan = self.plan
-        inputs = [i for i in plan.graph.inputs if place in (i.name, i.target, *i.aliases)]
+        inputs, nodes = _at(plan.graph, place)
         if inputs:
             yield from self._input_lines(inputs[0].name)
             return
-        nodes = [n for n in plan.graph.nodes if n.name == place] or [
-            n for n in plan.graph.nodes if n.module == place or n.module.startswith(f"{place}.")
-        ]
-        if not nodes:
-            nodes = [n for n in plan.graph.nodes if n.module.endswith(f".{place}")]
         if not nodes:
             raise UsageError(
                 f"{place!r} is not a module, node, parameter or input of {plan.graph.name}: "

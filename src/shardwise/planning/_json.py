@@ -17,6 +17,7 @@ from ..mesh import COLLECTIVES, Cluster, Mesh
 from ..placements import Row
 from ..propagation import Annotations
 from ..rules import offered_rows
+from ._candidates import read_candidates
 from ._confirm import Confirmation, RefutedChoice
 from ._elsewhere import Elsewhere, require_elsewhere
 from ._homes import homed, may_be_accumulated, may_be_held
@@ -51,6 +52,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "share_layers": plan.share_layers,
             "baselines": {name: _of_baseline(cost) for name, cost in plan.baselines.items()},
             "confirmation": None if plan.confirmation is None else asdict(plan.confirmation),
+            "candidates": [candidate.to_json() for candidate in plan.candidates],
         },
         "cost": _of_cost(plan),
         "rows": [row.to_json() for row in rows],
@@ -210,7 +212,7 @@ class _Reading:
         """What the plan was made for, and what came of it."""
         fields = field.object(
             ("optimizer", "memory", "pins", "ahead", "bound", "share_layers", "baselines", "confirmation"),
-            ("shardings", "elsewhere", "micro_batches", "in_flight"),
+            ("shardings", "elsewhere", "micro_batches", "in_flight", "candidates"),
         )
         optimizer = fields["optimizer"].parsed(OptimizerCost.of).name
         pins = fields["pins"].members()
@@ -228,6 +230,7 @@ class _Reading:
             "bound": fields["bound"].optional(Field.number),
             "share_layers": fields["share_layers"].flag(),
             "confirmation": fields["confirmation"].optional(_confirmation),
+            "candidates": read_candidates(fields["candidates"]) if "candidates" in fields else (),
             "baselines": {
                 name: cost.optional(_baseline) for name, cost in fields["baselines"].members().items()
             },

@@ -84,10 +84,11 @@ def plan(
     """The cheapest way to run a model, an `nn.Module` or a function, on a mesh.
 
     `mesh` has to be given: named axes, such as `"dp=2,tp=2"`; or the number of `devices`, of which every mesh of one or
-    two axes is a candidate. On a mesh with the axis `pp` the model runs in stages, a `Pipeline`: `schedule` is one of
-    torch's, or `auto`, and there are so many `stages` at each place along `pp`, by default one or two; it is trained in
-    `micro_batches`. Prices are those of `cluster`: a preset, a JSON file or a `Cluster`. The model is captured
-    with its backward if `training`, and `optimizer` is then one of none, sgd, momentum and adam, with `+master` for a
+    two axes is a candidate, and in `micro_batches` those with the axis `pp`, too. On a mesh with that axis the model
+    runs in stages, a `Pipeline`: `schedule` is one of torch's, or `auto`, and there are so many `stages` at each place
+    along `pp`, by default one or two; it is trained in `micro_batches`. Prices are those of `cluster`: a preset, a JSON
+    file or a `Cluster`. The model is captured with its backward if `training`, and `optimizer` is then one of none,
+    sgd, momentum and adam, with `+master` for a
     copy of the weights in float32. With `micro_batches` a step is so many calls with such arguments, each with its
     backward: gradients are added up, and the optimizer runs once. With `global_batch`, the samples of a step, the
     arguments of a pass are rows of those given, repeated or left out, and `micro_batches` is chosen with the plan,
@@ -117,6 +118,7 @@ def plan(
     >>> print(best.mesh, len(best.choices) == len(best.graph.nodes))
     dp=2,tp=2 True
     """
+    from ._devices import plan_devices
     from ._front import chosen, graphs, meshes_of
     from ._pipeline import AXIS
     from ._pipelining import plan_pipeline
@@ -125,17 +127,21 @@ def plan(
         require_given(mesh, "plan", "a mesh", "shardwise.plan(model, args, mesh='dp=2,tp=2')")
     meshes = meshes_of(devices, mesh)
     in_stages = AXIS in meshes[0]
-    passes, graph_of = graphs(
-        *(model, args, kwargs, global_batch, micro_batches),
-        lambda *given: capture(
-            *given,
-            training=training,
-            loss_fn=loss_fn,
-            execution=execution,
-            recompute=recompute,
-            boundaries=in_stages,
-        ),
-    )
+
+    def graphs_with(boundaries: bool) -> tuple[list[int], Callable[[int], Graph]]:
+        return graphs(
+            *(model, args, kwargs, global_batch, micro_batches),
+            lambda *given: capture(
+                *given,
+                training=training,
+                loss_fn=loss_fn,
+                execution=execution,
+                recompute=recompute,
+                boundaries=boundaries,
+            ),
+        )
+
+    passes, graph_of = graphs_with(in_stages)
     prices = Cluster.of(cluster)
     if in_stages:
         refused = {
@@ -162,27 +168,38 @@ def plan(
             confirm=confirm,
             progress=progress,
         )
-    made = chosen(
-        *(graph_of, meshes, passes, [memory_of(memory, prices)]),
-        of_planner={
-            "cluster": prices,
-            "optimizer": optimizer,
-            "zero": zero,
-            "elsewhere": elsewhere,
-            "overlap": overlap,
-            "progress": progress,
-        },
-        of_search={
-            "pins": pin or {},
-            "shardings": shardings,
-            "share_layers": share_layers,
-            "gap": gap,
-            "time_limit": time_limit,
-        },
-        compare=compare,
-        confirm=confirm,
-    ).best
-    if debug:
+    of_planner: dict[str, Any] = {
+        "cluster": prices,
+        "optimizer": optimizer,
+        "zero": zero,
+        "elsewhere": elsewhere,
+        "overlap": overlap,
+        "progress": progress,
+    }
+    of_search: dict[str, Any] = {
+        "pins": pin or {},
+        "shardings": shardings,
+        "share_layers": share_layers,
+        "gap": gap,
+        "time_limit": time_limit,
+    }
+    limit = memory_of(memory, prices)
+    without_stages = not training or execution != "eager" or shardings or elsewhere or overlap
+    options: dict[str, Any] = {
+        "of_planner": of_planner,
+        "of_search": of_search,
+        "compare": compare,
+        "confirm": confirm,
+    }
+    made: Plan | Pipeline
+    if devices is None or without_stages:
+        made = chosen(graph_of, meshes, passes, [limit], **options).best
+    else:
+        staged_of = graphs_with(True)[1]
+        made = plan_devices(
+            *(graph_of, staged_of, devices, passes), memory=limit, schedule=schedule, stages=stages, **options
+        )
+    if debug and isinstance(made, Plan):
         print(all_considered(made))
     return made
 

@@ -17,12 +17,11 @@ from ..files import path_of
 from ..graph import block_of
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
+from ._candidates import AXIS, Candidate, candidates_blocks
 from ._plan import Plan
 from ._stage_costs import StageMemory, held_bytes, most_in_flight, sent, stage_time
 from ._stage_times import PipelineTime, StageTime, simulated
 from ._summary import bytes_text, time_text
-
-AXIS = "pp"  # the axis of a mesh along which the stages of a model lie
 
 
 def inner_mesh(mesh: Mesh) -> Mesh:
@@ -38,7 +37,8 @@ class Pipeline(Shown):
 
     What crosses from a stage to the next has the same layout on both sides, and so has a parameter that several stages
     use. `memory` are the bytes that a device may use. No cut takes less than `bound` seconds with the plans that were
-    found for stages, given the layouts of what crosses; None where that is not known.
+    found for stages, given the layouts of what crosses; None where that is not known. `candidates` are the meshes among
+    which this one was chosen.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Pipeline(Shown):
     stages: tuple[Plan, ...]
     memory: int | None = None
     bound: float | None = None
+    candidates: tuple[Candidate, ...] = ()
 
     @property
     def places(self) -> int:
@@ -146,6 +147,7 @@ class Pipeline(Shown):
         yield Bars(
             tuple(Bar(f"{AXIS}={n}", bytes_text(held), held / most) for n, held in enumerate(self.held))
         )
+        yield from candidates_blocks(self.candidates)
 
     def _lanes(self) -> Lanes:
         """What each place computes over a step."""
@@ -159,6 +161,17 @@ class Pipeline(Shown):
             ),
             f"idle {self.time.bubble:.1%} of {time_text(self.seconds)}",
         )
+
+    def noted(self, **notes: Any) -> "Pipeline":
+        """The same pipeline with other notes on how it was found."""
+        return replace(self, **notes)
+
+    def explain(self, place: str) -> str:
+        """The choice for a node, a module or a parameter of a stage, and its runner-up; of `pp`, why the model runs in
+        stages."""
+        from ._explain import explain_stages
+
+        return explain_stages(self, place)
 
     def to_json(self) -> dict[str, Any]:
         from ._pipeline_json import to_json

@@ -10,6 +10,7 @@ from ..dtensor import SCHEDULES, stage_ranks
 from ..errors import UsageError
 from ..files import path_of, read_document, write_text
 from ..mesh import Cluster, Mesh
+from ._candidates import read_candidates
 from ._json import read_plan
 from ._json import to_json as plan_to_json
 from ._pipeline import AXIS, Pipeline, inner_mesh
@@ -29,6 +30,7 @@ def to_json(pipeline: Pipeline) -> dict[str, Any]:
         "cuts": list(pipeline.cuts),
         "memory": pipeline.memory,
         "bound": pipeline.bound,
+        "candidates": [candidate.to_json() for candidate in pipeline.candidates],
         "stages": [plan_to_json(plan) for plan in pipeline.stages],
     }
 
@@ -54,7 +56,7 @@ def from_json(document: Any) -> Pipeline:
         "bound",
         "stages",
     )
-    fields = field.object(names)
+    fields = field.object(names, ("candidates",))
     mesh = fields["mesh"].parsed(Mesh.parse)
     if AXIS not in mesh:
         raise fields["mesh"].expected(f"a mesh with the axis {AXIS}")
@@ -79,6 +81,7 @@ def from_json(document: Any) -> Pipeline:
         stages,
         fields["memory"].optional(lambda memory: memory.integer(least=0)),
         fields["bound"].optional(Field.number),
+        read_candidates(fields["candidates"]) if "candidates" in fields else (),
     )
 
 

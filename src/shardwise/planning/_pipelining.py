@@ -20,8 +20,8 @@ from ._cuts import Cuts, best_cuts
 from ._pins import Pin
 from ._pipeline import AXIS, Pipeline
 from ._plan import Plan
-from ._stage_costs import most_in_flight, stage_time
-from ._stage_times import StageTime, simulated
+from ._stage_costs import StageMemory, held_bytes, most_in_flight, stage_time, together
+from ._stage_times import PipelineTime, StageTime, simulated
 from ._stages import Stages
 from ._summary import bytes_text
 
@@ -68,13 +68,13 @@ def plan_pipeline(
         },
         of_search=of_search or {},
     )
-    options = AUTO if schedule == "auto" else ((schedule, 1 if schedule in ("1F1B", "GPipe") else 2),)
+    options = schedules(schedule, stages)
     found: list[Pipeline] = []
     problems: list[UsageError] = []
     for number, (name, each) in enumerate(options):
         tell("stages", number, len(options), note=name)
         try:
-            found.append(_Cutting(planner, name, (stages or each) * mesh[AXIS], micro_batches, tell).best())
+            found.append(Cutting(planner, name, each * mesh[AXIS], micro_batches, tell).best())
         except UsageError as error:
             problems.append(error)
     if not found:
@@ -83,11 +83,18 @@ def plan_pipeline(
     return _confirmed(best, planner) if confirm else best
 
 
-class _Cutting:
+def schedules(schedule: str, stages: int | None) -> tuple[tuple[str, int], ...]:
+    """The schedules that are tried, each with its stages per place."""
+    if schedule == "auto":
+        return tuple((name, stages or each) for name, each in AUTO)
+    return ((schedule, stages or (1 if schedule in ("1F1B", "GPipe") else 2)),)
+
+
+class Cutting:
     """The cut of a graph into a number of stages that run by a schedule."""
 
     def __init__(
-        self, planner: Stages, schedule: str, stages: int, micro_batches: int, progress: Progress
+        self, planner: Stages, schedule: str, stages: int, micro_batches: int, progress: Progress = silent
     ) -> None:
         self.planner, self.schedule, self.stages = planner, schedule, stages
         self.micro_batches, self.progress = micro_batches, progress
@@ -105,7 +112,8 @@ class _Cutting:
         # Stages of one place share its memory.
         self.share = self.places / stages
         self.known: dict[tuple[int, int, int], StageTime | None] = {}
-        self.parts: dict[int, StageTime] = {}
+        self.parts: dict[int, Plan] = {}
+        self.times: dict[int, StageTime] = {}
 
     def best(self) -> Pipeline:
         if len(self.planner) <= EVERY:
@@ -115,7 +123,7 @@ class _Cutting:
             return replace(self._made(cut.cuts), bound=cut.bound)
         found: dict[tuple[int, ...], Pipeline] = {}
         for _ in range(PLANNED):
-            cut = self._cut(self._estimate, gap=CLOSE, most=STEPS)
+            cut = self._cut(self._known_or_estimated, gap=CLOSE, most=STEPS)
             if cut is None or cut.cuts in found:
                 break
             self.progress("stages", note=f"cut at {', '.join(map(str, cut.cuts[1:-1]))}")
@@ -127,6 +135,56 @@ class _Cutting:
         if not found:
             raise UsageError(self._refusal())
         return min(found.values(), key=lambda made: made.seconds)
+
+    def estimated(self) -> PipelineTime | None:
+        """A step by the plans of single parts, of which alike ones are planned once; None if they do not fit.
+
+        Where the parts of a place hold more than it has, every part is planned again with its share of that memory.
+        """
+        cut = self._cut(self._estimate, gap=CLOSE, most=STEPS)
+        if cut is None:
+            return None
+        held = [self._held(place, cut.cuts) for place in range(self.places)]
+        place = max(range(self.places), key=lambda place: held[place][0])
+        most, passing = held[place]
+        limit = self.planner.memory
+        if most > limit:
+            if passing >= limit:
+                return None
+            tighter = (limit - passing) / (most - passing)
+            in_flight = max(
+                n for n, own in zip(self.in_flight, self.place_of_stage, strict=True) if own == place
+            )
+            if not self._tightened(tighter, in_flight):
+                return None
+            cut = self._cut(self._estimate, gap=CLOSE, most=STEPS)
+            assert cut is not None
+        times = [self._estimate(stage, begin, end) for stage, (begin, end) in enumerate(pairwise(cut.cuts))]
+        return simulated(self.actions, self.place_of_stage, times)
+
+    def _held(self, place: int, cuts: tuple[int, ...]) -> tuple[int, int]:
+        """The most bytes of a place by the plans of its parts, and of these what is there for moments only."""
+        stages = {
+            stage: together([StageMemory.of(self._part(part)) for part in range(begin, end)])
+            for stage, (begin, end) in enumerate(pairwise(cuts))
+            if self.place_of_stage[stage] == place
+        }
+        return held_bytes(self.actions[place], stages), max(s.backward - s.kept for s in stages.values())
+
+    def _tightened(self, tighter: float, in_flight: int) -> bool:
+        """Whether every part has a plan that holds so many times less, with passes in flight."""
+        found: dict[int, Plan] = {}
+        for part in range(len(self.planner)):
+            own = StageMemory.of(self._part(part))
+            passing = own.backward - own.kept
+            limit = tighter * (own.lasting + in_flight * own.kept) + passing
+            plan = self.planner.plan(part, part + 1, in_flight, limit / self.planner.memory)
+            if plan is None:
+                return False
+            found[part] = plan
+        self.parts = found
+        self.times.clear()
+        return True
 
     def _cut(
         self, cost: Callable[[int, int, int], StageTime | None], gap: float, most: int | None
@@ -153,10 +211,12 @@ class _Cutting:
             self.known[key] = None if plan is None else self._time(plan, end == len(self.planner))
         return self.known[key]
 
-    def _estimate(self, stage: int, begin: int, end: int) -> StageTime | None:
-        """The same where it is known; else the times of its parts, which are planned one by one, added up."""
-        if (stage, begin, end) in self.known:
-            return self.known[stage, begin, end]
+    def _known_or_estimated(self, stage: int, begin: int, end: int) -> StageTime | None:
+        key = stage, begin, end
+        return self.known[key] if key in self.known else self._estimate(*key)
+
+    def _estimate(self, stage: int, begin: int, end: int) -> StageTime:
+        """The times of its parts, which are planned one by one, added up."""
         times = [self._of_part(part) for part in range(begin, end)]
         return StageTime(
             forward=sum(time.forward for time in times),
@@ -168,9 +228,13 @@ class _Cutting:
         )
 
     def _of_part(self, part: int) -> StageTime:
+        if part not in self.times:
+            self.times[part] = self._time(self._part(part), part + 1 == len(self.planner))
+        return self.times[part]
+
+    def _part(self, part: int) -> Plan:
         if part not in self.parts:
-            last = part + 1 == len(self.planner)
-            self.parts[part] = self._time(self.planner.free_plan(part, part + 1), last)
+            self.parts[part] = self.planner.free_plan(part, part + 1)
         return self.parts[part]
 
     def _time(self, plan: Plan, last: bool) -> StageTime:

@@ -13,6 +13,7 @@ from ..files import path_of
 from ..graph import Graph, Ref
 from ..layout import Layout
 from ..mesh import Cluster, Mesh
+from ._candidates import Candidate
 from ._confirm import Confirmation
 from ._elsewhere import Elsewhere
 from ._evaluate import Cost, evaluate
@@ -87,7 +88,8 @@ class Plan(Shown):
     where it is begun. A step is `micro_batches` passes of the graph, whose gradients are added up; there are at most
     `in_flight` passes of which forward has run and backward has not. `homes` are the layouts of parameters, by name in
     the graph, for the optimizer and checkpoints, where these are not those in which every pass begins from them and
-    ends with their gradients (`once` says how the one comes from the other).
+    ends with their gradients (`once` says how the one comes from the other). `candidates` are the meshes among which
+    this one was chosen.
     """
 
     graph: Graph
@@ -110,6 +112,7 @@ class Plan(Shown):
     micro_batches: int = 1
     in_flight: int = 1
     homes: Mapping[str, Layout] = field(default_factory=dict)
+    candidates: tuple[Candidate, ...] = ()
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -172,7 +175,8 @@ class Plan(Shown):
         return summary(self, most)
 
     def explain(self, place: str) -> str:
-        """The choice for a node, a module, a parameter or an input, and its runner-up."""
+        """The choice for a node, a module, a parameter or an input, and its runner-up; of `pp`, why the model does not
+        run in stages."""
         from ._explain import explain
 
         return explain(self, place)

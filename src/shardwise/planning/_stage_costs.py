@@ -1,7 +1,7 @@
 """What a stage of a pipeline costs: seconds of its forward and backward for a micro-batch, and bytes that it holds."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..dtensor import Action
@@ -78,6 +78,17 @@ class StageMemory:
             max(cost.held[:turn], default=cost.lasting) - cost.lasting,
             max(*cost.held[turn:], cost.reducing, cost.lasting) - cost.lasting,
         )
+
+
+def together(parts: Sequence[StageMemory]) -> StageMemory:
+    """About the bytes of a stage of these parts: what they need for moments they need one after the other."""
+    kept = sum(part.kept for part in parts)
+    return StageMemory(
+        sum(part.lasting for part in parts),
+        kept,
+        kept + max(part.forward - part.kept for part in parts),
+        kept + max(part.backward - part.kept for part in parts),
+    )
 
 
 def held_bytes(actions: Iterable[Action], stages: Mapping[int, StageMemory]) -> int:

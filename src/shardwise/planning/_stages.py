@@ -41,7 +41,9 @@ class Stages:
         pins: Mapping[str, Pin],
         of_planner: Mapping[str, Any],
         of_search: Mapping[str, Any],
+        large: int = LARGE,
     ) -> None:
+        self.large = large
         self.segments, self.mesh, self.inner = Segments(graph), mesh, inner_mesh(mesh)
         self.memory, self.pins = memory, pins
         self.cluster = _links_of(mesh, cluster)
@@ -190,7 +192,7 @@ class Stages:
     def _reference(self) -> Plan:
         """A plan of the whole graph, or of its first parts, without the limits of stages."""
         parts = len(self)
-        while parts > 2 and len(self.graph(0, parts).nodes) > LARGE:
+        while parts > 2 and len(self.graph(0, parts).nodes) > self.large:
             parts //= 2
         graph = self.graph(0, parts)
         planner = Planner(graph, self.inner, self.cluster, memory=_UNLIMITED, **self.of_planner)

@@ -22,6 +22,8 @@ def summary(plan: "Plan", most: int = 10) -> str:
 
 def blocks(plan: "Plan", most: int = 10) -> Iterator[Block]:
     """What the summary of a plan shows, with the `most` expensive calls and redistributions."""
+    from ._candidates import candidates_blocks
+
     cost = plan.cost
     how = "" if plan.graph.execution == "eager" else f", {plan.graph.execution}"
     where = f"{plan.graph.name} on mesh {plan.mesh} of {plan.cluster.name}{how}"
@@ -57,6 +59,7 @@ def blocks(plan: "Plan", most: int = 10) -> Iterator[Block]:
         yield Table(("", ""), list(plan.shardings.items()))
         yield departures_text(plan)
     yield _against(plan)
+    yield from candidates_blocks(plan.candidates)
     yield from _dearest(plan, most)
     yield from _fallen_back(plan)
     yield from _confirmed(plan)
