@@ -1,7 +1,7 @@
 """Pipelines: stages with plans that agree, micro-batches in flight, and what is refused."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 import torch
@@ -74,6 +74,61 @@ def test_the_cut_is_the_best_of_all(tied, pipeline):
         seconds[cut] = replace(pipeline, cuts=(0, cut, len(stages)), stages=plans).seconds
     assert pipeline.seconds == pytest.approx(min(seconds.values()))
     assert len(set(seconds.values())) > 2
+
+
+def _pipelines(graph: sw.Graph, mesh: str, schedule: str, memory: int) -> dict[tuple[int, ...], Pipeline]:
+    """Every cut of a graph whose stages fit, planned."""
+    from shardwise.dtensor import pipeline_actions, stage_ranks
+    from shardwise.planning._stage_costs import most_in_flight
+    from shardwise.planning._stages import Stages
+
+    places = Mesh.of(mesh)["pp"]
+    count = places * (2 if schedule == "ZBVZeroBubble" else 1)
+    actions, ranks = pipeline_actions(schedule, places, count, 6), stage_ranks(schedule, places, count)
+    in_flight = [most_in_flight(actions[place])[stage] for stage, place in enumerate(ranks)]
+    options = {"of_planner": {"optimizer": "adam", "micro_batches": 6}, "of_search": {"gap": 0.0}}
+    stages = Stages(graph, Mesh.of(mesh), LAPTOP, memory=memory, pins={}, **options)
+    found = {}
+    for inner in combinations(range(1, len(stages)), count - 1):
+        cuts = (0, *inner, len(stages))
+        plans = [
+            stages.plan(begin, end, number, places / count)
+            for (begin, end), number in zip(pairwise(cuts), in_flight, strict=True)
+        ]
+        if None not in plans:
+            found[cuts] = Pipeline(
+                graph.name, Mesh.of(mesh), LAPTOP, schedule, 6, cuts, tuple(p for p in plans if p), memory
+            )
+    return found
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize(
+    ("mesh", "schedule"),
+    [
+        ("pp=3", "1F1B"),
+        pytest.param("pp=2", "1F1B", marks=pytest.mark.long),
+        pytest.param("pp=2", "ZBVZeroBubble", marks=pytest.mark.long),
+        pytest.param("pp=3", "GPipe", marks=pytest.mark.long),
+    ],
+)
+def test_no_cut_of_a_small_graph_is_faster_where_memory_binds(name, mesh, schedule):
+    """With all memory, and with as little as excludes some cuts."""
+    model, args = MODELS[name]()
+    graph = sw.capture(model, args, boundaries=True)
+    options = {"schedule": schedule, "micro_batches": 6, "of_search": {"gap": 0.0}}
+    free = _pipelines(graph, mesh, schedule, 10**9)
+    assert planned(graph, mesh, **options).seconds == pytest.approx(
+        min(each.seconds for each in free.values())
+    )
+    # Stages of one place have equal shares of it.
+    needs = sorted(max(plan.cost.peak for plan in made.stages) for made in free.values())
+    memory = needs[(len(needs) - 1) // 2] * (2 if schedule == "ZBVZeroBubble" else 1)
+    fitting = _pipelines(graph, mesh, schedule, memory)
+    assert 0 < len(fitting) < len(free) or len(free) == 1
+    made = planned(graph, mesh, memory=memory, **options)
+    assert made.seconds == pytest.approx(min(each.seconds for each in fitting.values()))
+    assert made.peak <= memory
 
 
 def test_it_can_be_saved_and_loaded(pipeline, tmp_path):
