@@ -36,10 +36,25 @@ def test_meshes_of_some_devices_are_ranked(shardwise):
     status, said, _ = shardwise("plan", "model.py:build", "--devices", "4", "--cluster", "laptop", "--json")
     assert status == 0
     document = json.loads(said)
-    assert {each["mesh"] for each in document["tried"]} == {"dp=4", "dp=2,tp=2"}
-    known = [each["seconds"] for each in document["tried"] if each["seconds"] is not None]
-    assert document["mesh"] == document["front"][0]["mesh"]
-    assert document["cost"]["seconds"] == document["front"][0]["seconds"] == min(known)
+    candidates = document["options"]["candidates"]
+    assert {each["mesh"] for each in candidates} == {"dp=4", "dp=2,tp=2"}
+    known = [each["seconds"] for each in candidates if each["seconds"] is not None]
+    assert known and document["cost"]["seconds"] == pytest.approx(min(known))
+
+
+def test_stages_are_among_the_meshes_of_some_devices(shardwise, tmp_path):
+    (tmp_path / "deep.py").write_text(
+        "import torch\nfrom torch import nn\n\n\ndef build():\n"
+        "    layers = (nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(4))\n"
+        "    return nn.Sequential(*layers), (torch.rand(4, 512),), {}\n\n\n"
+        "def loss(out):\n    return out.square().mean()\n"
+    )
+    words = ["plan", "deep.py:build", "--loss-fn", "deep.py:loss", "--devices", "2", "--micro-batches", "4"]
+    words += ["--cluster", "laptop", "--no-confirm", "--explain", "pp", "--out", "plan.json"]
+    status, said, err = shardwise(*words)
+    assert status == 0, err
+    assert "meshes" in said and "pp=2" in said and "dp=2" in said and "pp: " in said
+    assert "written to plan.json" in said and (tmp_path / "plan.json").exists()
 
 
 def test_time_over_memory_is_printed_and_written(shardwise, tmp_path):
