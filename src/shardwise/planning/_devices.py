@@ -6,6 +6,7 @@ one each is searched, or excluded by a bound. What became of every mesh is kept 
 `explain` reads to say why a model does or does not run in stages.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 NEAR = 1.05  # of the fastest: up to which estimates are followed by a search
 SEARCHED = 3  # meshes of one kind, at most
-SECONDS = 5.0  # of the search for a part
+SECONDS = 3.0  # of the search for a part
 FEW = 1_000  # calls of the parts from which layouts at boundaries are estimated
 FILLED = 4  # micro-batches for each place, where their number can be chosen
 
@@ -47,46 +48,55 @@ def plan_devices(
 ) -> "Plan | Pipeline":
     """The fastest plan on so many devices, with or without stages; the graphs of a pass by the number of passes are
     given as they are and with boundaries, other options as for `chosen` and `plan_pipeline`."""
+    meshes = meshes_of(devices, None)
     staged = _Staged(staged_of, devices, passes, memory, of_planner, of_search, schedule, stages)
-    pipelines = staged.estimates()
-    meshes, excluded = staged.worth_searching(meshes_of(devices, None), pipelines)
+    options: dict[str, Any] = {"of_planner": of_planner, "of_search": of_search}
+    options |= {"compare": compare, "confirm": confirm}
     best: Plan | Pipeline | None = None
     problem: UsageError | None = None
-    front: Front | None = None
-    if meshes:
+    found: list[Candidate] = []
+    near, waiting = 1.0, staged.estimates(meshes)
+    if not any(
+        each.estimate and not each.in_stages for each in waiting
+    ):  # none is estimated: all are searched
+        near = NEAR
         try:
-            front = chosen(
-                *(graph_of, meshes, passes, [memory]),
-                of_planner=of_planner,
-                of_search=of_search,
-                compare=compare,
-                confirm=confirm,
-            )
+            front = chosen(graph_of, meshes, passes, [memory], **options)
             best = front.best
+            found += _of_front(front)
         except UsageError as error:
             problem = error
-    found: list[Candidate] = []
-    for number, estimate in enumerate(pipelines):
-        least = float("inf") if best is None else seconds_of(best) * NEAR
-        if estimate.seconds is None or estimate.seconds > least or number == SEARCHED:
-            found += pipelines[number:]
+    searched = 0
+    for number, estimate in enumerate(waiting):
+        least = math.inf if best is None else seconds_of(best) * near
+        if estimate.seconds is None or estimate.seconds > least or searched == SEARCHED:
+            found += waiting[number:]
             break
+        made: Plan | Pipeline
         try:
-            made = staged.planned(estimate)
+            if estimate.in_stages:
+                made = staged.planned(estimate)
+            else:
+                made = chosen(graph_of, [Mesh.parse(estimate.mesh)], passes, [memory], **options).best
         except UsageError as error:
             problem = problem or error
             found.append(replace(estimate, seconds=None, why=str(error)))
             continue
-        found.append(replace(estimate, seconds=made.seconds, estimate=False, idle=made.time.bubble))
-        if best is None or made.seconds < seconds_of(best):
+        searched += 1
+        found.append(_planned(made))
+        if best is None or seconds_of(made) < seconds_of(best):
             best = made
     if best is None:
         assert problem is not None
         raise problem
     if isinstance(best, Pipeline) and confirm:
-        best = staged.planned(staged.candidate(best), confirm=True)
-    plain = [*excluded, *_of_front(front)] if problem is None or front else [*excluded]
-    return best.noted(candidates=tuple(sorted([*plain, *found], key=_order)))
+        best = staged.planned(_planned(best), confirm=True)
+    return best.noted(candidates=tuple(sorted(found, key=_order)))
+
+
+def _planned(made: "Plan | Pipeline") -> Candidate:
+    schedule, idle = (made.schedule, made.time.bubble) if isinstance(made, Pipeline) else ("", 0.0)
+    return Candidate(str(made.mesh), made.micro_batches, seconds_of(made), False, schedule, idle)
 
 
 def seconds_of(plan: "Plan | Pipeline") -> float:
@@ -94,7 +104,7 @@ def seconds_of(plan: "Plan | Pipeline") -> float:
 
 
 def _order(candidate: Candidate) -> float:
-    return float("inf") if candidate.seconds is None else candidate.seconds
+    return math.inf if candidate.seconds is None else candidate.seconds
 
 
 class _Staged:
@@ -119,37 +129,42 @@ class _Staged:
         self.of_search = {name: value for name, value in of_search.items() if name in _OF_STAGES}
         self.schedule, self.stages = schedule, stages
 
-    def estimates(self) -> list[Candidate]:
-        """Every mesh with stages, the fastest first."""
-        found = []
+    def estimates(self, meshes: Sequence[Mesh]) -> list[Candidate]:
+        """Every mesh with stages, and of a large model the `meshes` without them, the fastest first.
+
+        Parts are planned with their share of the memory where a step without that limit may be the fastest.
+        """
         try:
-            meshes = list(self._meshes())
+            setups = list(self._meshes())
         except UsageError as error:  # the model cannot be cut
             return [Candidate(AXIS, self.passes[-1], None, True, self.schedule, why=str(error))]
-        for number, (mesh, micro_batches) in enumerate(meshes):
-            self.progress("meshes", number, len(meshes), note=str(mesh))
-            found.append(self._estimate(mesh, micro_batches))
-        return sorted(found, key=_order)
-
-    def worth_searching(
-        self, meshes: list[Mesh], pipelines: Sequence[Candidate]
-    ) -> tuple[list[Mesh], list[Candidate]]:
-        """The meshes without stages that may be the fastest: all of a small model; and estimates of the others."""
-        known = [each for each in pipelines if each.seconds is not None]
-        if not known or len(self.graph_of(known[0].micro_batches).nodes) <= LARGE:
-            return meshes, []
-        micro_batches = known[0].micro_batches
-        estimates = {}
-        for number, mesh in enumerate(meshes):
-            self.progress("meshes", number, len(meshes), note=str(mesh))
-            alone = Mesh((AXIS, *mesh.names), (1, *mesh.shape))
-            estimates[mesh] = replace(
-                self._estimate(alone, micro_batches), mesh=str(mesh), schedule="", idle=0.0
-            )
-        least = min(each.seconds for each in (*estimates.values(), *pipelines) if each.seconds is not None)
-        near = [mesh for mesh, each in estimates.items() if each.seconds and each.seconds <= least * NEAR]
-        taken = sorted(near, key=lambda mesh: _order(estimates[mesh]))[:SEARCHED]
-        return taken, [each for mesh, each in estimates.items() if mesh not in taken]
+        if setups and len(self.graph_of(setups[0][1]).nodes) > LARGE:
+            alone = (Mesh((AXIS, *mesh.names), (1, *mesh.shape)) for mesh in meshes)
+            setups += [(mesh, setups[0][1]) for mesh in alone]
+        found: list[Candidate] = []
+        waiting: list[tuple[Candidate, Cutting]] = []
+        for number, (mesh, micro_batches) in enumerate(setups):
+            self.progress("meshes", number, len(setups), note=str(mesh))
+            for candidate, cutting in self._free(mesh, micro_batches):
+                if cutting is None:
+                    found.append(candidate)
+                else:
+                    waiting.append((candidate, cutting))
+        waiting.sort(key=lambda pair: _order(pair[0]))
+        least = math.inf
+        for candidate, cutting in waiting:
+            made = candidate
+            if _order(candidate) <= least * NEAR:
+                time = cutting.fitting()
+                if time is None:
+                    made = replace(
+                        candidate, seconds=None, why=f"parts do not fit in {bytes_text(self.memory)}"
+                    )
+                else:
+                    made = replace(candidate, seconds=time.seconds, idle=time.bubble)
+                    least = min(least, time.seconds)
+            found.append(made)
+        return _best_of_meshes(found)
 
     def planned(self, candidate: Candidate, confirm: bool = False) -> Pipeline:
         return plan_pipeline(
@@ -167,9 +182,6 @@ class _Staged:
             **self.of_planner,
         )
 
-    def candidate(self, made: Pipeline) -> Candidate:
-        return Candidate(str(made.mesh), made.micro_batches, made.seconds, False, made.schedule)
-
     def _meshes(self) -> Iterator[tuple[Mesh, int]]:
         """Stages of one or two axes each, of which the inner one stays in an island, and in how many passes."""
         size = self.cluster.levels[0].size or self.devices
@@ -186,35 +198,39 @@ class _Staged:
                 if inner % tp == 0:
                     yield Mesh.parse(f"{AXIS}={places},dp={inner // tp},tp={tp}"), micro_batches
 
-    def _estimate(self, mesh: Mesh, micro_batches: int) -> Candidate:
-        try:
-            parts = Stages(
-                *(self.graph_of(micro_batches), mesh, self.cluster),
-                memory=self.memory,
-                pins=self.pins,
-                of_planner={**self.of_planner, "micro_batches": micro_batches},
-                of_search={
-                    **self.of_search,
-                    "time_limit": min(SECONDS, self.of_search.get("time_limit", SECONDS)),
-                },
-                large=FEW,
-            )
-        except UsageError as error:
-            return Candidate(str(mesh), micro_batches, None, True, self.schedule, why=str(error))
-        options = (("1F1B", 1),) if mesh[AXIS] == 1 else schedules(self.schedule, self.stages)
-        found: list[Candidate] = []
+    def _free(self, mesh: Mesh, micro_batches: int) -> Iterator[tuple[Candidate, Cutting | None]]:
+        """What a step takes by each schedule, whatever it holds; without a cut where there is none, and why."""
+        staged = mesh[AXIS] > 1
+        inner = Mesh(mesh.names[1:], mesh.shape[1:]) if not staged else mesh
+        options = schedules(self.schedule, self.stages) if staged else (("1F1B", 1),)
+        limit = min(SECONDS, self.of_search.get("time_limit", SECONDS))
+        parts: Stages | None = None
         for name, each in options:
+            shown = Candidate(str(inner), micro_batches, None, True, name if staged else "")
             try:
-                time = Cutting(parts, name, each * mesh[AXIS], micro_batches).estimated()
+                parts = parts or Stages(
+                    *(self.graph_of(micro_batches), mesh, self.cluster),
+                    memory=self.memory,
+                    pins=self.pins,
+                    of_planner={**self.of_planner, "micro_batches": micro_batches},
+                    of_search={**self.of_search, "time_limit": limit},
+                    large=FEW,
+                )
+                cutting = Cutting(parts, name, each * mesh[AXIS], micro_batches)
+                time = cutting.estimated()
             except UsageError as error:
-                found.append(Candidate(str(mesh), micro_batches, None, True, name, why=str(error)))
-                continue
-            if time is None:
-                why = f"parts do not fit in {bytes_text(self.memory)}"
-                found.append(Candidate(str(mesh), micro_batches, None, True, name, why=why))
+                yield replace(shown, why=str(error)), None
             else:
-                found.append(Candidate(str(mesh), micro_batches, time.seconds, True, name, time.bubble))
-        return min(found, key=_order)
+                idle = time.bubble if staged else 0.0
+                yield replace(shown, seconds=time.seconds, idle=idle), cutting
+
+
+def _best_of_meshes(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The fastest of each mesh, in order."""
+    best: dict[str, Candidate] = {}
+    for each in sorted(candidates, key=_order):
+        best.setdefault(each.mesh, each)
+    return list(best.values())
 
 
 _OF_STAGES = ("share_layers", "gap", "time_limit")

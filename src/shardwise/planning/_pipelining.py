@@ -136,30 +136,32 @@ class Cutting:
             raise UsageError(self._refusal())
         return min(found.values(), key=lambda made: made.seconds)
 
-    def estimated(self) -> PipelineTime | None:
-        """A step by the plans of single parts, of which alike ones are planned once; None if they do not fit.
+    def estimated(self) -> PipelineTime:
+        """A step by the plans of single parts, of which alike ones are planned once, whatever they hold."""
+        return self._simulated(self._estimated_cut)
 
-        Where the parts of a place hold more than it has, every part is planned again with its share of that memory.
-        """
-        cut = self._cut(self._estimate, gap=CLOSE, most=STEPS)
-        if cut is None:
-            return None
-        held = [self._held(place, cut.cuts) for place in range(self.places)]
+    def fitting(self) -> PipelineTime | None:
+        """The same once every part is planned with its share of the memory of a place, where parts hold more than that;
+        None if they do not fit so."""
+        cuts, limit = self._estimated_cut, self.planner.memory
+        held = [self._held(place, cuts) for place in range(self.places)]
         place = max(range(self.places), key=lambda place: held[place][0])
         most, passing = held[place]
-        limit = self.planner.memory
         if most > limit:
-            if passing >= limit:
+            own = [n for n, at in zip(self.in_flight, self.place_of_stage, strict=True) if at == place]
+            if passing >= limit or not self._tightened((limit - passing) / (most - passing), max(own)):
                 return None
-            tighter = (limit - passing) / (most - passing)
-            in_flight = max(
-                n for n, own in zip(self.in_flight, self.place_of_stage, strict=True) if own == place
-            )
-            if not self._tightened(tighter, in_flight):
-                return None
-            cut = self._cut(self._estimate, gap=CLOSE, most=STEPS)
-            assert cut is not None
-        times = [self._estimate(stage, begin, end) for stage, (begin, end) in enumerate(pairwise(cut.cuts))]
+            cuts = self._estimated_cut
+        return self._simulated(cuts)
+
+    @property
+    def _estimated_cut(self) -> tuple[int, ...]:
+        cut = self._cut(self._estimate, gap=CLOSE, most=STEPS)
+        assert cut is not None  # every stretch of parts has a time
+        return cut.cuts
+
+    def _simulated(self, cuts: tuple[int, ...]) -> PipelineTime:
+        times = [self._estimate(stage, begin, end) for stage, (begin, end) in enumerate(pairwise(cuts))]
         return simulated(self.actions, self.place_of_stage, times)
 
     def _held(self, place: int, cuts: tuple[int, ...]) -> tuple[int, int]:
