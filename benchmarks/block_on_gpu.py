@@ -1,7 +1,7 @@
 """Predictions compared with measurements on one GPU: time and peak memory of transformer blocks, forward and backward.
 
     python benchmarks/block_on_gpu.py capture out/blocks            here: capture every shape
-    python benchmarks/block_on_gpu.py run out/blocks measured.json  on the GPU, needs only torch
+    python benchmarks/block_on_gpu.py run out/blocks measured.json  on the GPU
     python benchmarks/block_on_gpu.py compare out/blocks measured.json [--cluster h200]    here: the table
     python benchmarks/block_on_gpu.py        the table, from the measurements in results/
 
@@ -11,7 +11,6 @@ none of these shapes.
 """
 
 import argparse
-import importlib.util
 import itertools
 import json
 import statistics
@@ -19,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from blocks import Shape
 from record import Record, takes_json
 from torch import Tensor, nn
 
-ROOT = Path(__file__).parents[1]
 DTYPE = torch.bfloat16
 MEASURED = Path(__file__).parent / "results" / "h200_blocks.json"
 
@@ -66,7 +65,7 @@ def capture_all(folder: Path, names: list[str]) -> None:
 
 
 def run_all(folder: Path, out: Path, names: list[str], device: str) -> None:
-    _load_attention()
+    import_module("shardwise.graph")  # registers `shardwise::attention` and its kernels
     torch.set_default_dtype(DTYPE)
     rows = []
     for name in names:
@@ -343,14 +342,6 @@ def _keys(document: Any) -> list[Key]:
 def _overload(name: str) -> Any:
     namespace, packet, which = name.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), which)
-
-
-def _load_attention() -> None:
-    """Register `shardwise::attention` and its kernels without importing the package."""
-    path = ROOT / "src" / "shardwise" / "graph" / "_attention.py"
-    spec = importlib.util.spec_from_file_location("shardwise_attention", path)
-    assert spec is not None and spec.loader is not None
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 def _name(device: str) -> str:
