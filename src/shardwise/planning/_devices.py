@@ -87,8 +87,11 @@ def plan_devices(
         if best is None or seconds_of(made) < seconds_of(best):
             best = made
     if best is None:
-        assert problem is not None
-        raise problem
+        raise problem or UsageError(
+            f"no mesh of {devices} devices is estimated to fit in {bytes_text(memory)} a device; of "
+            f"{waiting[0].mesh}: {waiting[0].why}: use more devices, more memory, smaller micro-batches or "
+            "recompute='auto', or give a mesh to have it searched"
+        )
     if isinstance(best, Pipeline) and confirm:
         best = staged.planned(_planned(best), confirm=True)
     return best.noted(candidates=tuple(sorted(found, key=_order)))
