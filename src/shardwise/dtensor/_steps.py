@@ -162,6 +162,17 @@ def _on_its_own(tensor: Tensor) -> Tensor:
     return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
 
+def _tile(pieces: Sequence[Sequence[Run]], size: int) -> bool:
+    """Whether the pieces are equal and follow each other from the first position to the last."""
+    each, left = divmod(size, len(pieces))
+    return not left and all(list(runs) == [(i * each, (i + 1) * each)] for i, runs in enumerate(pieces))
+
+
+def _stacked(tensor: Tensor, dim: int, pieces: int) -> Tensor:
+    """Equal pieces along a dim, one after the other in memory: one copy for all, none along the first dim."""
+    return tensor.unflatten(dim, (pieces, -1)).movedim(dim, 0).flatten(0, 1).contiguous()
+
+
 def _padded(tensor: Tensor, dim: int, length: int) -> Tensor:
     missing = list(tensor.shape)
     missing[dim] = length - tensor.shape[dim]
@@ -215,6 +226,8 @@ def _chunks(local: Tensor, step: Step, axis: int, shape: tuple[int, ...], place:
     dim, mesh = step.after.placements[axis].dim, step.before.mesh
     before = step.before.runs(dim, shape[dim], _rank(mesh, place))
     pieces = [_where(before, piece) for piece in _held(step.after, dim, shape, _members(mesh, axis, place))]
+    if _tile(pieces, local.shape[dim]):
+        return _stacked(local, dim, len(pieces))
     longest = length(pieces[0])
     if dim == 0 and all(length(piece) == longest for piece in pieces):
         return _take(local, dim, [run for piece in pieces for run in piece]).contiguous()
@@ -240,9 +253,12 @@ def _parcels(
     """
     dim, members = step.after.placements[axis].dim, _members(step.before.mesh, axis, place)
     before = step.before.runs(dim, shape[dim], members[place[axis]])
-    pieces = _held(step.after, dim, shape, members)
-    parcels = [_take(local, dim, _where(before, piece)).reshape(-1) for piece in pieces]
+    pieces = [_where(before, piece) for piece in _held(step.after, dim, shape, members)]
     incoming = [math.prod(block) for block in _incoming(step, axis, shape, place)]
+    if _tile(pieces, local.shape[dim]):
+        counts = [local.numel() // len(pieces)] * len(pieces)
+        return (_stacked(local, dim, len(pieces)).view(-1), *counts, *incoming)
+    parcels = [_take(local, dim, piece).reshape(-1) for piece in pieces]
     return (torch.cat(parcels), *(parcel.numel() for parcel in parcels), *incoming)
 
 
@@ -264,10 +280,14 @@ def _unpack(
 ) -> Tensor:
     dim, members = step.before.placements[axis].dim, _members(step.before.mesh, axis, place)
     blocks = _incoming(step, axis, shape, place)
-    parts = received.split([math.prod(block) for block in blocks])
     ours = step.after.runs(dim, shape[dim], members[place[axis]])
     arrived = [common(theirs, ours) for theirs in _held(step.before, dim, shape, members)]
-    joined = torch.cat([part.reshape(block) for part, block in zip(parts, blocks, strict=True)], dim)
+    if all(size == 1 for size in blocks[0][:dim]):
+        whole = [*blocks[0][:dim], sum(block[dim] for block in blocks), *blocks[0][dim + 1 :]]
+        joined = received.view(whole)
+    else:
+        parts = received.split([math.prod(block) for block in blocks])
+        joined = torch.cat([part.reshape(block) for part, block in zip(parts, blocks, strict=True)], dim)
     return _in_order(joined, dim, arrived)
 
 
