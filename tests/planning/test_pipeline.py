@@ -60,9 +60,10 @@ def test_a_step_takes_as_long_as_its_schedule_and_no_less_than_its_bound(pipelin
 def test_the_cut_is_the_best_of_all(tied, pipeline):
     """Of all places to cut at, with the same plans of stages."""
     from shardwise.planning._stages import Stages
+    from shardwise.planning._stretches import Stretches
 
     stages = Stages(
-        *(tied, pipeline.mesh, LAPTOP),
+        *(Stretches(tied), pipeline.mesh, LAPTOP),
         memory=10**9,
         pins={},
         of_planner={"optimizer": "adam", "micro_batches": 4},
@@ -81,13 +82,14 @@ def _pipelines(graph: sw.Graph, mesh: str, schedule: str, memory: int) -> dict[t
     from shardwise.dtensor import pipeline_actions, stage_ranks
     from shardwise.planning._stage_costs import most_in_flight
     from shardwise.planning._stages import Stages
+    from shardwise.planning._stretches import Stretches
 
     places = Mesh.of(mesh)["pp"]
     count = places * (2 if schedule == "ZBVZeroBubble" else 1)
     actions, ranks = pipeline_actions(schedule, places, count, 6), stage_ranks(schedule, places, count)
     in_flight = [most_in_flight(actions[place])[stage] for stage, place in enumerate(ranks)]
     options = {"of_planner": {"optimizer": "adam", "micro_batches": 6}, "of_search": {"gap": 0.0}}
-    stages = Stages(graph, Mesh.of(mesh), LAPTOP, memory=memory, pins={}, **options)
+    stages = Stages(Stretches(graph), Mesh.of(mesh), LAPTOP, memory=memory, pins={}, **options)
     found = {}
     for inner in combinations(range(1, len(stages)), count - 1):
         cuts = (0, *inner, len(stages))

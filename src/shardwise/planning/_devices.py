@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..graph import Graph, Segments
+from ..graph import Graph
 from ..mesh import Cluster, Mesh
 from ..progress import Progress, silent
 from ._candidates import Candidate
@@ -20,6 +20,7 @@ from ._front import Front, chosen, meshes_of
 from ._pipeline import AXIS, Pipeline
 from ._pipelining import Cutting, plan_pipeline, schedules
 from ._stages import LARGE, Stages
+from ._stretches import Stretches
 from ._summary import bytes_text, time_text
 
 if TYPE_CHECKING:
@@ -124,13 +125,19 @@ class _Staged:
         schedule: str,
         stages: int | None,
     ) -> None:
-        self.graph_of, self.devices, self.passes, self.memory = graph_of, devices, passes, memory
+        self._graph_of, self.devices, self.passes, self.memory = graph_of, devices, passes, memory
+        self._stretches: dict[int, Stretches] = {}
         self.cluster: Cluster = of_planner["cluster"]
         self.progress: Progress = of_planner.get("progress") or silent
         self.of_planner = {name: of_planner[name] for name in ("optimizer", "zero") if name in of_planner}
         self.pins = of_search.get("pins", {})
         self.of_search = {name: value for name, value in of_search.items() if name in _OF_STAGES}
         self.schedule, self.stages = schedule, stages
+
+    def stretches(self, micro_batches: int) -> Stretches:
+        if micro_batches not in self._stretches:
+            self._stretches[micro_batches] = Stretches(self._graph_of(micro_batches))
+        return self._stretches[micro_batches]
 
     def estimates(self, meshes: Sequence[Mesh]) -> list[Candidate]:
         """Every mesh with stages, and of a large model the `meshes` without them, the fastest first.
@@ -141,7 +148,7 @@ class _Staged:
             setups = list(self._meshes())
         except UsageError as error:  # the model cannot be cut
             return [Candidate(AXIS, self.passes[-1], None, True, self.schedule, why=str(error))]
-        if setups and len(self.graph_of(setups[0][1]).nodes) > LARGE:
+        if setups and len(self.stretches(setups[0][1]).segments.graph.nodes) > LARGE:
             alone = (Mesh((AXIS, *mesh.names), (1, *mesh.shape)) for mesh in meshes)
             setups += [(mesh, setups[0][1]) for mesh in alone]
         found: list[Candidate] = []
@@ -171,7 +178,7 @@ class _Staged:
 
     def planned(self, candidate: Candidate, confirm: bool = False) -> Pipeline:
         return plan_pipeline(
-            self.graph_of(candidate.micro_batches),
+            self.stretches(candidate.micro_batches),
             mesh=Mesh.parse(candidate.mesh),
             cluster=self.cluster,
             memory=self.memory,
@@ -193,7 +200,7 @@ class _Staged:
             if not enough:
                 continue
             micro_batches = next((number for number in enough if number >= FILLED * places), enough[-1])
-            if places > len(Segments(self.graph_of(micro_batches))):
+            if places > len(self.stretches(micro_batches)):
                 break
             inner = self.devices // places
             yield Mesh.parse(f"{AXIS}={places}" + (f",dp={inner}" if inner > 1 else "")), micro_batches
@@ -212,7 +219,7 @@ class _Staged:
             shown = Candidate(str(inner), micro_batches, None, True, name if staged else "")
             try:
                 parts = parts or Stages(
-                    *(self.graph_of(micro_batches), mesh, self.cluster),
+                    *(self.stretches(micro_batches), mesh, self.cluster),
                     memory=self.memory,
                     pins=self.pins,
                     of_planner={**self.of_planner, "micro_batches": micro_batches},

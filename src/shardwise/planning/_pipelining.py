@@ -23,10 +23,12 @@ from ._plan import Plan
 from ._stage_costs import StageMemory, held_bytes, most_in_flight, stage_time, together
 from ._stage_times import PipelineTime, StageTime, simulated
 from ._stages import Stages
+from ._stretches import Stretches
 from ._summary import bytes_text
 
 EVERY = 8  # parts up to which every stretch of them is planned
 PLANNED = 6  # cuts of more parts that are planned
+TIGHTENED = 6  # times that parts are planned to hold less
 CLOSE, STEPS = 0.005, 500  # of the search among them: how near to the best, and how long
 
 # What is tried where no schedule is given, each with its stages per place.
@@ -34,7 +36,7 @@ AUTO = (("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2))
 
 
 def plan_pipeline(
-    graph: Graph,
+    graph: Graph | Stretches,
     *,
     mesh: Mesh,
     cluster: Cluster,
@@ -57,7 +59,7 @@ def plan_pipeline(
     require(schedule, str, "schedule", f"one of {', '.join(SCHEDULES)}, or 'auto'")
     tell = progress or silent
     planner = Stages(
-        *(graph, mesh, cluster),
+        *(graph if isinstance(graph, Stretches) else Stretches(graph), mesh, cluster),
         memory=memory,
         pins=pins or {},
         of_planner={
@@ -141,18 +143,20 @@ class Cutting:
         return self._simulated(self._estimated_cut)
 
     def fitting(self) -> PipelineTime | None:
-        """The same once every part is planned with its share of the memory of a place, where parts hold more than that;
-        None if they do not fit so."""
-        cuts, limit = self._estimated_cut, self.planner.memory
-        held = [self._held(place, cuts) for place in range(self.places)]
-        place = max(range(self.places), key=lambda place: held[place][0])
-        most, passing = held[place]
-        if most > limit:
+        """The same with parts that hold less, as long as some place holds more than it may; None if they were not found
+        to fit."""
+        limit = self.planner.memory
+        for _ in range(TIGHTENED):
+            cuts = self._estimated_cut
+            held = [self._held(place, cuts) for place in range(self.places)]
+            place = max(range(self.places), key=lambda place: held[place][0])
+            most, passing = held[place]
+            if most <= limit:
+                return self._simulated(cuts)
             own = [n for n, at in zip(self.in_flight, self.place_of_stage, strict=True) if at == place]
             if passing >= limit or not self._tightened((limit - passing) / (most - passing), max(own)):
-                return None
-            cuts = self._estimated_cut
-        return self._simulated(cuts)
+                break
+        return None
 
     @property
     def _estimated_cut(self) -> tuple[int, ...]:
@@ -174,19 +178,18 @@ class Cutting:
         return held_bytes(self.actions[place], stages), max(s.backward - s.kept for s in stages.values())
 
     def _tightened(self, tighter: float, in_flight: int) -> bool:
-        """Whether every part has a plan that holds so many times less, with passes in flight."""
+        """Whether any part has a plan that holds so many times less, with passes in flight; others stay as they are."""
         found: dict[int, Plan] = {}
         for part in range(len(self.planner)):
             own = StageMemory.of(self._part(part))
             passing = own.backward - own.kept
             limit = tighter * (own.lasting + in_flight * own.kept) + passing
             plan = self.planner.plan(part, part + 1, in_flight, limit / self.planner.memory)
-            if plan is None:
-                return False
-            found[part] = plan
-        self.parts = found
+            if plan is not None:
+                found[part] = plan
+        self.parts |= found
         self.times.clear()
-        return True
+        return bool(found)
 
     def _cut(
         self, cost: Callable[[int, int, int], StageTime | None], gap: float, most: int | None

@@ -12,17 +12,18 @@ from typing import Any
 
 from ..errors import UsageError
 from ..experiments import Confirmations
-from ..graph import Crossing, Graph, Ref, Segments, TensorInfo, named_tensors
+from ..graph import Crossing, Graph, Ref, TensorInfo, named_tensors
 from ..layout import Layout
 from ..mesh import Cluster, Link, Mesh
 from ..placements import is_partial
-from ._alike import moved_to, signature
+from ._alike import moved_to
 from ._make import Planner
 from ._pins import Pin, Pins, exactly
 from ._pipeline import AXIS, inner_mesh
 from ._plan import Plan
 from ._prices import OptimizerCost
 from ._search import DoesNotFit
+from ._stretches import Stretches
 
 LARGE = 5_000  # calls, above which layouts at boundaries are those of a plan of the first parts
 _UNLIMITED = 2**62
@@ -33,7 +34,7 @@ class Stages:
 
     def __init__(
         self,
-        graph: Graph,
+        stretches: Stretches,
         mesh: Mesh,
         cluster: Cluster,
         *,
@@ -44,7 +45,8 @@ class Stages:
         large: int = LARGE,
     ) -> None:
         self.large = large
-        self.segments, self.mesh, self.inner = Segments(graph), mesh, inner_mesh(mesh)
+        self.graph, self.segments = stretches.graph, stretches.segments
+        self.stretches, self.mesh, self.inner = stretches, mesh, inner_mesh(mesh)
         self.memory, self.pins = memory, pins
         self.cluster = _links_of(mesh, cluster)
         self.of_planner, self.of_search = of_planner, of_search
@@ -52,17 +54,12 @@ class Stages:
         self._of_planner: dict[Hashable, tuple[int, int]] = {}  # the stage that each plans
         self._plans: dict[Hashable, Plan | None] = {}
         self._signatures: dict[tuple[int, int], Hashable] = {}
-        self._graphs: dict[tuple[int, int], Graph] = {}
-        Pins(self.inner, pins).require_all_used(self.segments.whole)
+        if pins:
+            Pins(self.inner, pins).require_all_used(self.segments.whole)
 
     def __len__(self) -> int:
         """The number of parts."""
         return len(self.segments)
-
-    def graph(self, begin: int, end: int) -> Graph:
-        if (begin, end) not in self._graphs:
-            self._graphs[begin, end] = self.segments.stage(begin, end)
-        return self._graphs[begin, end]
 
     def plan(self, begin: int, end: int, in_flight: int, share: float = 1.0) -> Plan | None:
         """The cheapest plan of a stage within a share of the memory; None if none fits."""
@@ -140,7 +137,7 @@ class Stages:
                 for pattern, pin in pins.items()
                 if name.matches(pattern)
             ]
-            self._signatures[begin, end] = hash((signature(graph), tuple(layouts)))
+            self._signatures[begin, end] = hash((self.stretches.signature(begin, end), tuple(layouts)))
         return self._signatures[begin, end]
 
     # -- what stages agree on
