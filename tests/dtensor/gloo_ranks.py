@@ -4,6 +4,7 @@ python gloo_ranks.py RANK STORE_FILE
 """
 
 import json
+import os
 import sys
 from datetime import timedelta
 
@@ -109,7 +110,8 @@ def main(rank, store):
     finally:
         dist.destroy_process_group()
     if rank == "0":
-        print(json.dumps(result))
+        print(json.dumps(result), flush=True)
+    os._exit(0)  # gloo's threads may still release tensors, which aborts a process that ends as Python does
 
 
 if __name__ == "__main__":

@@ -505,6 +505,13 @@ def one_rank_stops(seed):
     sharded(args[0][: 4 if dist.get_rank() == 1 else 8], args[1])
 
 
+def one_rank_raises():
+    """The last one waits for it, and sees no more than that it is gone."""
+    if dist.get_rank() == 0:
+        raise ArithmeticError("the first error")
+    dist.recv(torch.empty(1), 0)
+
+
 def one_rank_is_killed():
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -178,6 +178,11 @@ def test_a_rank_that_stops_in_a_step_stops_the_others_and_says_why(jobs):
         start(jobs.one_rank_stops, 0, timeout=120)
 
 
+def test_the_first_error_is_shown_not_the_connections_that_close_after_it(jobs):
+    with pytest.raises(RuntimeError, match=r"(?s)on rank 0:.*ArithmeticError: the first error"):
+        start(jobs.one_rank_raises, ranks=2)
+
+
 def test_a_rank_that_is_killed_is_named(jobs):
     with pytest.raises(RuntimeError, match="rank 1 ended with status -9"):
         start(jobs.one_rank_is_killed, ranks=2)

@@ -91,19 +91,22 @@ def _results(folder: Path, statuses: Sequence[int | None], late: bool, timeout: 
         where = "\n".join(f"rank {rank}:\n{log}" for rank, log in enumerate(logs))
         raise TimeoutError(f"the ranks did not end within {timeout:.0f} seconds\n{where}")
     found: list[Any] = []
-    problems: list[tuple[str, str]] = []
+    problems: list[tuple[bool, float, str]] = []  # whether the user can help it, when it happened, and what
     for rank, status in enumerate(statuses):
         file = folder / f"result{rank}"
         if file.exists():
-            verdict, result = pickle.loads(file.read_bytes())
+            verdict, when, result = pickle.loads(file.read_bytes())
             found.append(result)
             if verdict != "ok":
-                problems.append((verdict, result))
+                problems.append((verdict != "usage", when, result))
         elif status is not None:
             log = (folder / f"log{rank}").read_text(errors="replace")
-            problems.append(("error", f"rank {rank} ended with status {status}:\n{log[-3000:]}"))
-    for verdict, text in sorted(problems, reverse=True):  # a user's mistake explains the other failures
-        raise UsageError(text) if verdict == "usage" else RuntimeError(text)
+            # Killed or crashed: whatever others raised followed from that.
+            problems.append((True, 0.0, f"rank {rank} ended with status {status}:\n{log[-3000:]}"))
+    if problems:
+        # A user's mistake explains the other failures, and so does the first one: others lose their connection to it.
+        unforeseen, _, text = min(problems)
+        raise RuntimeError(text) if unforeseen else UsageError(text)
     return found
 
 
@@ -127,12 +130,14 @@ def run_rank(job: Path, ranks: int, rank: int) -> None:
         verdict, result = "usage", str(error)
     except Exception:
         verdict, result = "error", f"on rank {rank}:\n{traceback.format_exc()}"
+    when = time.time()
     finished = job.with_name(f"result{rank}")
-    finished.with_suffix(".part").write_bytes(pickle.dumps((verdict, result)))
+    finished.with_suffix(".part").write_bytes(pickle.dumps((verdict, when, result)))
     finished.with_suffix(".part").rename(finished)
     if verdict != "ok":
         os._exit(1)  # at once: others may be waiting for this one in a collective
     dist.destroy_process_group()
+    os._exit(0)  # gloo's threads may still release tensors, which aborts a process that ends as Python does
 
 
 def _opened(parcel: bytes, files: Mapping[str, str]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
