@@ -62,6 +62,19 @@ class Frozen(nn.Module):
         return x.gather(-1, order[..., None]).square().mean()
 
 
+class Turned(nn.Module):
+    """What a layer makes is read across its strides: neither it nor its gradient is contiguous."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x).tanh().T
+        return x.square().mean()
+
+
 def tied() -> Built:
     torch.manual_seed(0)
     tokens = torch.randint(0, 16, (4, 6))
@@ -78,4 +91,9 @@ def frozen() -> Built:
     return Frozen(), (torch.randn(6, 6),)
 
 
-MODELS: dict[str, Callable[[], Built]] = {"tied": tied, "skips": skips, "frozen": frozen}
+def turned() -> Built:
+    torch.manual_seed(0)
+    return Turned(), (torch.randn(6, 6),)
+
+
+MODELS: dict[str, Callable[[], Built]] = {"tied": tied, "skips": skips, "frozen": frozen, "turned": turned}

@@ -36,9 +36,11 @@ def test_a_wrong_stage_is_found():
 
 
 @from_torch("2.12", "V-shaped schedules begin with a message from a rank to itself, which gloo refuses")
-@pytest.mark.parametrize(("name", "mesh", "schedule"), [("tied", "pp=2,tp=2", "ZBVZeroBubble")])
+@pytest.mark.parametrize(
+    ("name", "mesh", "schedule"), [("tied", "pp=2,tp=2", "ZBVZeroBubble"), ("turned", "pp=2", "1F1B")]
+)
 def test_real_ranks_run_the_actions_that_were_simulated(name, mesh, schedule):
-    """Its stages are joined by a parameter of the first and the last, which are at one place."""
+    """Stages of the first are joined by a parameter at one place; what crosses in the second is not contiguous."""
     model, args, pipeline = planned(name, mesh, schedule)
     report = sw.verify(model, args, plan=pipeline, steps=2, backend="gloo", only_plan=True)
     assert report.ok, report

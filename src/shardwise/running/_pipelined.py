@@ -185,7 +185,8 @@ class _Stage(nn.Module):
 
     def forward(self, *crossed: Tensor, micro_batch: Tensor) -> Any:
         number, step = int(micro_batch), self._step_of_plan
-        given = {entry.name: tensor for entry, tensor in zip(self._incoming, crossed, strict=True)}
+        arrived = map(_Dense.apply, crossed)
+        given = {entry.name: tensor for entry, tensor in zip(self._incoming, arrived, strict=True)}
         given |= {entry.name: self._given[number][entry.name] for entry in self._own}
         note = None if self._record is None else partial(self._computed, number)
         if note is not None:
@@ -193,7 +194,7 @@ class _Stage(nn.Module):
         results = step.results(self._call, step.pieces(given), self._seed + number, note)
         made = [results[output.target] for output, _ in self._outgoing]
         if not self.last:
-            return tuple(made)
+            return tuple(map(_Dense.apply, made))
         self._losses.append([tensor.detach() for tensor in made])
         return torch.stack([tensor.float().sum() for tensor in made]).sum(0, keepdim=True)
 
@@ -212,6 +213,18 @@ class _Stage(nn.Module):
                 whole = as_dtensor(tensor, layout, step.device_mesh, shape).full_tensor()
                 total += whole.double().sum().cpu()
         return total
+
+
+class _Dense(torch.autograd.Function):
+    """What crosses to another stage, and its gradient that returns: gloo sends contiguous tensors alone."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return tensor.contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.contiguous()
 
 
 class _Sharing:
