@@ -8,10 +8,12 @@ from shardwise.calls import Call
 from shardwise.dtensor import decide, traced_once
 from shardwise.dtensor._versions import traced
 from shardwise.placements import parse_placement
+from tests.versions import from_torch
 
 aten = torch.ops.aten
 
 
+@from_torch("2.12", "DTensor does not decompose attention of CPUs")
 def test_a_decomposition_is_traced_once_for_each_placement(monkeypatch):
     from torch.distributed.tensor._decompositions import DecompShardingStrategy
 

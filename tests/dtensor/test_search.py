@@ -13,6 +13,7 @@ from shardwise.layout import Layout
 from shardwise.mesh import Mesh
 from tests.versions import from_torch
 
+ADD_IS_REFUSED = "DTensor chooses to redistribute shards to partial sums, which it cannot"
 CALLS = {
     "mm": (torch.mm, [(8, 6), (6, 4)]),
     "bmm": (torch.bmm, [(4, 8, 6), (4, 6, 2)]),
@@ -47,7 +48,13 @@ def run(mode, function, tensors):
     return (full._local_tensors[0] if hasattr(full, "_local_tensors") else full), seen
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=from_torch("2.12", ADD_IS_REFUSED)) if name == "add broadcasting" else name
+        for name in CALLS
+    ],
+)
 def test_results_are_equal_and_communication_is_no_more(simulated_ranks, name):
     function, shapes = CALLS[name]
     mesh, rng = Mesh.parse("dp=2,tp=2"), random.Random(name)
