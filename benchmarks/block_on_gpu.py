@@ -243,13 +243,25 @@ class Timer:
             call()
         if not self.cuda:
             return self.host(call)
+        return statistics.median(self._rounds(call, rounds))
+
+    def in_turns(self, *calls: Callable[[], Any], turns: int = 4, rounds: int = 4) -> list[float]:
+        """The same of each of several, which take turns: a device that warms up slows all of them."""
+        found: list[list[float]] = [[] for _ in calls]
+        for _ in range(turns):
+            for seconds, call in zip(found, calls, strict=True):
+                call()
+                seconds += self._rounds(call, rounds) if self.cuda else [self.host(call)]
+        return [statistics.median(seconds) for seconds in found]
+
+    def _rounds(self, call: Callable[[], Any], rounds: int) -> list[float]:
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(rounds + 1)]
         marks[0].record()
         for mark in marks[1:]:
             call()
             mark.record()
         torch.cuda.synchronize()
-        return statistics.median(a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(marks))
+        return [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(marks)]
 
     def host(self, call: Callable[[], Any]) -> float:
         """The host time to launch the kernels: irrelevant if it is below the device time."""

@@ -1,26 +1,33 @@
 """Eager and compiled programs on one GPU against their prices: one rank's Llama block, and a Llama of 1B.
 
-    python benchmarks/execution_on_gpu.py run measured.json     on the GPU, needs only torch
-    python benchmarks/execution_on_gpu.py program measured.json on the GPU: adds this package's program of a mesh of one
+    python benchmarks/execution_on_gpu.py run measured.json       on the GPU
     python benchmarks/execution_on_gpu.py [compare measured.json] here: the tables, by default from results/
 
 A block is that of one rank under tensor parallelism of 1, 2, 4 and 8, without collectives: forward and backward of one
-sequence of 8192 positions in bfloat16. The model is trained by AdamW (fused) on four sequences of 4096 positions.
+sequence of 8192 positions in bfloat16. The model is trained by AdamW (fused) on four sequences of 4096 positions, by
+torch's own program and by this package's of a mesh of one, which take turns. What a host needs to start calls differs
+between hosts of one GPU: it is measured too, by `shardwise calibrate`'s cases, and predictions are for that host.
 """
 
 import argparse
 import gc
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from block_on_gpu import Timer, on_one_device
 from blocks import Model, Shape
 from record import Record, takes_json
 from torch import nn
+
+from shardwise import Cluster, capture, parallelize
+from shardwise.mesh import Start, host_of, starts
+from shardwise.planning import plan_graph
 
 MEASURED = Path(__file__).parent / "results" / "h200_execution.json"
 EXECUTIONS = ("eager", "compiled")
@@ -37,20 +44,20 @@ LIMIT = 250.0  # seconds after which no further case is begun
 
 
 def measure(out: Path, device: str, tiny: bool) -> None:
-    """Torch's own programs."""
     torch.set_default_dtype(torch.bfloat16)
     begun = time.monotonic()
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    found: dict[str, Any] = {"device": name, "torch": torch.__version__, "blocks": [], "models": []}
+    host = [asdict(start) for start in starts()] if device == "cuda" else []
+    print(host, flush=True)
+    found: dict[str, Any] = {"device": name, "torch": torch.__version__, "host": host}
+    found |= {"blocks": [], "models": []}
     for shape in TINY_BLOCKS if tiny else BLOCKS:
         if time.monotonic() - begun < LIMIT:
             _measure_block(shape, device, found, out)
     for how in EXECUTIONS:  # last, since what a compiled model holds is not all freed
-        shape, layers, vocabulary = TINY if tiny else ONE_B
-        model, tokens = initialised(shape, layers, vocabulary, device)
-        row = {"program": "torch", "execution": how, **_step(_as(how, model), model, tokens, device)}
-        found["models"].append(row)
-        _keep(found, out, row)
+        for row in _measure_model(how, TINY if tiny else ONE_B, device):
+            found["models"].append(row)
+            _keep(found, out, row)
 
 
 def _measure_block(shape: Shape, device: str, found: dict[str, Any], out: Path) -> None:
@@ -79,27 +86,22 @@ def _measure_block(shape: Shape, device: str, found: dict[str, Any], out: Path) 
         _keep(found, out, row)
 
 
-def measure_programs(out: Path, device: str, tiny: bool) -> None:
-    """This package's program of a mesh of one."""
-    import torch.distributed as dist
-
-    import shardwise as sw
-
-    torch.set_default_dtype(torch.bfloat16)
-    found = json.loads(out.read_text())
-    found["models"] = [row for row in found["models"] if row["program"] == "torch"]
-    dist.init_process_group(
-        "nccl" if device == "cuda" else "gloo", init_method="tcp://127.0.0.1:29533", world_size=1, rank=0
-    )
-    for how in EXECUTIONS:
-        model, tokens = initialised(*(TINY if tiny else ONE_B), device)
-        plan = on_one_device(sw.capture(model, tokens, execution=how), "h200")
-        sharded = sw.parallelize(model, tokens, plan=plan, compile=how == "compiled", local_outputs=True)
-        del model
-        row = {"program": "shardwise", "execution": how, **_step(sharded, sharded, tokens, device)}
-        found["models"].append(row)
-        _keep(found, out, row)
-    dist.destroy_process_group()
+def _measure_model(how: str, sizes: Any, device: str) -> Iterator[dict[str, Any]]:
+    """Torch's own program and this package's."""
+    model, tokens = initialised(*sizes, device)
+    steps = [_step(_as(how, model), model, tokens)]
+    timer = Timer(device)
+    peaks = [timer.peak(steps[0])]
+    _forget()
+    held = torch.cuda.memory_allocated() if device == "cuda" else 0
+    model, tokens = initialised(*sizes, device)
+    plan = on_one_device(capture(model, tokens, execution=how), "h200")
+    sharded = parallelize(model, tokens, plan=plan, compile=how == "compiled", local_outputs=True)
+    del model
+    steps.append(_step(sharded, sharded, tokens))
+    peaks.append(timer.peak(steps[1]) - held)
+    for program, seconds, peak in zip(("torch", "shardwise"), timer.in_turns(*steps), peaks, strict=True):
+        yield {"program": program, "execution": how, "seconds": seconds, "peak": peak}
 
 
 def initialised(shape: Shape, layers: int, vocabulary: int, device: str) -> tuple[nn.Module, tuple[Any, Any]]:
@@ -112,15 +114,15 @@ def initialised(shape: Shape, layers: int, vocabulary: int, device: str) -> tupl
     return model, (tokens[0], tokens[1])
 
 
-def _step(call: Callable[..., Any], module: nn.Module, tokens: Any, device: str) -> dict[str, float]:
-    timer, optimizer = Timer(device), torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
+def _step(call: Callable[..., Any], module: nn.Module, tokens: Any) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
         call(*tokens).backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    return {"seconds": timer.seconds(step, rounds=5), "peak": timer.peak(step)}
+    return step
 
 
 def _as(how: str, module: nn.Module) -> Callable[..., Any]:
@@ -140,11 +142,11 @@ def _keep(found: dict[str, Any], out: Path, row: dict[str, Any]) -> None:
 
 
 def compare(measured: Path, cluster: str, record: Record) -> None:
-    from shardwise import capture
-    from shardwise.planning import plan_graph
-
     torch.set_default_dtype(torch.bfloat16)
     document = json.loads(measured.read_text())
+    preset = Cluster.of(cluster)
+    host = host_of([Start(**start) for start in document["host"]])
+    here = replace(preset, device=replace(preset.device, host={**preset.device.host, **host}))
     shapes = {shape.name: shape for shape in (*BLOCKS, *TINY_BLOCKS)}
     where = (
         f"{document['device']}, torch {document['torch'].partition('+')[0]}; predicted with cluster {cluster}"
@@ -164,7 +166,7 @@ def compare(measured: Path, cluster: str, record: Record) -> None:
         shape = shapes[row["shape"]]
         with torch.device("meta"):
             module, x = shape.build(), shape.input("meta")
-        cost = on_one_device(capture(module, (x,), execution=row["execution"]), cluster).cost
+        cost = on_one_device(capture(module, (x,), execution=row["execution"]), here).cost
         errors.append(cost.seconds / row["seconds"] - 1)
         peaks.append(cost.peak / row["peak"] - 1)
         table.add(
@@ -185,7 +187,7 @@ def compare(measured: Path, cluster: str, record: Record) -> None:
                 model = Model(shape, layers, vocabulary)
                 tokens = torch.empty(shape.batch, shape.positions, dtype=torch.int64)
             graph = capture(model, (tokens, tokens), execution=how)
-            costs[how] = plan_graph(graph, mesh="d=1", cluster=cluster, compare=False, confirm=False).cost
+            costs[how] = plan_graph(graph, mesh="d=1", cluster=here, compare=False, confirm=False).cost
         cost = costs[how]
         table.add(
             *(row["program"], how, row["seconds"] * 1e3, row["peak"] / 2**30, cost.seconds * 1e3),
@@ -197,7 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("action", nargs="?", default="compare", choices=["run", "program", "compare"])
+    parser.add_argument("action", nargs="?", default="compare", choices=["run", "compare"])
     parser.add_argument("file", nargs="?", type=Path, default=MEASURED)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal with small sizes")
@@ -206,9 +208,11 @@ def main() -> None:
     options = parser.parse_args()
     if options.action == "compare":
         compare(options.file, options.cluster, Record(__doc__, options.json))
-    else:
-        work = measure if options.action == "run" else measure_programs
-        work(options.file, options.device, options.tiny)
+        return
+    backend = "nccl" if options.device == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method="tcp://127.0.0.1:29533", world_size=1, rank=0)
+    measure(options.file, options.device, options.tiny)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

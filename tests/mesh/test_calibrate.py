@@ -108,6 +108,19 @@ def test_every_case_runs_here():
     assert {*Cluster.preset("h200").device.efficiency, "matmul", "strided", "launch"} == kinds
 
 
+def test_the_host_needs_a_time_for_a_step_and_one_for_each_call():
+    starts = [
+        {"execution": execution, "calls": calls, "seconds": step + each * calls}
+        for execution, step, each in (("eager", 2e-4, 1.2e-5), ("compiled", 5e-4, 3e-5))
+        for calls in (70, 400)
+    ]
+    made = fit(samples_of(Cluster.preset("h200").device) | {"host": starts})
+    host = made.cluster.device.host
+    assert host["eager"] == pytest.approx((2e-4, 1.2e-5))
+    assert host["compiled"] == pytest.approx((5e-4, 3e-5))
+    assert "the host, eager: 0.2 ms a step, 12 us a call" in str(made)
+
+
 def test_files_that_hold_no_samples_are_refused(tmp_path):
     (tmp_path / "a.json").write_text('{"format": "other"}')
     (tmp_path / "b.json").write_text(json.dumps({"format": FORMAT, "device": "CPU"}))

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from shardwise import Cluster
 from shardwise.calls import Call, declare, overload
 from shardwise.graph import Border, TensorInfo, capture, cost
+from shardwise.mesh import Device, MeasuredBlock
 from shardwise.planning import plan_graph
-from shardwise.planning._prices import compute_seconds, kernel_kind, scratch_bytes
+from shardwise.planning._prices import compute_seconds, host_seconds, kernel_kind, scratch_bytes
 
 BF16, F32 = torch.bfloat16, torch.float32
 PLAIN = TensorInfo((4, 8, 16), BF16)
@@ -77,6 +79,18 @@ def one_layer(cluster, rows, **options):
     with torch.device("meta"):
         graph = capture(torch.nn.Linear(64, 64), (torch.empty(rows, 64),), **options)
         return plan_graph(graph, mesh="d=1", cluster=cluster, compare=False), graph
+
+
+@pytest.mark.parametrize("execution", MeasuredBlock.CALLS)
+def test_calls_of_the_block_that_hosts_are_measured_with_are_counted_as_those_of_plans(execution):
+    each = Device("d", {"float32": 1.0}, 1.0, 1.0, host={execution: (0.0, 1.0)})
+    counts = []
+    for layers in (1, 3):
+        with torch.device("meta"):
+            module = nn.Sequential(*(MeasuredBlock(64, 4) for _ in range(layers))).bfloat16()
+            x = torch.empty(1, 16, 64, dtype=BF16, requires_grad=True)
+        counts.append(host_seconds(capture(module, (x,), execution=execution), each))
+    assert counts[1] - counts[0] == 2 * MeasuredBlock.CALLS[execution]
 
 
 @pytest.mark.parametrize("execution", ["eager", "compiled"])

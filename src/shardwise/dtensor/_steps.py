@@ -282,7 +282,9 @@ def _unpack(
     blocks = _incoming(step, axis, shape, place)
     ours = step.after.runs(dim, shape[dim], members[place[axis]])
     arrived = [common(theirs, ours) for theirs in _held(step.before, dim, shape, members)]
-    if all(size == 1 for size in blocks[0][:dim]):
+    if all(block == blocks[0] for block in blocks):
+        joined = received.view(len(blocks), *blocks[0]).movedim(0, dim).flatten(dim, dim + 1)
+    elif all(size == 1 for size in blocks[0][:dim]):
         whole = [*blocks[0][:dim], sum(block[dim] for block in blocks), *blocks[0][dim + 1 :]]
         joined = received.view(whole)
     else:

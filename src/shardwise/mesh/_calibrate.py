@@ -22,7 +22,7 @@ from ..progress import Progress, silent
 from ._cluster import Cluster, Level
 from ._device import ARITHMETIC, KERNELS, Device, dtype_names
 from ._matmul import Matmul
-from ._measure import FORMAT, Sample, measure
+from ._measure import FORMAT, MeasuredBlock, Sample, Start, measure
 
 # Kinds whose memory traffic does not overlap with their arithmetic.
 _EXPOSED = ("attention", "attention_backward")
@@ -51,6 +51,9 @@ class Calibration:
         lines = [
             f"{device.name}: {device.memory / 1e9:.0f} GB, {device.launch * 1e6:.3g} us to launch a kernel",
         ]
+        for execution, (step, each) in device.host.items():
+            what = "kernel" if execution == "compiled" else "call"
+            lines.append(f"the host, {execution}: {step * 1e3:.2g} ms a step, {each * 1e6:.3g} us a {what}")
         kernels = [fit for fit in self.fits if fit.kind in KERNELS]
         if kernels:
             head = f"{'kind':<18} {'samples':>7} {'reaches':>25} {'fixed':>8} {'error':>6} {'worst':>6}"
@@ -91,7 +94,8 @@ def fit(document: Any, *, links: str | None = None) -> Calibration:
     """The cluster that fits the samples."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise UsageError(f"these are not kernel samples: their 'format' is not {FORMAT!r}")
-    fields = Field(document).object(("format", "device", "memory", "devices", "samples"), ("torch",))
+    required = ("format", "device", "memory", "devices", "samples")
+    fields = Field(document).object(required, ("torch", "host"))
     samples = [_sample(sample) for sample in fields["samples"].items()]
     name, devices = fields["device"].text(), fields["devices"].integer(least=1)
     memory = fields["memory"].number(1e3, 1e21)
@@ -102,6 +106,10 @@ def fit(document: Any, *, links: str | None = None) -> Calibration:
     known = next((p for p in Cluster.presets() if p in name.lower()), None)
     plain = _peaks(name, known, memory, samples)
     device = _fitted(plain, samples)
+    if "host" in fields:
+        device = replace(
+            device, host={**device.host, **host_of([_start(start) for start in fields["host"].items()])}
+        )
     default = "laptop" if name == "CPU" else "h100"
     levels = Cluster.preset(links or known or default).levels
     between = [s for s in samples if s.kind == "link"]
@@ -131,6 +139,24 @@ def _sample(document: Field) -> Sample:
         fields["seconds"].number(1e-9, 3600),
         product,
     )
+
+
+def host_of(starts: Sequence[Start]) -> dict[str, tuple[float, float]]:
+    """The seconds that a host needs for a step, and for each call or compiled kernel of it, by execution."""
+    found: dict[str, tuple[float, float]] = {}
+    for execution in MeasuredBlock.CALLS:
+        own = [start for start in starts if start.execution == execution]
+        if own:
+            taken = [start.seconds for start in own]
+            each, step = _two_terms([start.calls for start in own], [1.0] * len(own), taken, taken)
+            found[execution] = _rounded(step), _rounded(each)
+    return found
+
+
+def _start(document: Field) -> Start:
+    fields = document.object(("execution", "calls", "seconds"))
+    execution = fields["execution"].one_of(tuple(MeasuredBlock.CALLS))
+    return Start(execution, fields["calls"].integer(1, 10**9), fields["seconds"].number(1e-9, 3600))
 
 
 def predicted(device: Device, sample: Sample) -> float:

@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 FORMAT = "shardwise.samples/2"
 
@@ -62,6 +62,15 @@ class Case:
         return Sample(self.kind, self.name, dtype, self.flops, self.bytes, seconds, self.product)
 
 
+@dataclass(frozen=True)
+class Start:
+    """What the host needs to start a step of so many calls (views among them) or, compiled, kernels."""
+
+    execution: str
+    calls: int
+    seconds: float
+
+
 def measure(
     device: str = "cuda",
     scale: float | None = None,
@@ -88,7 +97,60 @@ def measure(
         "memory": _memory(device),
         "torch": torch.__version__,
         "samples": [asdict(s) for s in samples],
+        "host": [asdict(start) for start in starts()] if device == "cuda" else [],
     }
+
+
+def starts() -> Iterator[Start]:
+    """Steps of blocks so small that the GPU always waits for the host."""
+    for execution in MeasuredBlock.CALLS:
+        for layers in (2, 12):
+            module = nn.Sequential(*(MeasuredBlock(64, 4) for _ in range(layers))).to("cuda", torch.bfloat16)
+            x = torch.randn(1, 16, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+            call = module if execution == "eager" else torch.compile(module, dynamic=False)
+            tangent = torch.randn_like(x)
+
+            def step(call: Any = call, module: Any = module, x: Any = x, tangent: Any = tangent) -> None:
+                call(x).backward(tangent)
+                for tensor in (*module.parameters(), x):
+                    tensor.grad = None
+
+            for _ in range(5):
+                step()
+            yield Start(execution, layers * MeasuredBlock.CALLS[execution], _host_seconds(step))
+
+
+class MeasuredBlock(nn.Module):
+    """A transformer block, for its mix of calls: so many of a captured graph and kernels of a compiled one."""
+
+    CALLS: ClassVar = {"eager": 112, "compiled": 33}
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(2))
+        self.projections = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value, mixed, gate, up, down = self.projections
+        h = self.norms[0](x)
+        q, k, v = (p(h).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in (query, key, value))
+        attended = F.scaled_dot_product_attention(q * 2 + k, k, v, is_causal=True)
+        x = x + mixed(attended.transpose(1, 2).flatten(2))
+        h = self.norms[1](x)
+        return x + down(F.silu(gate(h)) * up(h))
+
+
+def _host_seconds(step: Callable[[], None], steps: int = 30) -> float:
+    rounds = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+        rounds.append((time.perf_counter() - begun) / steps)
+    return statistics.median(rounds)
 
 
 def cases(device: str, scale: float = 1.0) -> Iterator[Case]:
