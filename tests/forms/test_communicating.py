@@ -184,24 +184,6 @@ def r(*shape: int) -> Tensor:
 
 
 FORWARD = "S(2), S(2), S(2) -> S(2), S(2) with local {}"
-BACKWARD = "S(2), S(2), S(2), S(2), S(2), S(2) -> S(2), S(2), S(2) with local {}"
-
-
-@pytest.mark.parametrize("form, causal", [("ring", True), ("ring", False), ("balanced", True)])
-@pytest.mark.parametrize("heads", [2, 4])
-def test_ranks_attend_together(form, causal, heads):
-    query, key, value = r(2, heads, 9, 6), r(2, 2, 9, 6), r(2, 2, 9, 5)
-    rest = (None, None, causal, 0.4, 0.0)
-    assert sw.check(attention, FORWARD.format(form), query, key, value, *rest)
-    output, logsumexp = attention(query, key, value, *rest)
-    saved = (r(*output.shape), query, key, value, output, logsumexp, *rest)
-    assert sw.check(torch.ops.shardwise.attention_backward.default, BACKWARD.format(form), *saved)
-
-
-def test_ranks_attend_together_with_a_mask():
-    mask = torch.rand(9, 9, generator=torch.Generator().manual_seed(1)) < 0.7
-    given = (r(2, 2, 9, 6), r(2, 2, 9, 6), r(2, 2, 9, 5), mask, None, False, 0.4, 0.0)
-    assert sw.check(attention, "S(2), S(2), S(2), S(0) -> S(2), S(2) with local ring", *given)
 
 
 def test_a_ring_that_does_not_rescale_is_refuted():

@@ -16,11 +16,17 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import shardwise as sw
-from shardwise.dtensor import record_collectives
+from shardwise.calls import flat_outputs
+from shardwise.dtensor import arrived, begin_along, record_collectives
+from shardwise.expansion import Choice
+from shardwise.forms import Group, call_in_group, run_alone
 from shardwise.graph import capture
+from shardwise.mesh import Mesh
 from shardwise.planning import random_plan
+from shardwise.rules import rows_besides
 from shardwise.running import transfer_parcels
 from shardwise.verification import priced_collectives
+from tests.forms.cases import CALLS, call_of
 
 
 class MLP(nn.Module):
@@ -73,8 +79,26 @@ def run(folder, seed):
         "shard_map": mapped(),
         "overlap": overlap(),
         "homes": homes(folder),
+        "rows": rows_that_communicate(),
         "faults": faults(seed),
     }
+
+
+def rows_that_communicate():
+    """What this rank has of the results of every call of the table, by each of its rows."""
+    mesh = Mesh.parse("a=4")
+    device_mesh, rank, found = init_device_mesh("cpu", mesh.shape), dist.get_rank(), {}
+    for name in CALLS:
+        call = call_of(name)
+        made = call.outputs
+        for row in rows_besides(call):
+            choice = Choice(mesh, (row,))
+            held = [choice.held(call, call.shapes, made, member) for member in range(mesh.ranks)]
+            layouts = zip(call.tensors, choice.input_layouts, strict=True)
+            local = call.with_tensors([layout.piece(tensor, rank) for tensor, layout in layouts])
+            run = call_in_group(row.local, local, Group(rank, held, begin_along(device_mesh, 0)))
+            found[name, row.text] = flat_outputs(run_alone(run, arrived))
+    return found
 
 
 def planned(model, args, mesh, seed):

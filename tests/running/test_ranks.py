@@ -11,8 +11,12 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 
 import shardwise as sw
+from shardwise.expansion import Choice
+from shardwise.mesh import Mesh
 from shardwise.modules import module_of
+from shardwise.rules import rows_besides
 from shardwise.verification import on_ranks
+from tests.forms.cases import CALLS, call_of
 
 JOBS = Path(__file__).parent / "jobs.py"
 
@@ -53,6 +57,20 @@ def test_what_runs_is_what_was_priced(ranks):
     assert seen["sent"] == seen["priced"] and len(seen["sent"]) > 5
     assert seen["bytes"] == seen["priced bytes"]
     assert all(rank["training"]["sent"] == seen["sent"] for rank in ranks)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_rows_whose_ranks_communicate(ranks, name):
+    call = call_of(name)
+    rows = rows_besides(call)
+    assert rows
+    for row in rows:
+        layouts = Choice(Mesh.parse("a=4"), (row,)).output_layouts
+        pieces = zip(*(rank["rows"][name, row.text] for rank in ranks), strict=True)
+        for whole, layout, parts in zip(call.run(), layouts, pieces, strict=True):
+            if layout is not None:
+                close = {"rtol": 0.05, "atol": 0.05} if whole.dtype == torch.bfloat16 else {}
+                torch.testing.assert_close(layout.join(parts), whole, **close)
 
 
 def test_the_program_reads_as_the_plan_does(ranks):

@@ -75,11 +75,11 @@ class Images(nn.Module):
         super().__init__()
         self.begin, self.norm = nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4)
         self.halve, self.grow = nn.Conv2d(4, 4, 3, stride=2, padding=1), nn.ConvTranspose2d(4, 4, 2, stride=2)
-        self.last = nn.LayerNorm(12)
+        self.batch, self.last = nn.BatchNorm2d(4), nn.LayerNorm(12)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.silu(self.norm(self.begin(x)))
-        x = self.grow(F.avg_pool2d(self.halve(x), 3, 1, 1))
+        x = F.max_pool2d(F.silu(self.norm(self.begin(x))), 3, 1, 1)
+        x = self.grow(F.avg_pool2d(self.batch(self.halve(x)), 3, 1, 1))
         return (self.last(x).softmax(2) * x).square().mean()
 
 
@@ -112,6 +112,18 @@ def test_images_are_sharded_by_position(images, mesh):
     model, x, graph = images
     report = sw.verify(model, (x,), plan=planned_along(graph, mesh), only_plan=True)
     assert report.ok, report
+
+
+@pytest.mark.parametrize("mesh", ["dp=2", "dp=3", "dp=4"])
+def test_batch_norm_has_the_statistics_of_all_ranks(images, mesh):
+    """Its sums, forward and backward, are over sharded images or positions; so are those of running statistics."""
+    model, x, graph = images
+    sums = [node.name for node in graph.nodes if node.module == "batch" and ".sum." in node.op]
+    offers = Offers(graph)
+    plans = (random_plan(graph, mesh=mesh, seed=seed, offers=offers, replicated=0.0) for seed in range(400))
+    plan = next(plan for plan in plans if all("P(sum)" in plan.choices[name].rows[0].text for name in sums))
+    report = sw.verify(model, (x,), plan=plan, only_plan=True)
+    assert report.ok and len(sums) == 4, report
 
 
 def test_images_are_sharded_by_position_on_gloo(images):

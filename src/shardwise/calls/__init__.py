@@ -16,6 +16,7 @@ from ._facts import Draw, Facts, declare, facts
 from ._names import op_name, op_source, overload, packet_name, registered, resolve_op, short_name
 from ._parameters import parameters
 from ._samples import best_sample, find_opinfos, foreach_samples, samples
+from ._saved import with_saved
 from ._sizes import Resizer, resized
 from ._small import small_calls, small_sizings
 from ._torch import foreach_opinfos, is_composite, opinfos
@@ -63,4 +64,5 @@ __all__ = [
     "small_sizings",
     "with_leaves",
     "with_negative_dims",
+    "with_saved",
 ]

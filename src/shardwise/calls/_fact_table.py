@@ -229,8 +229,14 @@ TABLE = (
     _of("aten.convolution_backward", guard=gradient_of("aten.convolution")),
     _of("aten.avg_pool2d_backward", guard=gradient_of("aten.avg_pool2d")),
     _of("aten.avg_pool3d_backward", guard=gradient_of("aten.avg_pool3d")),
-    _of("aten.max_pool2d_with_indices_backward", guard=gradient_of("aten.max_pool2d_with_indices")),
-    _of("aten.max_pool3d_with_indices_backward", guard=gradient_of("aten.max_pool3d_with_indices")),
+    *(
+        _of(
+            f"aten.max_pool{n}d_with_indices_backward",
+            guard=gradient_of(f"aten.max_pool{n}d_with_indices"),
+            saved={"indices": (f"aten.max_pool{n}d_with_indices.default", 1)},
+        )
+        for n in (2, 3)
+    ),
     *(
         _of(f"aten.{kind}_pad{n}d_backward", guard=gradient_of(f"aten.{kind}_pad{n}d"))
         for kind in ("reflection", "replication")

@@ -86,6 +86,8 @@ class Facts:
 
     - `dims` are dims, `sizes` are sizes (None: those with usual names), `shapes` are the shape of the output
     - `windows` have one number per dim of a window; those in `sliding` only an operator with a sliding window has
+    - `saved` are what its forward kept: results of that operator, by its name and their number, of the arguments that
+      both have
     - `counts` and `choices` change what it does; `choices` has their values, where those are few
     - `values`: other values worth trying
     """
@@ -132,6 +134,7 @@ class Facts:
     shapes: tuple[str, ...] = kinds.SHAPES
     windows: tuple[str, ...] = kinds.WINDOWS
     sliding: tuple[str, ...] = kinds.SLIDING
+    saved: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     counts: tuple[str, ...] = kinds.COUNTS
     choices: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: kinds.CHOICES)
     values: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: kinds.VALUES)

@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..cache import Cache
-from ..calls import Call, facts, small_calls, small_sizings
+from ..calls import Call, facts, small_calls, small_sizings, with_saved
 from ..expansion import Choice, is_valid_for
 from ..mesh import Mesh
 from ..progress import Progress, silent
@@ -174,6 +174,7 @@ def _with_values(call: Call) -> Iterator[Call]:
     for high in (*(sizes if integers else ()), 2):
         valued = call.with_tensors([drawn(t, high) for t in call.tensors], call.made)
         try:
+            valued = with_saved(valued)
             valued.run()
         except Exception:  # whatever the operator raises, it does not take these
             continue

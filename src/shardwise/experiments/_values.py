@@ -311,6 +311,31 @@ _register_sorted("aten.searchsorted*", 0)
 _register_sorted("aten.bucketize*", 1)
 
 
+def _register_without_ties(pattern: str) -> None:
+    """Operators that may return any of several equal elements."""
+
+    @adversarial(pattern, only=True)
+    def shuffled(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
+        """Distinct values in any order."""
+        values = ascending(shape, dtype, device, input_idx).reshape(-1)
+        order = torch.randperm(values.numel(), generator=_random("shuffled", shape, input_idx))
+        return values[order].reshape(shape)
+
+    @adversarial(pattern, only=True)
+    def special(shape, dtype, device, input_idx=0):  # type: ignore[no-untyped-def]
+        """Infinities and NaN among distinct values; used in one input at a time."""
+        values = shuffled(shape, dtype, device, input_idx)
+        if dtype.is_floating_point and values.numel() >= 3:
+            values.view(-1)[:3] = torch.tensor([float("inf"), float("-inf"), float("nan")], dtype=dtype)
+        return values
+
+    for make in (ascending, descending):
+        adversarial(pattern, only=True)(make)
+
+
+_register_without_ties("aten.topk*")
+
+
 # Vectors of three elements: what sets cross products apart is how the operands lie to each other.
 
 

@@ -22,7 +22,7 @@ the row's axis together; a call has one such axis at most.
 | balanced | the same, with queries from the beginning and the end of the sequence on every rank |
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -105,6 +105,12 @@ def is_communicating(form: str | None) -> bool:
     return form is not None and any(
         operator.in_group is not None for operator in FORMS.get(form, {}).values()
     )
+
+
+def communicating_operators() -> Iterator[tuple[str, str]]:
+    """Every shipped form in which ranks communicate, with each operator that has it."""
+    for form in sorted(_SHIPPED):
+        yield from ((form, name) for name, operator in FORMS[form].items() if operator.in_group is not None)
 
 
 def depends_on_positions(form: str) -> bool:

@@ -12,8 +12,9 @@ from ._group import Group, Run
 from ._operator import Operator
 
 
-def _softmax(call: Call, group: Group) -> Run:
-    """The largest elements and the sums of exponentials of all pieces, gathered together."""
+def _powers(call: Call, group: Group) -> Run:
+    """The piece in a dtype with room for sums; its exponentials, after its largest elements were subtracted; these, and
+    the largest elements and sums of exponentials of the whole, from those of all pieces, gathered together."""
     x, dim = call["self"], call["dim"]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     largest = _largest(wide, dim)
@@ -21,8 +22,22 @@ def _softmax(call: Call, group: Group) -> Run:
     found = torch.stack([largest, powers.sum(dim, keepdim=True)])
     tops, sums = (yield group.all_gather(found.unsqueeze(0))).unbind(1)
     top = tops.amax(0)
-    scale = (largest - top).exp() / (sums * (tops - top).exp()).sum(0)
-    return (powers * scale).to(torch.float32 if call["half_to_float"] else x.dtype)
+    return wide, powers, largest, top, (sums * (tops - top).exp()).sum(0)
+
+
+def _result_dtype(call: Call) -> torch.dtype:
+    dtype: torch.dtype = call["self"].dtype
+    return torch.float32 if call["half_to_float"] else dtype
+
+
+def _softmax(call: Call, group: Group) -> Run:
+    _, powers, largest, top, total = yield from _powers(call, group)
+    return (powers * ((largest - top).exp() / total)).to(_result_dtype(call))
+
+
+def _log_softmax(call: Call, group: Group) -> Run:
+    wide, *_, top, total = yield from _powers(call, group)
+    return (wide - top - total.log()).to(_result_dtype(call))
 
 
 def _softmax_backward(call: Call, group: Group) -> Run:
@@ -31,6 +46,13 @@ def _softmax_backward(call: Call, group: Group) -> Run:
     weighted = grad.to(wide) * output.to(wide)
     total = yield group.all_reduce(weighted.sum(dim, keepdim=True))
     return (weighted - output * total).to(call["input_dtype"])
+
+
+def _log_softmax_backward(call: Call, group: Group) -> Run:
+    grad, output, dim = call["grad_output"], call["output"], call["dim"]
+    wide = torch.promote_types(grad.dtype, torch.float32)
+    total = yield group.all_reduce(grad.to(wide).sum(dim, keepdim=True))
+    return (grad - output.to(wide).exp() * total).to(call["input_dtype"])
 
 
 def _logsumexp(call: Call, group: Group) -> Run:
@@ -86,6 +108,17 @@ def _argmin(call: Call, group: Group) -> Run:
     return (yield from _best(call, group, largest=False))[1]
 
 
+def _topk(call: Call, group: Group) -> Run:
+    """The best of the best of each piece."""
+    dim, count = call["dim"] % max(call["self"].dim(), 1), call["k"]
+    counts = [min(count, size) for size in group.sizes("self", dim)]
+    value, place = call(k=counts[group.rank])
+    values = group.all_gather(value, dim, counts)
+    places = group.all_gather(place + group.own["self"].offset[dim], dim, counts)
+    found, which = call(self=(yield values))
+    return found, (yield places).gather(dim, which)
+
+
 def _cumsum(call: Call, group: Group) -> Run:
     dim, own = call["dim"], call()
     total = call["self"].sum(dim, keepdim=True, dtype=own.dtype)
@@ -96,10 +129,13 @@ def _cumsum(call: Call, group: Group) -> Run:
 PARTS: dict[str, Operator] = {
     "aten._softmax": Operator(in_group=_softmax),
     "aten._softmax_backward_data": Operator(in_group=_softmax_backward),
+    "aten._log_softmax": Operator(in_group=_log_softmax),
+    "aten._log_softmax_backward_data": Operator(in_group=_log_softmax_backward),
     "aten.logsumexp": Operator(in_group=_logsumexp),
     "aten.max": Operator(in_group=_max),
     "aten.min": Operator(in_group=_min),
     "aten.argmax": Operator(in_group=_argmax),
     "aten.argmin": Operator(in_group=_argmin),
+    "aten.topk": Operator(in_group=_topk),
     "aten.cumsum": Operator(in_group=_cumsum),
 }

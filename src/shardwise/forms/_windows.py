@@ -274,10 +274,29 @@ def _largest(call: Call, group: Group) -> Run:
     return values, rows * group.own["self"].shape[3] + columns
 
 
+def _largest_backward(call: Call, group: Group) -> Run:
+    """Gradients go where the largest elements were, whose places count in the whole input."""
+    halo, grad, x = _pooling_halo(call, group, "grad_output"), call["grad_output"], call["self"]
+    start, stop = halo.needed[group.rank]
+    wide = x.new_zeros((*x.shape[: halo.dim], stop - start, *x.shape[halo.dim + 1 :]))
+    if not grad.numel():
+        return (yield from halo.give_back(wide))
+    width = group.own["self"].shape[3]
+    rows, columns = call["indices"] // width, call["indices"] % width
+    if halo.dim == 2:
+        rows = rows - start
+    else:
+        columns = columns - start
+    places = rows * wide.shape[3] + columns
+    made = call(self=wide, indices=places, **_unpadded(call, halo.dim, 2))
+    return (yield from halo.give_back(made))
+
+
 HALO: dict[str, Operator] = {
     "aten.convolution": Operator(in_group=_convolution),
     "aten.convolution_backward": Operator(in_group=_convolution_backward),
     "aten.avg_pool2d": Operator(in_group=_average),
     "aten.avg_pool2d_backward": Operator(in_group=_average_backward),
     "aten.max_pool2d_with_indices": Operator(in_group=_largest),
+    "aten.max_pool2d_with_indices_backward": Operator(in_group=_largest_backward),
 }

@@ -13,14 +13,14 @@ from ._rows import R, dim_of, dims, row_of
 _SUM = partial("sum")
 
 
-@more_rows("aten._softmax.default", "aten.cumsum.default", name="parts")
+@more_rows("aten._softmax.default", "aten._log_softmax.default", "aten.cumsum.default", name="parts")
 def elementwise_result(call: Call) -> Iterator[Row]:
     dim = dim_of(call)
     if dim in dims(call, "self") and call["self"].dtype.is_floating_point:
         yield row_of(call, {"self": shard(dim)}, shard(dim), local="parts")
 
 
-@more_rows("aten._softmax_backward_data.default", name="parts")
+@more_rows("aten._softmax_backward_data.default", "aten._log_softmax_backward_data.default", name="parts")
 def softmax_backward(call: Call) -> Iterator[Row]:
     dim = dim_of(call, "output")
     if dim in dims(call, "output") and call.shape("grad_output") == call.shape("output"):
@@ -43,6 +43,14 @@ def best(call: Call) -> Iterator[Row]:
         return
     dim = dim_of(call)
     if dim in dims(call, "self"):
+        yield row_of(call, {"self": shard(dim)}, R, local="parts")
+
+
+@more_rows("aten.topk.default", name="parts")
+def topk(call: Call) -> Iterator[Row]:
+    """In order; otherwise the kernel may return them in any."""
+    dim = dim_of(call)
+    if dim in dims(call, "self") and call["self"].dtype.is_floating_point and call["sorted"]:
         yield row_of(call, {"self": shard(dim)}, R, local="parts")
 
 
@@ -124,6 +132,13 @@ def pooling(call: Call) -> Iterator[Row]:
 def pooling_backward(call: Call) -> Iterator[Row]:
     for dim in _pooled_dims(call):
         yield row_of(call, {"grad_output": shard(dim), "self": shard(dim)}, shard(dim), local="halo")
+
+
+@more_rows("aten.max_pool2d_with_indices_backward.default", name="halo")
+def largest_backward(call: Call) -> Iterator[Row]:
+    for dim in _pooled_dims(call):
+        row = dict.fromkeys(("grad_output", "self", "indices"), shard(dim))
+        yield row_of(call, row, shard(dim), local="halo")
 
 
 def _pooled_dims(call: Call) -> list[int]:
