@@ -80,6 +80,7 @@ def _measure_block(shape: Shape, device: str, found: dict[str, Any], out: Path) 
             "shape": shape.name,
             "execution": how,
             "seconds": timer.seconds(step),
+            "host": timer.host(step),
             "peak": timer.peak(step),
         }
         found["blocks"].append(row)

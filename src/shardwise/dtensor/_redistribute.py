@@ -100,6 +100,8 @@ class _Local(torch.autograd.Function):
         spec = ctx.spec
         if gradient.stride() != ctx.strides:
             gradient = gradient.contiguous()
+        if not any(map(is_partial, spec.placements)):
+            return DTensor(gradient, spec, requires_grad=False)
         placements = [Replicate() if is_partial(placement) else placement for placement in spec.placements]
         return DTensor.from_local(
             gradient, spec.device_mesh, placements, run_check=False, shape=spec.shape, stride=spec.stride

@@ -2,6 +2,7 @@
 
 from ._again import chosen_again, chosen_copies, copy_name, run_again
 from ._attention import attention, attention_backward, kept
+from ._below_autograd import below_autograd
 from ._blocks import block_of
 from ._boxed import boxed
 from ._branches import branches_as_taken
@@ -50,6 +51,7 @@ __all__ = [
     "autocast_on_cpu",
     "autocast_to",
     "backend_of",
+    "below_autograd",
     "block_of",
     "boxed",
     "branches_as_taken",

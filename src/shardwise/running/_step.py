@@ -26,6 +26,7 @@ from ..graph import (
     arguments,
     autocast_to,
     backend_of,
+    below_autograd,
     boxed,
     compiled,
     constants,
@@ -154,7 +155,13 @@ class Step:
 
     def forward_part(self, *given: Tensor) -> Sequence[Tensor]:
         """The results of forward and what backward needs, from its inputs, the slots and the seed."""
-        return self._forward(*given[: len(self._parts.inputs)], given[-1])
+        with self._quietly():
+            return self._forward(*given[: len(self._parts.inputs)], given[-1])
+
+    def _quietly(self) -> AbstractContextManager[None]:
+        """Where autograd keeps no record of single calls, and no compiler traces them."""
+        keeps = torch.is_grad_enabled() or self._backend is not None
+        return nullcontext() if keeps else below_autograd()
 
     def _input(self, name: str, given: Mapping[str, Any]) -> Tensor:
         if name in self._where:
@@ -227,7 +234,7 @@ class Step:
         parts, seed = self._parts, values[-1]
         if note is not None:
             note("backward" if len(self._backward) == 1 else "input")
-        with explained(call), torch.no_grad(), autocast_to(None):
+        with explained(call), torch.no_grad(), autocast_to(None), self._quietly():
             made = list(self._backward[0](values))
         if len(self._backward) == 1:
             return dict(zip(parts.gradients, made, strict=True))
@@ -240,7 +247,9 @@ class Step:
         if note is not None:
             note("weight")
         with explained(call), torch.no_grad(), autocast_to(None):
-            made = dict(zip(self._parts.of_parameters, self._backward[1](handed), strict=True))
+            with self._quietly():
+                gradients = self._backward[1](handed)
+            made = dict(zip(self._parts.of_parameters, gradients, strict=True))
             of = {name: self._gradients.get(Value(Ref(name))) for name in self._where}
             found = {name: None if value is None else made[value] for name, value in of.items()}
             homed = self.held.gradients([found[name] for name in self.held.names])
