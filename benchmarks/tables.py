@@ -42,6 +42,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Published measurements", ("truth", "truth_held_out"), "calibration.md"),
     ("Published runs", ("truth_runs", "truth_fsdp", "truth_grid"), "pricing.md"),
     ("Long context", ("long_context",), "communicating.md"),
+    ("A large vocabulary", ("vocabulary",), "communicating.md"),
     ("Mixtures of experts", ("experts", "experts_on_gpu"), "communicating.md"),
     ("Images sharded by rows", ("spatial",), "communicating.md"),
     ("Running", ("runtime",), "running.md"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .dtensor import install, redistribute, uninstall
     from .experiments import Found, Verdict, adversarial, check, discover
     from .forms import communicating
-    from .graph import Graph, capture
+    from .graph import Graph, capture, linear_cross_entropy
     from .layout import Layout, Sharding
     from .mesh import Cluster, Mesh
     from .placements import Row
@@ -53,6 +53,7 @@ __all__ = [
     "front",
     "hand",
     "install",
+    "linear_cross_entropy",
     "parallelize",
     "plan",
     "price",
@@ -87,7 +88,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
     "emission": (),
     "dtensor": ("install", "redistribute", "uninstall"),
     "auditing": ("audit",),
-    "graph": ("Graph", "capture"),
+    "graph": ("Graph", "capture", "linear_cross_entropy"),
     "propagation": ("propagate",),
     "solver": ("solve",),
     "planning": ("Elsewhere", "Front", "Pipeline", "Plan", "Price", "doctor", "front", "plan", "price"),

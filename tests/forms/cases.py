@@ -113,6 +113,23 @@ EXPERTS = {
     "biased experts": (torch.ops.shardwise.experts.default, *BIASED),
     "biased experts backward": (torch.ops.shardwise.experts_backward.default, r(9, 5), *BIASED),
 }
+CHOSEN = torch.arange(15).view(3, 5) * 7 % 9
+LOSSES = {
+    f"cross entropy of a layer{name}": (
+        own.linear_cross_entropy.default,
+        r(3, 5, 4),
+        r(9, 4),
+        CHOSEN,
+        2,
+        *wanted,
+    )
+    for name, wanted in {
+        "": (True, True),
+        ", frozen": (True, False),
+        " of data": (False, True),
+        ", no gradient": (False,) * 2,
+    }.items()
+}
 QUERY, KEY, VALUE = r(2, 4, 9, 6), r(2, 2, 9, 6), r(2, 2, 9, 5)
 MASK = torch.rand(9, 9, generator=torch.Generator().manual_seed(1)) < 0.7
 
@@ -136,6 +153,7 @@ CALLS = {
     **REDUCTIONS,
     **NORMS,
     **EXPERTS,
+    **LOSSES,
     **{
         f"{name}{' backward' if number else ''}": call
         for name, calls in {**WINDOWS, **ATTENTION}.items()

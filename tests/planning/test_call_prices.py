@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import shardwise as sw
-from shardwise.calls import Call
+from shardwise.calls import Call, facts
 from shardwise.expansion import Choice
 from shardwise.forms import communicating
 from shardwise.mesh import Cluster, Device, Level, Link, Mesh
@@ -88,3 +88,25 @@ def test_a_plan_of_a_long_sequence_is_a_balanced_ring():
     plan = sw.plan(attend, (heads,) * 3, mesh="cp=4", training=False, pin=dict.fromkeys("qkv", "S(2)"))
     assert plan.choices["attention"].rows[0].local == "balanced"
     assert set(plan.cost.bytes_per_axis) == {"cp"} and plan.cost.bytes_per_axis["cp"] > 0
+
+
+@pytest.mark.parametrize("classes", [8192, 16384, 65536])
+def test_the_loss_of_a_layer_costs_alike_by_what_is_declared_and_by_what_runs(classes):
+    """Alone the operator is priced by what is declared of it, and where classes are sharded by the text that runs."""
+
+    def loss(classes: int) -> Call:
+        rows, weight = (
+            torch.empty(many, 4096, dtype=torch.bfloat16, device="meta") for many in (16384, classes)
+        )
+        target = torch.empty(16384, dtype=torch.int64, device="meta")
+        op = torch.ops.shardwise.linear_cross_entropy.default
+        return Call.of(op, rows, weight, target, -100, True, True)
+
+    row = Row.parse("R, S(0), R -> R, P(sum), S(0) with local classes")
+    shared = form_price(loss(2 * classes), Choice(Mesh.parse("tp=2"), (row,)), H100)
+    alone = loss(classes)
+    declared, device = facts(alone.op), H100.device
+    products = sum(device.product_seconds(*p, torch.bfloat16) for p in declared.products(**alone.arguments))
+    traffic = device.traffic_seconds("memory", declared.traffic(**alone.arguments))
+    assert shared.compute == pytest.approx(products + traffic, rel=0.08)
+    assert shared.scratch == pytest.approx(declared.scratch(**alone.arguments), rel=0.15)

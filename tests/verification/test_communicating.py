@@ -130,3 +130,40 @@ def test_images_are_sharded_by_position_on_gloo(images):
     model, x, graph = images
     report = sw.verify(model, (x,), plan=planned_along(graph, "sp=4"), only_plan=True, backend="gloo")
     assert report.ok, report
+
+
+class Words(nn.Module):
+    """A word for every word, by a layer whose logits are never whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(50, 8), nn.Linear(8, 50, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return sw.linear_cross_entropy(self.embed(ids), self.head.weight, ids, ignore_index=3)
+
+
+@pytest.fixture(scope="module")
+def words():
+    torch.manual_seed(0)
+    model, ids = Words(), torch.arange(21).view(3, 7) * 11 % 50
+    return model, ids, sw.capture(model, (ids,))
+
+
+def planned_by_classes(graph, mesh: str) -> Plan:
+    offers = Offers(graph)
+    plans = (random_plan(graph, mesh=mesh, seed=seed, offers=offers, replicated=0.0) for seed in range(400))
+    return next(plan for plan in plans if plan.choices["linear_cross_entropy"].local == "classes")
+
+
+@pytest.mark.parametrize("mesh", ["tp=2", "tp=3", "tp=4", "dp=2,tp=2"])
+def test_classes_are_sharded_on_any_mesh(words, mesh):
+    model, ids, graph = words
+    report = sw.verify(model, (ids,), plan=planned_by_classes(graph, mesh), only_plan=True)
+    assert report.ok, report
+
+
+def test_classes_are_sharded_on_gloo(words):
+    model, ids, graph = words
+    report = sw.verify(model, (ids,), plan=planned_by_classes(graph, "tp=4"), only_plan=True, backend="gloo")
+    assert report.ok, report

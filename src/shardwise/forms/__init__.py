@@ -1,5 +1,7 @@
 """Forms: how one rank runs an operator whose call on pieces differs from the call on the whole."""
 
+from ._cross_entropy import chunk_size
+from ._cross_entropy import linear_cross_entropy as linear_cross_entropy_in_chunks
 from ._group import Group, Request, run_alone, run_together
 from ._group import Run as GroupRun
 from ._local_call import (
@@ -26,12 +28,14 @@ __all__ = [
     "Request",
     "call_in_group",
     "calls_together",
+    "chunk_size",
     "communicating",
     "communicating_operators",
     "depends_on_positions",
     "draw",
     "draws_whole",
     "is_communicating",
+    "linear_cross_entropy_in_chunks",
     "local_call",
     "operator_by",
     "require_form",

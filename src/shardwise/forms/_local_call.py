@@ -18,8 +18,9 @@ the row's axis together; a call has one such axis at most.
 | parts | what ranks know of their pieces of a dim that is reduced is gathered |
 | statistics | ranks put together the statistics of a norm whose dims are sharded |
 | halo | ranks fetch what their windows reach of others' pieces |
+| classes | ranks gather what they know of the logits of their classes |
 | exchange | tokens go to the ranks that have their experts, and what these return comes back |
-| balanced | the same, with queries from the beginning and the end of the sequence on every rank |
+| balanced | as ring, with queries from the beginning and the end of the sequence on every rank |
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ from ..calls import Call, packet_name
 from ..errors import UsageError
 from ..rules import HandRule, more_rows
 from ._attention import ATTENTION
+from ._cross_entropy import CLASSES
 from ._exchange import EXCHANGE
 from ._group import Group, Request, run_together
 from ._group import Run as GroupRun
@@ -58,6 +60,7 @@ FORMS: dict[str, dict[str, Operator]] = {
     "statistics": STATISTICS,
     "halo": HALO,
     "exchange": EXCHANGE,
+    "classes": CLASSES,
 }
 _SHIPPED = frozenset(FORMS)
 # Those that follow from the sizes of pieces alone, wherever these lie.

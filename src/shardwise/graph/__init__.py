@@ -9,6 +9,7 @@ from ._branches import branches_as_taken
 from ._callable import as_module, call_arguments
 from ._capture import capture
 from ._compile import backend_of, compiled
+from ._cross_entropy import linear_cross_entropy
 from ._device import active_autocast, autocast_on_cpu, autocast_to
 from ._experts import experts, experts_backward
 from ._fake import without_memory
@@ -69,6 +70,7 @@ __all__ = [
     "is_graph",
     "kept",
     "kept_by_selective",
+    "linear_cross_entropy",
     "matched",
     "may_run_again",
     "named_tensors",

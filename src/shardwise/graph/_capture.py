@@ -27,6 +27,7 @@ from ._boundaries import mark_boundaries
 from ._branches import both_branches
 from ._callable import as_module, call_arguments, name_of
 from ._checks import without_error_checks
+from ._cross_entropy import chunk_losses, torch_may_chunk
 from ._device import active_autocast, autocast_to, on_any_device, quiet
 from ._eager import IsCompiling, as_if_eager
 from ._exported import flatten, keep_one_of_tied, losses_of, start_backward_from, take_out_copies
@@ -145,6 +146,7 @@ def _captured(
         simplify_attention(called, fused_attention)
         separate_layers(called)
         fuse_norms(called, lambda node: not compiled(node))
+        chunk_losses(called)
         if boundaries:
             mark_boundaries(called, losses_of(called, outputs, loss))
         if training:
@@ -225,6 +227,7 @@ def _export(
         without_error_checks(notes),
         both_branches(notes),
         known_values(),
+        torch_may_chunk(),
         KnownValues() if known else nullcontext(),
         around,
     ):

@@ -10,7 +10,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from ...calls import Call, Shape
 from ...placements import Row, partial, partials_of, shard
-from ._register import hand
+from ._register import hand, more_rows
 from ._rows import LINEAR, R, aligned, dims, pass_through, row_of
 
 _NONE, _MEAN, _SUM = range(3)
@@ -53,6 +53,35 @@ def nll_loss_backward(call: Call) -> Iterator[Row]:
         if call.has(name):
             for p in partials_of(call[name].dtype, LINEAR):
                 yield row_of(call, {name: p}, p)
+
+
+@hand("shardwise.linear_cross_entropy.default")
+def linear_cross_entropy(call: Call) -> Iterator[Row]:
+    if _is_layer(call):
+        for dim in dims(call, "target"):
+            row = {"input": shard(dim), "target": shard(dim)}
+            yield row_of(call, row, _gradients(call, shard(dim), partial("sum"), partial("sum")))
+
+
+@more_rows("shardwise.linear_cross_entropy.default", name="classes")
+def by_classes(call: Call) -> Iterator[Row]:
+    """Every rank has some of the classes, and of their logits what others need to know."""
+    if _is_layer(call) and 0 in dims(call, "weight"):
+        made = _gradients(call, partial("sum"), shard(0), R)
+        yield row_of(call, {"weight": shard(0)}, made, local="classes")
+
+
+def _is_layer(call: Call) -> bool:
+    """False for shapes and dtypes that are not those of a linear layer with a class for each token."""
+    input, weight, target = (call.shape(name) for name in ("input", "weight", "target"))
+    fit = len(weight) == 2 and input[:-1] == target and input[-1:] == weight[1:]
+    return fit and not call["target"].dtype.is_floating_point and call["input"].dtype.is_floating_point
+
+
+def _gradients(call: Call, of_input: Placement, of_weight: Placement, loss: Placement) -> list[Placement]:
+    """The placements of the loss, and of the gradients that are wanted."""
+    wanted = zip((call["of_input"], call["of_weight"]), (of_input, of_weight), strict=True)
+    return [loss, *(placement for want, placement in wanted if want)]
 
 
 def _elementwise(call: Call, *beside: str) -> Iterator[tuple[int, dict[str, Placement]]]:
