@@ -87,8 +87,8 @@ def test_calls_of_the_block_that_hosts_are_measured_with_are_counted_as_those_of
     counts = []
     for layers in (1, 3):
         with torch.device("meta"):
-            module = nn.Sequential(*(MeasuredBlock(64, 4) for _ in range(layers))).bfloat16()
-            x = torch.empty(1, 16, 64, dtype=BF16, requires_grad=True)
+            module = nn.Sequential(*(MeasuredBlock() for _ in range(layers))).bfloat16()
+            x = torch.empty(1, 128, 512, dtype=BF16, requires_grad=True)
         counts.append(host_seconds(capture(module, (x,), execution=execution), each))
     assert counts[1] - counts[0] == 2 * MeasuredBlock.CALLS[execution]
 
