@@ -47,13 +47,13 @@ def measure(out: Path, device: str, tiny: bool) -> None:
     torch.set_default_dtype(torch.bfloat16)
     begun = time.monotonic()
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    host = [asdict(start) for start in starts()] if device == "cuda" else []
-    print(host, flush=True)
-    found: dict[str, Any] = {"device": name, "torch": torch.__version__, "host": host}
-    found |= {"blocks": [], "models": []}
+    found: dict[str, Any] = {"device": name, "torch": torch.__version__, "blocks": [], "models": []}
     for shape in TINY_BLOCKS if tiny else BLOCKS:
         if time.monotonic() - begun < LIMIT:
             _measure_block(shape, device, found, out)
+    # Not first: a process that has just begun is slower.
+    found["host"] = [asdict(start) for start in starts()] if device == "cuda" else []
+    print(found["host"], flush=True)
     for how in EXECUTIONS:  # last, since what a compiled model holds is not all freed
         for row in _measure_model(how, TINY if tiny else ONE_B, device):
             found["models"].append(row)
