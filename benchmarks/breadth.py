@@ -2,7 +2,7 @@
 
 Each is trained for a step on a mesh of 2x2 simulated ranks, by the cheapest plan and by two random ones, and compared
 with itself unsharded; its state before capture, after it and after verification is compared as well. Every model has a
-process of its own, with a time limit, and, where several run at a time, a core of its own. What was found is kept in
+process of its own, with a limit of CPU time, and, where several run at a time, a core of its own. What was found is kept in
 one JSON file, model by model, and a second run of the command goes on with what is left.
 
     python benchmarks/breadth.py                            half an hour of them, one after the other
@@ -24,6 +24,7 @@ import json
 import os
 import random
 import re
+import resource
 import select
 import signal
 import time
@@ -157,7 +158,7 @@ class Running:
             os.close(sending)
             return cls(name, process, receiving, seconds, core)
         os.close(receiving)
-        signal.alarm(seconds)
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
         if core is not None:
             os.sched_setaffinity(0, {core})
         with os.fdopen(sending, "w", buffering=1) as pipe:
@@ -179,9 +180,9 @@ class Running:
             told |= json.loads(line)
         stage = told.pop("stage", "starting")
         if "outcome" not in told:
-            late = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
+            late = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU
             told["outcome"] = "timed out" if late else "crashed"
-            told["why"] = f"{stage} after {self.seconds} s" if late else f"status {status} while {stage}"
+            told["why"] = f"{stage} after {self.seconds} CPU s" if late else f"status {status} while {stage}"
         return {**told, "seconds": time.monotonic() - self.begun}
 
 
@@ -229,7 +230,7 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="models whose names contain this")
     parser.add_argument("--sample", type=int, metavar="N", help="so many models, by chance")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
-    parser.add_argument("--timeout", type=int, default=150, metavar="SECONDS", help="of each model")
+    parser.add_argument("--timeout", type=int, default=150, metavar="SECONDS", help="of CPU time, of each model")
     parser.add_argument("--minutes", type=float, default=30.0, help="begin no model after these")
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument(
@@ -269,7 +270,7 @@ def report(told: dict[str, dict[str, Any]], known: int, record: Record, seconds:
             others.add(name, each["outcome"], re.sub(r"\S*/site-packages/", "", each["why"]))
     verified = sum(each["outcome"] == "verified" for each in ran.values())
     record.say(
-        f"{len(told)} of {known} models were run, in one or more runs of the command, each for at most {seconds} s; "
+        f"{len(told)} of {known} models were run, in one or more runs of the command, each for at most {seconds} CPU s; "
         f"{len(told) - len(ran)} of them do not run unsharded."
     )
     record.say(f"{verified} of {len(ran)} models that train unsharded are captured and verified.")

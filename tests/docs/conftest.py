@@ -2,9 +2,11 @@
 
 import contextlib
 import io
+import linecache
 import re
 import shlex
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -29,7 +31,10 @@ def run_page(monkeypatch):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             if kind == "python":
-                exec(compile(code, str(page), "exec"), namespace)
+                # As notebooks do, so that the lines of a block can be read.
+                name = f"{page}#{crc32(code.encode())}"
+                linecache.cache[name] = len(code), None, code.splitlines(keepends=True), name
+                exec(compile(code, name, "exec"), namespace)
             else:
                 assert cli.run(shlex.split(code)[1:]) == 0
         return printed.getvalue()

@@ -20,13 +20,13 @@ class Branch(nn.Module):
 
     def forward(self, x):
         y = self.linear(x)
-        if y.sum() > 0:  # the branch
-            return y
-        return -y
+        while y.sum() < 10:  # the branch
+            y = y + 1
+        return y
 
 
 def reads_a_number(x):
-    return x * x.sum().item()  # the number
+    return torch.arange(x.abs().sum().int().item()) * x.sum()  # the number
 
 
 def picks(x):
@@ -110,11 +110,6 @@ def test_a_parameter_that_is_no_argument_is_not_dropped_silently():
     weight = torch.randn(3, requires_grad=True)
     with pytest.raises(UsageError, match=r"tensor of shape \[3\] that requires a gradient"):
         capture(lambda x: (x * weight).sum(), (torch.randn(3, requires_grad=True),))
-
-
-def test_where_torch_itself_reads_a_value_its_own_line_is_named():
-    with pytest.raises(UsageError, match=r"batchnorm.py:\d+: its control flow depends"):
-        capture(nn.BatchNorm1d(3, momentum=None), (torch.randn(2, 3),))
 
 
 def test_a_write_to_a_tensor_that_is_not_registered():

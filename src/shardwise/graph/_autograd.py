@@ -32,6 +32,10 @@ class NotKept(Exception):
     """The program does something that its graph would not do; the message continues "it cannot be captured: "."""
 
 
+class Undecided(NotKept):
+    """The program reads a value that follows from its data, or from chance."""
+
+
 def refuse_hooks(name: str, module: nn.Module) -> None:
     """Raise if a gradient of the model is changed or watched by hooks, which no graph would call."""
     for path, part in module.named_modules():

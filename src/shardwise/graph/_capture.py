@@ -6,7 +6,7 @@ two, what only the first graph still shows is handled: attention as one call, ti
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import NoneType
@@ -21,30 +21,38 @@ from torch.utils import _pytree as pytree
 from ..calls import parameters
 from ..errors import UsageError, require
 from ._attention import fused_attention
-from ._autograd import Kept, refuse_hooks
+from ._autograd import Kept, Undecided, refuse_hooks
 from ._blocks import in_block
 from ._boundaries import mark_boundaries
-from ._branches import both_branches
+from ._branches import Branches, both_branches
 from ._callable import as_module, call_arguments, name_of
 from ._checks import without_error_checks
 from ._cross_entropy import chunk_losses, torch_may_chunk
 from ._device import active_autocast, autocast_to, on_any_device, quiet
 from ._eager import IsCompiling, as_if_eager
-from ._exported import flatten, keep_one_of_tied, losses_of, start_backward_from, take_out_copies
+from ._exported import (
+    flatten,
+    keep_one_of_tied,
+    losses_of,
+    returns_numbers,
+    start_backward_from,
+    take_out_copies,
+)
 from ._fake import fake_arguments, known_values, make_state_fake
 from ._graph import Execution, Graph, Live
 from ._kept_state import noting_state
-from ._known import KnownValues
+from ._known import KnownValues, NothingElse, inside_functions
 from ._loss import with_loss
 from ._masks import simplify_attention
 from ._mixtures import captured_experts, chooses_experts
 from ._norms import fuse_norms
+from ._numbers import Numbers
 from ._policy import decompositions
 from ._read import correct_dtypes, name_inputs, random_calls, read_inputs, read_nodes, read_outputs, tidy
 from ._recompute import recompute_as_compiled
 from ._recompute_blocks import Policies, policies_of, recompute_blocks
 from ._recurrent import separate_layers
-from ._refusal import reads_values, refusal, value_read_at
+from ._refusal import NUMBER, frames_of, is_final, reads_values, refusal, value_read_at
 from ._results import opened_results
 from ._unchanged import unchanged
 from ._versions import matrix_checks_without_effect
@@ -99,17 +107,31 @@ def capture(
     return replace(graph, notes=(*graph.notes, note))
 
 
+# Where a value is read, and the functions that called that one.
+_NEAR = 2
+# Functions of a program that are rewritten at most, one capture each.
+_MOST_REWRITTEN = 20
+
+
 def _with_values_or_without(capturing: Callable[..., Graph]) -> Graph:
-    """Captured without values, or where a program reads some, with those that are known."""
+    """Captured without values, or where a program reads some, with those that are known, and both branches of those
+    that are not."""
     try:
         return capturing()
     except UsageError as error:
         first = error
     if reads_values(first.__cause__):
-        # What was refused at first is what the program does.
-        with suppress(UsageError):
-            return capturing(known=True)
-    raise first
+        branches = Branches()
+        for _ in range(_MOST_REWRITTEN):
+            try:
+                return capturing(branches=branches)
+            except UsageError as error:
+                last = error
+            if not any(branches.rewrite(*frame) for frame in list(frames_of(last.__cause__))[:_NEAR]):
+                break
+        if is_final(last.__cause__):
+            raise last
+    raise first  # what was refused at first is what the program does
 
 
 def _captured(
@@ -121,7 +143,7 @@ def _captured(
     execution: Execution,
     policies: Policies,
     boundaries: bool,
-    known: bool = False,
+    branches: Branches | None = None,
 ) -> Graph:
     # Imports torch's whole compiler, which takes a second that `import shardwise` should not take.
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -130,7 +152,7 @@ def _captured(
     compiled = in_block if execution == "regional" else lambda _: execution == "compiled"
     with unchanged(module), torch.set_grad_enabled(training), on_any_device(), autocast_to(autocast):
         try:
-            exported, kept, (fake_args, fake_kwargs), notes = _exported(module, given, training, known)
+            exported, kept, (fake_args, fake_kwargs), notes = _exported(module, given, training, branches)
         except UsageError:
             raise
         except Exception as error:
@@ -182,7 +204,7 @@ def _captured(
             read_nodes(joint),
             read_outputs(joint, names, outputs, changed),
             execution,
-            Live(joint, in_spec, out_spec, draws, wholes(joint.graph)),
+            Live(joint, in_spec, out_spec, draws, wholes(joint.graph), branches),
             tuple(notes),
             policies if training else (),
             autocast,
@@ -198,41 +220,54 @@ def _captured(
 
 
 def _exported(
-    module: nn.Module, given: Any, training: bool, known: bool
+    module: nn.Module, given: Any, training: bool, branches: Branches | None
 ) -> tuple[torch.export.ExportedProgram, Kept, Any, list[str]]:
     """The program as torch exports it, its autograd customisations, the fake arguments that it was traced with, and
-    what is not in the graph. With `known` it may read values that follow from itself alone, which takes longer."""
+    what is not in the graph. With `branches` it may read values that follow from itself alone, which takes longer, and
+    branch on others where it was rewritten for that."""
     is_compiling = IsCompiling()
     try:
         with quiet():
-            return _export(module, given, training, known, as_if_eager(module, is_compiling))
+            return _export(module, given, training, branches, as_if_eager(module, is_compiling))
     except Exception as error:
         first = error
     if is_compiling.evaluated:
-        return _export(module, given, training, known, nullcontext())
+        return _export(module, given, training, branches, nullcontext())
     raise first
 
 
 def _export(
-    module: nn.Module, given: Any, training: bool, known: bool, around: AbstractContextManager[None]
+    module: nn.Module,
+    given: Any,
+    training: bool,
+    branches: Branches | None,
+    around: AbstractContextManager[None],
 ) -> tuple[torch.export.ExportedProgram, Kept, Any, list[str]]:
     mode, notes = FakeTensorMode(allow_non_fake_inputs=True), list[str]()
     kept = Kept(notes)
     args, kwargs = fake_arguments(mode, given, training)
     with (
+        ExitStack() as stack,
         unchanged(module),
         opened_results(module),
+        inside_functions() if branches else nullcontext(),
+        NothingElse() if branches else nullcontext(),
         kept.recorded(),
         noting_state(module, notes),
         without_error_checks(notes),
         both_branches(notes),
         known_values(),
         torch_may_chunk(),
-        KnownValues() if known else nullcontext(),
+        KnownValues() if branches else nullcontext(),
+        Numbers() if branches else nullcontext(),
         around,
     ):
         make_state_fake(mode, module, training)
-        return torch.export.export(module, args, kwargs, strict=False), kept, (args, kwargs), notes
+        stack.enter_context(branches.computed(module, notes) if branches else nullcontext())
+        exported = torch.export.export(module, args, kwargs, strict=False)
+    if returns_numbers(exported):
+        raise Undecided(NUMBER)
+    return exported, kept, (args, kwargs), notes
 
 
 def _refuse_hidden_parameters(name: str, exported: torch.export.ExportedProgram) -> None:

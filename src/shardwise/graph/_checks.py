@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ._refusal import is_users
+from ._refusal import is_program
 from ._versions import matrix_checks_without_effect
 
 _NOT_FINITE = {"isnan": False, "isinf": False, "isfinite": True}
@@ -49,7 +49,7 @@ class _Values(TorchFunctionMode):
         if function is Tensor.__bool__ and (passed := _passed(self.notes)) is not None:
             return passed
         if function in (torch._assert, torch._assert_async):  # the second from 2.15 on
-            if (frame := _users_frame()) is not None:
+            if (frame := _frame()) is not None:
                 _note(self.notes, frame.f_code.co_filename, frame.f_lineno)
             return None
         return function(*args, **(kwargs or {}))
@@ -77,7 +77,7 @@ def _numbers_from_values(notes: list[str]) -> Iterator[None]:
 
 def _passed(notes: list[str]) -> bool | None:
     """The truth value with which an error check passes, if the line that is running is one."""
-    frame = _users_frame()
+    frame = _frame()
     if frame is None:
         return None
     # A jump may have the place of its whole statement; the instruction before it has that of the value.
@@ -100,10 +100,10 @@ def _note(notes: list[str], file: str, line: int) -> None:
         notes.append(note)
 
 
-def _users_frame() -> FrameType | None:
-    """The innermost frame of the program that is traced."""
+def _frame() -> FrameType | None:
+    """The innermost frame of the program that is traced, torch's own modules being part of it."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
+    while frame is not None and not is_program(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 

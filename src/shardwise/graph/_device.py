@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ._autograd import NotKept
+from ._autograd import Undecided
 
 
 @contextmanager
@@ -82,7 +82,7 @@ class _Draws(TorchFunctionMode):
             if isinstance(bound, int | float) and bound <= 0:
                 return False
         if function is torch.Tensor.__bool__ and args[0] in self.drawn:
-            raise NotKept(
+            raise Undecided(
                 "it skips a part of itself at random here; set the rate to 0 first (layerdrop in configurations of "
                 "transformers)"
             )

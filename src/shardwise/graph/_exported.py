@@ -124,6 +124,15 @@ def flatten(module: fx.GraphModule) -> None:
     module.recompile()
 
 
+def returns_numbers(exported: torch.export.ExportedProgram) -> bool:
+    """Whether among the results are numbers that were taken from tensors."""
+    results: list[fx.Node] = []
+    fx.map_arg(exported.graph.output_node().args, results.append)
+    return any(
+        isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool) for node in results
+    )
+
+
 def _is_number(value: Any) -> bool:
     tensor = value.meta.get("val") if isinstance(value, fx.Node) else None
     return isinstance(tensor, torch.Tensor) and tensor.dim() == 0 and tensor.is_floating_point()

@@ -23,6 +23,7 @@ from ..factors import FactorRule, factors_of
 from ..files import path_of
 from ..rules import book_rows
 from ._blocks import block_of
+from ._branches import Branches
 from ._whole import Whole
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class Live:
 
     Constants (tensors that the program holds without having registered them) are attributes of `module`. `draws` are
     the program's random calls in order, each by the name of its node, or None where the graph does not use it. `wholes`
-    are the calls that were decomposed, by what `part_of` of their nodes says.
+    are the calls that were decomposed, by what `part_of` of their nodes says. `branches` are those on tensor values.
     """
 
     module: torch.fx.GraphModule
@@ -169,6 +170,7 @@ class Live:
     out_spec: Any
     draws: tuple[str | None, ...] = ()
     wholes: Mapping[str, Whole] = field(default_factory=dict)
+    branches: Branches | None = None
 
     @cached_property
     def arguments(self) -> tuple[tuple[str, int], ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 _ASSIGNED = r"The tensor attributes? (.+) w\w+ assigned during export"
 
@@ -17,7 +18,7 @@ _ASSIGNED = r"The tensor attributes? (.+) w\w+ assigned during export"
 @contextmanager
 def noting_state(module: nn.Module, notes: list[str]) -> Iterator[None]:
     """Within, a traced program that keeps tensors, or depends on random numbers that are not torch's, is noted."""
-    with _assigned(notes), _new_buffers(module), _python_draws(notes):
+    with _assigned(notes), _new_buffers(module), _python_draws(notes), _Generators(notes):
         yield
 
 
@@ -66,3 +67,24 @@ def _python_draws(notes: list[str]) -> Iterator[None]:
 
 def _states() -> tuple[Any, ...]:
     return random.getstate(), pickle.dumps(np.random.get_state())
+
+
+class _Generators(TorchFunctionMode):
+    """Within, numbers from a generator of the program's own come from torch's: a graph has streams instead."""
+
+    def __init__(self, notes: list[str]) -> None:
+        super().__init__()
+        self.notes = notes
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if kwargs.get("generator") is not None:
+            note = (
+                "it draws from a generator of its own, which is not advanced: a plan draws from its streams"
+            )
+            if note not in self.notes:
+                self.notes.append(note)
+            kwargs = {name: value for name, value in kwargs.items() if name != "generator"}
+        return function(*args, **kwargs)

@@ -15,10 +15,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
+
+from ._autograd import Undecided
+from ._refusal import DECIDES
 
 # Bytes of the largest tensor whose values are followed.
 _MOST = 1 << 28
@@ -43,6 +48,33 @@ _SIZED = {
 _REPEATS = (torch.repeat_interleave, Tensor.repeat_interleave)
 # Those of which the last tensor alone decides the sizes.
 _SELECTS = {*_REPEATS, torch.masked_select, Tensor.masked_select}
+
+
+class NothingElse(TorchFunctionMode):
+    """Within, a program that reads a value of a fake tensor is told that it is undecided."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function in _READ:
+            read = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, FakeTensor)]
+            if any(leaf.constant is None for leaf in read):
+                raise Undecided(DECIDES)
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def inside_functions() -> Iterator[None]:
+    """Within, what functions of `torch.nn.functional` call is seen by modes, and not only that they are called."""
+    names = [name for name in vars(functional) if name.startswith("has_torch_function")]
+    before = {name: getattr(functional, name) for name in names}
+    try:
+        for name in names:
+            setattr(functional, name, lambda *_: False)
+        yield
+    finally:
+        for name, plain in before.items():
+            setattr(functional, name, plain)
 
 
 class KnownValues(TorchFunctionMode):

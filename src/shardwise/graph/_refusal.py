@@ -8,20 +8,29 @@ import linecache
 import re
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import fx
 
 from ..errors import UsageError
-from ._autograd import NotKept
+from ._autograd import NotKept, Undecided
 
 _TORCH = f"{Path(torch.__file__).parent}/"
+# Torch's parts that are programs like those of users.
+_TORCHS_OWN = tuple(
+    f"{_TORCH}{part}" for part in ("nn/modules/", "nn/utils/", "nn/functional.py", "distributions/")
+)
 _NOT_THE_MODEL = ("<", _TORCH, f"{Path(__file__).parents[1]}/", f"{sysconfig.get_paths()['stdlib']}/")
 
 _ADVICE = "write it with torch.where, masks or torch.cond, or give the value as a Python number"
 _KEEP_SHAPE = "keep the full shape: torch.where(mask, x, 0) for x[mask], sums divided by mask.sum() for means"
 _KEEP_TENSOR = f"leave out .item() where it only scales or adds, else {_ADVICE}"
+
+NUMBER = f"it takes a number from a tensor's values; {_KEEP_TENSOR}"
+SIZE = "a size is the value of a tensor here; take sizes from shapes, and mask what is beyond"
+DECIDES = f"its control flow depends on tensor values here; {_ADVICE}"
 
 # Patterns in torch's messages, what they mean for the program, and what to do.
 _MEANINGS = (
@@ -46,7 +55,7 @@ _MEANINGS = (
         "take sizes from shapes; give recurrent layers the padded sequences, and mask their results",
     ),
     (r"_nested_tensor", "it computes with nested tensors", "use padded ones and a mask"),
-    (r"_local_scalar_dense", "it takes a number from a tensor's values here", _KEEP_TENSOR),
+    (r"_local_scalar_dense|SymFloat|SymInt", "it takes a number from a tensor's values here", _KEEP_TENSOR),
     (r"data-dependent|DataDependent|unbacked|u0", "its control flow depends on tensor values here", _ADVICE),
     (
         r"Dynamic(Output)?Shape|dynamic output shape",
@@ -76,7 +85,24 @@ def refusal(name: str, error: Exception, line: str = "") -> UsageError:
 
 def reads_values(error: BaseException | None) -> bool:
     """Whether capture ended because a number, a branch or a shape depends on the values of a tensor."""
+    if isinstance(error, Undecided):
+        return True
     return isinstance(error, Exception) and _reason(error)[1] in (_ADVICE, _KEEP_SHAPE, _KEEP_TENSOR)
+
+
+def is_final(error: BaseException | None) -> bool:
+    """Whether capture ended for what the program does with values that it reads, and not because it does."""
+    return isinstance(error, NotKept) and not isinstance(error, Undecided)
+
+
+def frames_of(error: BaseException | None) -> Iterator[tuple[str, int]]:
+    """Files and lines of the program that is captured, and of torch's own modules, from where an error was raised
+    outwards."""
+    while error is not None:
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if frame.lineno and is_program(frame.filename):
+                yield frame.filename, frame.lineno
+        error = error.__cause__ or error.__context__
 
 
 def value_read_at(module: fx.GraphModule) -> str:
@@ -104,6 +130,12 @@ def is_users(file: str) -> bool:
     """Whether a file is part of the program being captured: not of torch, Shardwise or Python itself."""
     packages = "/site-packages/" in file or "/dist-packages/" in file
     return not file.startswith(_TORCH if packages else _NOT_THE_MODEL)
+
+
+def is_program(file: str) -> bool:
+    """Whether a file is the user's, or a part of torch that is a program like those of users."""
+    own = file.startswith(_TORCHS_OWN) and not file.endswith("/nn/modules/module.py")
+    return own or is_users(file)
 
 
 def _reason(error: Exception) -> tuple[str, str]:

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+
+from ._numbers import Number
 
 
 @contextmanager
@@ -22,12 +25,19 @@ def opened_results(module: nn.Module) -> Iterator[None]:
         hook.remove()
 
 
+_LEAVES = (Tensor, nn.Module, type, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
 def opened(result: Any) -> Any:
     return pytree.tree_map(lambda leaf: _open(leaf, ()), result)
 
 
 def _open(leaf: Any, above: tuple[Any, ...]) -> Any:
-    if isinstance(leaf, Tensor | nn.Module | type) or not hasattr(leaf, "__dict__"):
+    if isinstance(leaf, Number):
+        return leaf.tensor
+    if isinstance(
+        leaf, (Tensor, nn.Module, type, torch.SymInt, torch.SymFloat, torch.SymBool)
+    ) or not hasattr(leaf, "__dict__"):
         return leaf
     if any(leaf is outer for outer in above):  # it leads back to itself
         return None

@@ -20,6 +20,7 @@ from ..forms import draw
 from ..graph import (
     Graph,
     Node,
+    Output,
     Ref,
     TensorInfo,
     arguments,
@@ -68,7 +69,8 @@ def run_model(
     Its weights are left unchanged. Raises `UnmatchedDraws` where the model makes other random calls than its graph.
     """
     module, run = as_module(model), Run()
-    names = [output.target for output in graph.outputs if output.role == "user_output"]
+    outputs = [o for o in graph.outputs if o.role == "user_output"]
+    names = [output.target for output in outputs]
     losses = [entry.target for entry in graph.with_role("tangent") if entry.target in names]
     with _as_captured(module, graph), _own_state(module, wide):
         parameters = dict(module.named_parameters())
@@ -84,7 +86,10 @@ def run_model(
                     _Wide() if wide else nullcontext(),
                 ):
                     result = module(*given, **given_kwargs)
-                    run.outputs = dict(zip(names, pytree.tree_leaves(opened(result)), strict=True))
+                    leaves = pytree.tree_leaves(opened(result))
+                    run.outputs = {
+                        o.target: _as_output(o, leaf) for o, leaf in zip(outputs, leaves, strict=True)
+                    }
                     if graph.training:
                         torch.autograd.backward([run.outputs[name].sum() for name in losses])
                 draws.require_all_made()
@@ -135,6 +140,8 @@ def _as_captured(module: nn.Module, graph: Graph) -> Iterator[None]:
             stack.enter_context(autocast_on_cpu())
         stack.enter_context(autocast_to(graph.autocast))
         stack.enter_context(branches_as_taken())
+        if graph.live is not None and graph.live.branches is not None:
+            stack.enter_context(graph.live.branches.computed(module))
         if any(draws_inside(graph, node) for node in graph.nodes):
             stack.enter_context(
                 sdpa_kernel(SDPBackend.MATH)
@@ -209,6 +216,14 @@ def _whole(lowering: Lowering, node: Node, tensors: Sequence[Tensor], seed: Tens
     else:
         made = call()
     return tuple(made) if isinstance(made, tuple | list) else (made,)
+
+
+def _as_output(output: Output, value: Any) -> Any:
+    """A result of the model as its graph has it, where a number that it takes from a tensor is a tensor, and has no
+    digits in a text."""
+    if isinstance(value, int | float) and output.value is not None:
+        return torch.tensor(value)
+    return output.constant if isinstance(value, str) else value
 
 
 def _leaf(value: Any, wide: bool) -> Any:
