@@ -2,8 +2,8 @@
 
 Each is trained for a step on a mesh of 2x2 simulated ranks, by the cheapest plan and by two random ones, and compared
 with itself unsharded; its state before capture, after it and after verification is compared as well. Every model has a
-process of its own, with a limit of CPU time, and, where several run at a time, a core of its own. What was found is kept in
-one JSON file, model by model, and a second run of the command goes on with what is left.
+process of its own, with a limit of CPU time, and, where several run at a time, a core of its own. What was found is
+kept in one JSON file, model by model, and a second run of the command goes on with what is left.
 
     python benchmarks/breadth.py                            half an hour of them, one after the other
     python benchmarks/breadth.py --jobs 16 --minutes 9      all of them, on a machine with 16 cores
@@ -270,8 +270,8 @@ def report(told: dict[str, dict[str, Any]], known: int, record: Record, seconds:
             others.add(name, each["outcome"], re.sub(r"\S*/site-packages/", "", each["why"]))
     verified = sum(each["outcome"] == "verified" for each in ran.values())
     record.say(
-        f"{len(told)} of {known} models were run, in one or more runs of the command, each for at most {seconds} CPU s; "
-        f"{len(told) - len(ran)} of them do not run unsharded."
+        f"{len(told)} of {known} models were run, in one or more runs of the command, each for at most {seconds} CPU "
+        f"s; {len(told) - len(ran)} of them do not run unsharded."
     )
     record.say(f"{verified} of {len(ran)} models that train unsharded are captured and verified.")
     kept = sum(each.get("unchanged", False) for each in ran.values())
