@@ -230,7 +230,9 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="models whose names contain this")
     parser.add_argument("--sample", type=int, metavar="N", help="so many models, by chance")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
-    parser.add_argument("--timeout", type=int, default=150, metavar="SECONDS", help="of CPU time, of each model")
+    parser.add_argument(
+        "--timeout", type=int, default=150, metavar="SECONDS", help="of CPU time, of each model"
+    )
     parser.add_argument("--minutes", type=float, default=30.0, help="begin no model after these")
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument(
