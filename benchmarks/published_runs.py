@@ -32,7 +32,7 @@ from shardwise.planning import (
     pipelined,
     price_plan,
     reserved_bytes,
-    tensor_parallel_plan,
+    tensor_parallel_plans,
 )
 
 GIB = 2**30
@@ -57,6 +57,7 @@ class Shape:
 
 LLAMA = {
     "llama3-8b": Shape(4096, 32, 8, 14336, 128256, 32),
+    "llama3-70b": Shape(8192, 64, 8, 28672, 128256, 80),
     "llama3-405b": Shape(16384, 128, 8, 53248, 128256, 126),
     "llama2-7b": Shape(4096, 32, 32, 11008, 32000, 32),
     "llama2-13b": Shape(5120, 40, 40, 13824, 32000, 40),
@@ -149,7 +150,9 @@ class Decoder(nn.Module):
 
 
 @cache
-def graph_of(shape: Shape, samples: int, positions: int, execution: Execution, gives_logits: bool) -> Graph:
+def graph_of(
+    shape: Shape, samples: int, positions: int, execution: Execution, gives_logits: bool, split: bool
+) -> Graph:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -158,11 +161,11 @@ def graph_of(shape: Shape, samples: int, positions: int, execution: Execution, g
             tokens = torch.empty(samples, positions, dtype=torch.int64)
     finally:
         torch.set_default_dtype(before)
-    return capture(model, (tokens,), execution=execution)
+    return capture(model, (tokens,), execution=execution, split_products=split)
 
 
 @cache
-def plan_of(
+def plans_of(
     shape: Shape,
     samples: int,
     positions: int,
@@ -170,9 +173,9 @@ def plan_of(
     layout: NamedLayout,
     cluster: Cluster,
     gives_logits: bool = False,
-) -> Plan:
-    graph = graph_of(shape, samples, positions, execution, gives_logits)
-    return tensor_parallel_plan(graph, layout, layout.mesh, cluster, "adam+master")
+) -> list[Plan]:
+    graph = graph_of(shape, samples, positions, execution, gives_logits, layout.split)
+    return tensor_parallel_plans(graph, layout, layout.mesh, cluster, "adam+master")
 
 
 # -- runs
@@ -226,12 +229,18 @@ class Predicted:
 
 
 def predict(run: Run) -> Predicted:
+    """By the plan that is the fastest for all layers."""
     if run.layout.pp > 1:
         return _pipeline(run)
+    made = [_predicted(run, number) for number in range(len(_plans(run, 2)))]
+    return min(made, key=lambda each: each.seconds)
+
+
+def _predicted(run: Run, number: int) -> Predicted:
     less, more = (1, 2) if run.memory is None else (2, 3)
     if run.layout.recompute == "alternate":
         less, more = 2, 4
-    few, many = (_price(run, layers) for layers in (less, more))
+    few, many = (_price(run, layers, number) for layers in (less, more))
     further = (run.shape.layers - less) / (more - less)
 
     def extended(one: object, other: object) -> dict[str, float]:
@@ -248,7 +257,7 @@ def predict(run: Run) -> Predicted:
 
 
 def _pipeline(run: Run) -> Predicted:
-    plan = _plan(run, 3)
+    (plan,) = _plans(run, 3)
     parts = parts_of(Pass(plan, overlap=run.layout.overlap), run.layout)
     return pipeline_of(run, parts, plan.cost.update, plan.optimizer)
 
@@ -283,17 +292,21 @@ def _ends(price: Price) -> list[StepMemory]:
     return [*(each.memory for each in price.held if not each.block), *inside]
 
 
-def _price(run: Run, layers: int) -> Price:
+def _price(run: Run, layers: int, number: int) -> Price:
     return price_plan(
-        _plan(run, layers), layout=run.layout, cluster=run.cluster, samples=run.samples, passes=run.passes
+        _plans(run, layers)[number],
+        layout=run.layout,
+        cluster=run.cluster,
+        samples=run.samples,
+        passes=run.passes,
     )
 
 
-def _plan(run: Run, layers: int) -> Plan:
-    alone = NamedLayout(tp=run.layout.tp, sequence=run.layout.sequence)
+def _plans(run: Run, layers: int) -> list[Plan]:
+    alone = NamedLayout(tp=run.layout.tp, sequence=run.layout.sequence, split=run.layout.split)
     shape = replace(run.shape, layers=layers)
     given = run.samples, run.positions, run.execution, alone, run.cluster, run.gives_logits
-    return plan_of(shape, *given)
+    return plans_of(shape, *given)
 
 
 # -- where they are from

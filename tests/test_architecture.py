@@ -88,6 +88,7 @@ BY_NAME = {
     "graph/_boundaries.py": "defines operators",
     "graph/_norms.py": "defines operators",
     "graph/_experts.py": "defines operators",
+    "graph/_linear.py": "defines operators",
     "graph/_cross_entropy.py": "defines an operator, and what torch has for it",
     "graph/_masks.py": "rewrites patterns of operators that torch exports",
     "experiments/_values.py": "generators of inputs by operator",

@@ -130,6 +130,12 @@ LOSSES = {
         ", no gradient": (False,) * 2,
     }.items()
 }
+LAYERS = {
+    "layer": (own.linear.default, r(3, 9, 7), r(5, 7)),
+    "layer of matrices": (own.linear.default, r(9, 7), r(5, 7)),
+    "layer in bfloat16": (own.linear.default, r(2, 3, 5, 7).bfloat16(), r(5, 7).bfloat16()),
+    "gradient of a weight": (own.linear_weight.default, r(3, 9, 5), r(3, 9, 7)),
+}
 QUERY, KEY, VALUE = r(2, 4, 9, 6), r(2, 2, 9, 6), r(2, 2, 9, 5)
 MASK = torch.rand(9, 9, generator=torch.Generator().manual_seed(1)) < 0.7
 
@@ -154,6 +160,7 @@ CALLS = {
     **NORMS,
     **EXPERTS,
     **LOSSES,
+    **LAYERS,
     **{
         f"{name}{' backward' if number else ''}": call
         for name, calls in {**WINDOWS, **ATTENTION}.items()

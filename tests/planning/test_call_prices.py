@@ -56,6 +56,40 @@ def test_what_runs_beside_a_collective_hides_it():
     assert sum(waits.exposed.values()) == pytest.approx(waits.seconds - waits.compute)
 
 
+@pytest.mark.parametrize("latency", [1e-6, 1.0])
+def test_a_call_and_a_collective_beside_each_other_take_longer(latency):
+    """Both by the same share of the time that they would run beside each other."""
+
+    def rows(call):
+        yield row_of(call, {}, [])
+
+    with own_rules():
+
+        @communicating("aten.cumsum.default", rows=rows)
+        def beside(call, group):
+            moving = group.all_reduce(call["self"])
+            made = call()
+            yield moving
+            return made
+
+        @communicating("aten.cumsum.default", rows=rows)
+        def one_after_another(call, group):
+            made = call()
+            yield group.all_reduce(call["self"])
+            return made
+
+        device = Device("d", {"float32": 1e12}, memory=1e9, memory_bandwidth=1e12)
+        cluster = Cluster("c", device, (Level(Link(bandwidth=1e12, latency=latency)),))
+        call = Call.of(torch.ops.aten.cumsum.default, torch.empty(1000, 4000, device="meta"), 1)
+        found, calls = (
+            priced(call, f"R -> R with local {form}", cluster) for form in ("beside", "one_after_another")
+        )
+    ((_, _, collective),) = found.collectives
+    shared = 0.14 * min(calls.compute, collective)
+    assert found.compute == pytest.approx(calls.compute + shared)
+    assert found.seconds == pytest.approx(max(calls.compute, collective) + shared)
+
+
 def test_scratch_is_what_is_allocated_at_once():
     device = Device("d", {"float32": 1e12}, memory=1e9, memory_bandwidth=1e12)
     cluster = Cluster("c", device, (Level(Link(bandwidth=1e9)),))

@@ -131,6 +131,12 @@ BIASED = (*MIXED[:4], r(4, 2, 3), MIXED[5], r(4, 5), "bounded_swiglu", 4)
 
 
 CALLS: dict[str, list[tuple[object, ...]]] = {
+    "shardwise.linear.default": [(r(2, 3, 5), r(4, 5)), (r(6, 5), r(4, 5))],
+    "shardwise.linear_weight.default": [(r(2, 3, 4), r(2, 3, 5)), (r(6, 4), r(6, 5))],
+    "shardwise.linear_cross_entropy.default": [
+        (r(3, 4, 5), r(7, 5), torch.arange(12).view(3, 4) * 5 % 7, 2, *wanted)
+        for wanted in ((True, True), (True, False), (False, True), (False, False))
+    ],
     "shardwise.experts.default": [MIXED, BIASED],
     "shardwise.experts_backward.default": [(r(6, 5), *MIXED), (r(6, 5), *BIASED)],
     "aten.view.default": [

@@ -167,3 +167,46 @@ def test_classes_are_sharded_on_gloo(words):
     model, ids, graph = words
     report = sw.verify(model, (ids,), plan=planned_by_classes(graph, "tp=4"), only_plan=True, backend="gloo")
     assert report.ok, report
+
+
+class Layers(nn.Module):
+    """Two layers with a shortcut, of a batch of sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 10), nn.Linear(10, 6, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + self.down(F.silu(self.up(x)))).square().mean()
+
+
+@pytest.fixture(scope="module")
+def layers():
+    torch.manual_seed(0)
+    model, x = Layers(), torch.randn(3, 9, 6, requires_grad=True)
+    return model, x, sw.capture(model, (x,), split_products=True)
+
+
+def planned_split(graph, mesh: str) -> Plan:
+    """A random plan whose layers are split, forward and backward, one that gathers and one that scatters."""
+    offers = Offers(graph)
+
+    def is_wanted(plan: Plan) -> bool:
+        rows = [row for choice in plan.choices.values() for row in choice.rows if row.local == "split"]
+        return {"S(2)", "S(1)", "S(0)"} <= {str(row.outputs[0]) for row in rows} and len(rows) > 2
+
+    plans = (random_plan(graph, mesh=mesh, seed=seed, offers=offers, replicated=0.0) for seed in range(4000))
+    return next(filter(is_wanted, plans))
+
+
+@pytest.mark.parametrize("mesh", ["tp=2", "tp=3", "tp=4", "dp=2,tp=2", "tp=2,dp=2"])
+def test_products_are_split_on_any_mesh(layers, mesh):
+    model, x, graph = layers
+    report = sw.verify(model, (x,), plan=planned_split(graph, mesh), only_plan=True)
+    assert report.ok, report
+
+
+def test_products_are_split_on_gloo(layers):
+    model, x, graph = layers
+    report = sw.verify(model, (x,), plan=planned_split(graph, "tp=4"), only_plan=True, backend="gloo")
+    assert report.ok, report

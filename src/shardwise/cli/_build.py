@@ -46,6 +46,15 @@ Recompute = Annotated[
 ]
 
 
+SplitProducts = Annotated[
+    bool,
+    typer.Option(
+        "--split-products",
+        help="Products of linear layers may be split against the collectives beside them.",
+    ),
+]
+
+
 MicroBatches = Annotated[
     int,
     typer.Option(

@@ -7,7 +7,7 @@ import typer
 
 from ..files import require_writable
 from ._app import Json, app, print_json
-from ._build import Build, Execution, LossFn, Recompute, built, loss_function, policies
+from ._build import Build, Execution, LossFn, Recompute, SplitProducts, built, loss_function, policies
 from ._progress import Bars
 
 
@@ -20,6 +20,7 @@ def capture(
     ] = None,
     execution: Execution = None,
     recompute: Recompute = None,
+    split_products: SplitProducts = False,
     loss_fn: LossFn = None,
     table: Annotated[bool, typer.Option("--table", help="Also print every node.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the graph here, as JSON.")] = None,
@@ -44,6 +45,7 @@ def capture(
             loss_fn=loss_function(loss_fn),
             execution=how,
             recompute=policies(recompute),
+            split_products=split_products,
         )
     if out is not None:
         graph.save(out)

@@ -1,6 +1,6 @@
 """`shardwise plan`: the cheapest way to run a model on a mesh."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ from ._build import (
     NumberOfStages,
     Recompute,
     Schedule,
+    SplitProducts,
     Zero,
     built,
     loss_function,
@@ -65,6 +66,7 @@ def plan(
     inference: Annotated[bool, typer.Option("--inference", help="Forward only.")] = False,
     execution: Execution = None,
     recompute: Recompute = None,
+    split_products: SplitProducts = False,
     loss_fn: LossFn = None,
     optimizer: Annotated[str, typer.Option(help="none, sgd, momentum or adam; adam+master.")] = "adam",
     micro_batches: Annotated[
@@ -134,7 +136,10 @@ def plan(
             if value:
                 raise UsageError(f"{name} cannot be combined with the axis {AXIS}: leave out one of them")
     with Bars(quiet=as_json) as progress:
-        given = build, inference, execution, recompute, loss_fn, global_batch, micro_batches, progress
+        given = (
+            *(build, inference, execution, recompute, split_products, loss_fn),
+            *(global_batch, micro_batches, progress),
+        )
         passes, graph_of = _graphs(*given, boundaries=in_stages)
         if in_stages:
             pipeline = plan_pipeline(
@@ -226,6 +231,7 @@ def _graphs(
     inference: bool,
     execution: Any,
     recompute: list[str] | None,
+    split_products: bool,
     loss_fn: str | None,
     global_batch: int | None,
     micro_batches: int | None,
@@ -244,7 +250,8 @@ def _graphs(
         if boundaries:
             raise UsageError(f"{build} was captured without boundaries between stages: give FILE.py:build")
         graph = Graph.load(Path(build))
-        _require_unchanged(build, graph, execution, recompute, loss_fn)
+        given = {"--recompute": recompute, "--split-products": split_products, "--loss-fn": loss_fn}
+        _require_unchanged(build, graph, execution, given)
         return [micro_batches or 1], lambda _: graph
     progress("building the model")
     model, args, kwargs = built(build)
@@ -257,20 +264,19 @@ def _graphs(
             loss_fn=loss_function(loss_fn),
             execution=execution or "eager",
             recompute=policies(recompute),
+            split_products=split_products,
             boundaries=boundaries,
         )
 
     return graphs(model, args, kwargs, global_batch, micro_batches, captured)
 
 
-def _require_unchanged(
-    build: str, graph: "Graph", execution: Any, recompute: list[str] | None, loss_fn: str | None
-) -> None:
+def _require_unchanged(build: str, graph: "Graph", execution: Any, others: Mapping[str, Any]) -> None:
     if execution not in (None, graph.execution):
         raise UsageError(
             f"--execution is {execution}, but {build} was captured as {graph.execution}: capture it again"
         )
-    for option, given in (("--recompute", recompute), ("--loss-fn", loss_fn)):
+    for option, given in others.items():
         if given:
             raise UsageError(f"{option} cannot change {build}, which was captured before: capture it again")
 

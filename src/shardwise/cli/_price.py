@@ -15,8 +15,8 @@ def price(
     layout: Annotated[
         str,
         typer.Option(
-            help="dp=2,fsdp=8,tp=2 with any of zero=1, sequence, overlap, reshard=no, micro_batch=1, recompute=full, "
-            "reduce=float32; pp=4 with schedule=Interleaved1F1B and stages=2."
+            help="dp=2,fsdp=8,tp=2 with any of zero=1, sequence, split, overlap, reshard=no, micro_batch=1, "
+            "recompute=full, reduce=float32; pp=4 with schedule=Interleaved1F1B and stages=2."
         ),
     ],
     mesh: Annotated[

@@ -16,6 +16,7 @@ from ._build import (
     NumberOfStages,
     Recompute,
     Schedule,
+    SplitProducts,
     Zero,
     builder,
     built,
@@ -36,6 +37,7 @@ def verify(
     inference: Annotated[bool, typer.Option("--inference", help="Forward only, in eval mode.")] = False,
     execution: Execution = None,
     recompute: Recompute = None,
+    split_products: SplitProducts = False,
     loss_fn: LossFn = None,
     micro_batches: MicroBatches = 1,
     zero: Zero = False,
@@ -94,7 +96,7 @@ def verify(
             how: Any = execution or "eager"
             given: Any = {"execution": how, "recompute": policies(recompute)}
             on = Mesh.parse(str(mesh))
-            given["boundaries"] = AXIS in on
+            given |= {"boundaries": AXIS in on, "split_products": split_products}
             graph = capture(model, args, kwargs, training=not inference, loss_fn=outside, **given)
             passes: Any = {"micro_batches": micro_batches, "zero": zero}
             prices = Cluster.of(cluster or DEFAULT_CLUSTER)

@@ -31,13 +31,14 @@ _Placed = tuple[Placement | None, ...]
 
 @dataclass(frozen=True)
 class _State:
-    """The sizes of what is left, the local form that it needs, and the pairs of dims of which the first was sharded
-    alone."""
+    """The sizes of what is left, the local form that it needs, the pairs of dims of which the first was sharded alone,
+    and the arguments whose rows must stay whole."""
 
     inputs: _Shapes
     outputs: _Shapes
     form: str | None = None
     led: frozenset[int] = frozenset()
+    whole: frozenset[str] = frozenset()
 
 
 class Left:
@@ -112,6 +113,7 @@ class Left:
             _cut(state.outputs, row.outputs, ranks),
             row.local or state.form,
             state.led | led,
+            state.whole | (set() if row.local is None else set(operator_by(row.local, self.call).rows_whole)),
         )
 
     def _allowed_in(self, state: int) -> np.ndarray:
@@ -133,6 +135,9 @@ class Left:
         for number in state.led:
             follower, dim = self._leads[number][1]
             allowed &= [not _shards(self._placed(row, follower), dim) for row in self.rows]
+        for name in state.whole:
+            rows = range(len(self.call.shape(name)) - 1)
+            allowed &= [not any(_shards(self._placed(row, name), dim) for dim in rows) for row in self.rows]
         return allowed
 
     def _call_of(self, state: _State) -> Call | None:

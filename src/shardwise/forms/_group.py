@@ -155,7 +155,8 @@ class Group:
             flat = arrived.split(counts[1])
             return finish([part.view(shape) for part, shape in zip(flat, shapes, strict=True)])
 
-        sent = torch.cat([part.reshape(-1) for part in parts])
+        given = [part.reshape(-1) for part in parts if part.numel()]
+        sent = given[0] if len(given) == 1 else torch.cat(given or [part.reshape(-1) for part in parts])
         return self._begun(Request(kind, sent, self.size, split, counts=counts))
 
     def _begun(self, request: Request) -> Request:

@@ -18,6 +18,7 @@ the row's axis together; a call has one such axis at most.
 | parts | what ranks know of their pieces of a dim that is reduced is gathered |
 | statistics | ranks put together the statistics of a norm whose dims are sharded |
 | halo | ranks fetch what their windows reach of others' pieces |
+| split | a product in pieces, beside the collective that brings its input or takes its result |
 | classes | ranks gather what they know of the logits of their classes |
 | exchange | tokens go to the ranks that have their experts, and what these return comes back |
 | balanced | as ring, with queries from the beginning and the end of the sequence on every rank |
@@ -43,6 +44,7 @@ from ._piece import Held, Piece
 from ._reductions import PARTS
 from ._ring import BALANCED, RING
 from ._sizes import GROUPS, by_sizes
+from ._split import SPLIT
 from ._windows import HALO
 
 # By operator, overloads aside; any operator with arguments that take sizes has the form `sizes`.
@@ -61,6 +63,7 @@ FORMS: dict[str, dict[str, Operator]] = {
     "halo": HALO,
     "exchange": EXCHANGE,
     "classes": CLASSES,
+    "split": SPLIT,
 }
 _SHIPPED = frozenset(FORMS)
 # Those that follow from the sizes of pieces alone, wherever these lie.

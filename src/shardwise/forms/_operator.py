@@ -38,6 +38,7 @@ class Operator:
     changes: Changes | None = None
     leads: tuple[tuple[Dim, Dim], ...] = ()
     in_group: InGroup | None = None
+    rows_whole: tuple[str, ...] = ()
     varies: bool = False
     less_nan: bool = False
     other_infinities: bool = False

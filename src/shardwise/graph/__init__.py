@@ -17,6 +17,7 @@ from ._flops import cost
 from ._graph import Execution, Graph, Input, Live, Node, Output, Ref, TensorInfo
 from ._json import is_graph, read_graph
 from ._kernels import Border, Kernels
+from ._linear import has_layers, linear, linear_weight
 from ._loss import with_loss
 from ._named import Named, matched, named_tensors
 from ._norms import rms_norm, rms_norm_backward
@@ -66,11 +67,14 @@ __all__ = [
     "cost",
     "experts",
     "experts_backward",
+    "has_layers",
     "inputs_of",
     "is_graph",
     "kept",
     "kept_by_selective",
+    "linear",
     "linear_cross_entropy",
+    "linear_weight",
     "matched",
     "may_run_again",
     "named_tensors",

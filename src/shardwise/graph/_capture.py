@@ -42,6 +42,7 @@ from ._fake import fake_arguments, known_values, make_state_fake
 from ._graph import Execution, Graph, Live
 from ._kept_state import noting_state
 from ._known import KnownValues, NothingElse, inside_functions
+from ._linear import keep_layers
 from ._loss import with_loss
 from ._masks import simplify_attention
 from ._mixtures import captured_experts, chooses_experts
@@ -70,6 +71,7 @@ def capture(
     execution: Execution = "eager",
     recompute: str | Mapping[str, str] = "none",
     boundaries: bool = False,
+    split_products: bool = False,
 ) -> Graph:
     """The graph of `model(*args, **kwargs)`, with its backward if `training`.
 
@@ -84,7 +86,8 @@ def capture(
     itself, and the rest eager. `recompute` says what backward computes again instead of keeping it: `full`
     blocks, `selective` ones (all but attention and every second product), or either by pattern:
     `{"layers.[0-9]": "full"}`; `auto` leaves it to a plan. It is for eager programs: torch.compile decides that itself.
-    With `boundaries` the graph is marked where it may be cut into stages.
+    With `boundaries` the graph is marked where it may be cut into stages. With `split_products` linear layers are calls
+    of their own, whose products a plan may split against the collectives beside them.
     """
     name, module = name_of(model), as_module(with_loss(model, loss_fn))
     given = call_arguments(args, kwargs)
@@ -99,7 +102,9 @@ def capture(
             f"recompute cannot be combined with execution={execution!r}: torch.compile decides itself what backward "
             "computes again"
         )
-    capturing = partial(_captured, name, module, given, training, loss, execution, policies, boundaries)
+    capturing = partial(
+        _captured, name, module, given, training, loss, execution, policies, boundaries, split_products
+    )
     if not chooses_experts(module):
         return _with_values_or_without(capturing)
     with captured_experts(module) as note:
@@ -143,6 +148,7 @@ def _captured(
     execution: Execution,
     policies: Policies,
     boundaries: bool,
+    split_products: bool,
     branches: Branches | None = None,
 ) -> Graph:
     # Imports torch's whole compiler, which takes a second that `import shardwise` should not take.
@@ -169,6 +175,8 @@ def _captured(
         separate_layers(called)
         fuse_norms(called, lambda node: not compiled(node))
         chunk_losses(called)
+        if split_products:
+            keep_layers(called)
         if boundaries:
             mark_boundaries(called, losses_of(called, outputs, loss))
         if training:

@@ -36,6 +36,7 @@ from ._price import (
     price_plan,
     reserved_bytes,
     tensor_parallel_plan,
+    tensor_parallel_plans,
 )
 from ._proposal import Proposal
 from ._random import random_plan
@@ -135,6 +136,7 @@ __all__ = [
     "reserved_bytes",
     "simulated",
     "tensor_parallel_plan",
+    "tensor_parallel_plans",
     "time_text",
     "ways",
 ]

@@ -155,13 +155,20 @@ class _Clock:
         self.link = link
         self.now = self.compute = 0.0
         self.free = 0.0  # when the link is
+        self.ends: dict[Request, float] = {}  # of collectives that are under way
         self.collectives: list[tuple[Collective, int, float]] = []
 
     def call(self, alone: float) -> None:
-        """A call takes longer beside a collective, as in `_timeline`."""
-        slow = min(alone, max(0.0, self.free - self.now) / (1 + SLOWDOWN))
-        self.now += alone + SLOWDOWN * slow
-        self.compute += alone + SLOWDOWN * slow
+        """A call and a collective beside it take longer, both by the same share of the time that they would run
+        beside each other."""
+        beside = SLOWDOWN * min(alone, max(0.0, self.free - self.now))
+        self.ends = {
+            request: end + SLOWDOWN * min(alone, max(0.0, end - self.now))
+            for request, end in self.ends.items()
+        }
+        self.now += alone + beside
+        self.compute += alone + beside
+        self.free += beside
 
     def begin(self, request: Request) -> None:
         assert self.link is not None
@@ -171,12 +178,13 @@ class _Clock:
         )
         self.collectives.append((request.kind, size, seconds))
         self.free = max(self.now, self.free) + seconds
-        request.arriving = request.sent.new_empty(request.arriving_shape), self.free
+        self.ends[request] = self.free
+        request.arriving = request.sent.new_empty(request.arriving_shape)
 
     def arrived(self, request: Request) -> Tensor:
-        tensor, end = request.arriving
+        tensor: Tensor = request.arriving
         request.arriving = None
-        self.now = max(self.now, end)
+        self.now = max(self.now, self.ends.pop(request))
         return tensor
 
 

@@ -63,6 +63,7 @@ def plan(
     loss_fn: Callable[..., Any] | None = None,
     execution: Execution = "eager",
     recompute: str | Mapping[str, str] = "none",
+    split_products: bool = False,
     optimizer: str = "adam",
     micro_batches: int | Literal["auto"] | None = None,
     global_batch: int | None = None,
@@ -98,9 +99,10 @@ def plan(
     `capture`. `execution` is how every device runs its program: `eager`, or `compiled` by torch.compile, which fuses
     calls into kernels. `recompute` names the blocks of which backward computes again what it needs: `full`,
     `selective`, or by pattern `{"layers.[0-9]": "full"}`; with `auto` the plan decides that call by call, together with
-    the layouts, so that it fits in memory. `memory` is what each device may hold (`"80GB"`; by default all that the
-    cluster's device has). `pin` fixes layouts of
-    parameters, inputs, outputs and nodes by name pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. `shardings` are
+    the layouts, so that it fits in memory. With `split_products`, products of linear layers may be split against the
+    collectives that bring what they read or take what they make. `memory` is what each device may hold (`"80GB"`; by
+    default all that the cluster's device has). `pin` fixes layouts of parameters, inputs, outputs and nodes by name
+    pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. `shardings` are
     given in the same way, as `{"x": "[{dp}, {}]", "*.up.weight": "[{tp}, {?}]"}`, and propagated to all other tensors:
     the plan follows them, and where they conflict prices decide. `elsewhere` says which arguments come from other
     meshes, and which results go to them: `{"x": Elsewhere("loader=2", "S(0)")}`. With `share_layers`, equal layers
@@ -138,6 +140,7 @@ def plan(
                 execution=execution,
                 recompute=recompute,
                 boundaries=boundaries,
+                split_products=split_products,
             ),
         )
 

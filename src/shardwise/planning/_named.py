@@ -9,6 +9,7 @@
 | `fsdp=N` | N ranks that share parameters, gradients and the optimizer's states (`zero` says which of them) |
 | `tp=N` | tensor parallelism: the products of a layer are cut among N ranks |
 | `sequence` | with `tp`: what lies between the products is cut along the sequence |
+| `split` | with `sequence`: products are split against the collectives beside them, where that is faster |
 | `overlap` | with `tp`: its collectives of backward run beside the products that make gradients of weights |
 | `zero=0..3` | what the ranks of `fsdp` (else of `dp`) share: nothing, the states, gradients too, parameters too |
 | `reshard=no` | with `zero=3`: parameters stay gathered from forward to backward, instead of being gathered twice |
@@ -29,7 +30,7 @@ from ..mesh import Mesh
 Recompute = Literal["none", "selective", "alternate", "full"]
 
 AXES = ("pp", "dp", "fsdp", "tp")  # the outermost first
-_SWITCHES = ("sequence", "overlap", "reshard")
+_SWITCHES = ("sequence", "split", "overlap", "reshard")
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -48,6 +49,7 @@ class NamedLayout:
     zero: int = 0
     micro_batch: int | None = None
     sequence: bool = False
+    split: bool = False
     overlap: bool = False
     reshard: bool = True
     recompute: Recompute = "none"
@@ -67,6 +69,8 @@ class NamedLayout:
         for name in ("sequence", "overlap"):
             if getattr(self, name) and self.tp == 1:
                 raise UsageError(f"{name} needs tensor parallelism: add tp=2 or more")
+        if self.split and not self.sequence:
+            raise UsageError("split needs what lies between products to be sharded: add sequence")
         if not self.reshard and self.zero < 3:
             raise UsageError("reshard=no is for parameters that are sharded: add zero=3")
         if self.recompute not in get_args(Recompute):

@@ -14,22 +14,27 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _pytree as pytree
 
+from ..calls import Call
 from ..display import Bar, Bars, Block, Heading, Shown, Table
 from ..errors import UsageError, require_given
 from ..graph import Execution, Graph, TensorInfo, autocast_to, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Link, Mesh
+from ..placements import Row, shard
 from ..progress import Progress, silent
+from ..rules import offered_rows
 from ._baselines import Baseline, BaselineRestriction, Mode
+from ._call_prices import CallPrice, form_price
 from ._data_parallel import SimulatedStep, Traffic, kept_gradients, simulated_step, transient
 from ._make import Planner
 from ._named import NamedLayout, mesh_of
+from ._offers import Offers
 from ._pass import Pass
 from ._pins import Pins
 from ._pipeline_price import PipelinePrice, Stage, parts_of, pipelined
 from ._plan import Plan
 from ._prices import OptimizerCost, host_seconds
 from ._recompute import recomputed
-from ._schedule import Move
+from ._schedule import Compute, Entry, Move
 from ._summary import bytes_text, sparkline, time_text
 
 
@@ -266,7 +271,7 @@ def price(
     on = mesh_of(named, None if mesh is None else Mesh.of(mesh))
     micro, passes, (given, words) = micro_batch(named, args, kwargs)
     note("capturing")
-    graph = capture(model, given, words, execution=execution)
+    graph = capture(model, given, words, execution=execution, split_products=named.split)
     return price_graph(
         graph,
         layout=named,
@@ -408,11 +413,26 @@ def tensor_parallel_plan(
     optimizer: str,
     progress: Progress | None = None,
 ) -> Plan:
-    """The plan of one pass on the ranks of tensor parallelism.
+    """The plan of one pass on the ranks of tensor parallelism."""
+    plans = tensor_parallel_plans(graph, layout, mesh, cluster, optimizer, progress)
+    return min(plans, key=lambda plan: _with_recompute(Pass(plan), layout))
+
+
+def tensor_parallel_plans(
+    graph: Graph,
+    layout: NamedLayout,
+    mesh: Mesh,
+    cluster: Cluster,
+    optimizer: str,
+    progress: Progress | None = None,
+) -> list[Plan]:
+    """Plans of one pass on the ranks of tensor parallelism, the first without split products.
 
     Products are cut as in Megatron-LM, which is the cheapest way if parameters are sharded and never move, and other
     tensors are sharded only by products with them. With `sequence`, parameters stay so, and what is between the
-    products is scattered instead of replicated.
+    products is scattered instead of replicated. With `split`, products of activations are split against the collectives
+    that take what they make, or also against those that bring what they read. Plans are found without recomputing,
+    which decides what is faster.
     """
     inner = Mesh(("tp",), (layout.tp,))
     if "tp" in mesh.names[:-1]:  # its ranks are not neighbours
@@ -421,11 +441,39 @@ def tensor_parallel_plan(
             raise UsageError(f"mesh {mesh} puts some ranks of tp into one island: make tp its last axis")
         cluster = cluster.with_axes(tp=link)
     planner = Planner(graph, inner, cluster, optimizer=optimizer, progress=progress)
+    planner.offers = Offers(graph, known=_rows(lambda row: False))
     made = _megatron(planner, "products", Pins(inner))
-    if layout.sequence:
-        stored = {entry.target: made.inputs[entry.name] for entry in graph.with_role("parameter")}
-        made = _megatron(planner, "scattered", Pins(inner, stored))
-    return made
+    if not layout.sequence:
+        return [made]
+    stored = Pins(inner, {entry.target: made.inputs[entry.name] for entry in graph.with_role("parameter")})
+    found = []
+    for splits in (lambda row: False, *((_scatters, lambda row: True) if layout.split else ())):
+        planner.offers = Offers(graph, known=_rows(splits))
+        found.append(_megatron(planner, "scattered", stored))
+    return found
+
+
+def _rows(splits: Callable[[Row], bool]) -> Callable[[Call], list[Row] | None]:
+    """The rows of a call; of those that split it, as torch's asynchronous tensor parallelism does, some of those of
+    layers, and none of gradients of weights."""
+
+    def known(call: Call) -> list[Row] | None:
+        rows = offered_rows(call)
+        if rows is None or "weight" not in call:
+            return None if rows is None else [row for row in rows if row.local != "split"]
+        return [row for row in rows if row.local != "split" or splits(row)]
+
+    return known
+
+
+def _scatters(row: Row) -> bool:
+    """Whether a split product is one whose results are summed over ranks, and scattered."""
+    return row.inputs[1] == shard(1)
+
+
+def _with_recompute(one: Pass, layout: NamedLayout) -> float:
+    """The seconds of a pass, and of what its backward computes again."""
+    return sum(one.seconds) + sum(each.seconds for each in recomputed(one, layout.recompute).values())
 
 
 def _megatron(planner: Planner, mode: Mode, pins: Pins) -> Plan:
@@ -440,11 +488,9 @@ def _megatron(planner: Planner, mode: Mode, pins: Pins) -> Plan:
 
 
 def _time(one: Pass, layout: NamedLayout, line: SimulatedStep, repeated: list[int], passes: int) -> StepTime:
-    moves = [isinstance(entry, Move) for entry in one.entries]
-    inside = sum(seconds for seconds, move in zip(one.seconds, moves, strict=True) if move)
-    again = sum(one.seconds[place] for place in repeated if not moves[place])
-    moved_again = sum(one.seconds[place] for place in repeated if moves[place])
-    tensor_parallel = passes * (inside + moved_again)
+    inside = [_waiting(one, place) for place in range(len(one.entries))]
+    again = sum(one.seconds[place] - inside[place] for place in repeated)
+    tensor_parallel = passes * (sum(inside) + sum(inside[place] for place in repeated))
     return StepTime(
         compute=line.passes - tensor_parallel - passes * again + line.copies + line.slowdown,
         recompute=passes * again,
@@ -453,6 +499,21 @@ def _time(one: Pass, layout: NamedLayout, line: SimulatedStep, repeated: list[in
         optimizer=one.plan.cost.update / layout.shards,
         starting=passes * _starting(one, repeated),
     )
+
+
+def _waiting(one: Pass, place: int) -> float:
+    """How long an entry waits for collectives."""
+    if isinstance(one.entries[place], Move):
+        return one.seconds[place]
+    price = _split(one, one.entries[place])
+    return 0.0 if price is None else price.seconds - price.compute
+
+
+def _split(one: Pass, entry: Entry) -> CallPrice | None:
+    """The price of a call that communicates."""
+    if not isinstance(entry, Compute) or entry.choice.group_axis is None:
+        return None
+    return form_price(one.plan.graph.call(entry.node), entry.choice, one.plan.cluster)
 
 
 def _starting(one: Pass, repeated: list[int]) -> float:
@@ -467,9 +528,14 @@ def _tensor_parallel_traffic(one: Pass, repeated: list[int], passes: int) -> Ite
     """The collectives of passes, those of one kind and size together."""
     found: dict[tuple[str, int], tuple[int, float]] = {}
     for entry in (*one.entries, *(one.entries[place] for place in repeated)):
-        for step in entry.change.collectives if isinstance(entry, Move) else ():
-            count, seconds = found.get((step.kind, step.size), (0, 0.0))
-            found[step.kind, step.size] = count + passes, seconds + passes * step.seconds
+        performed = (
+            [(s.kind, s.size, s.seconds) for s in entry.change.collectives] if isinstance(entry, Move) else []
+        )
+        if (price := _split(one, entry)) is not None:
+            performed += price.collectives
+        for kind, size, taken in performed:
+            count, seconds = found.get((kind, size), (0, 0.0))
+            found[kind, size] = count + passes, seconds + passes * taken
     ranks = one.plan.mesh.ranks
     for (kind, size), (count, seconds) in found.items():
         yield Traffic("tensor parallelism", kind, "tp", ranks, size, count, seconds)  # type: ignore[arg-type]

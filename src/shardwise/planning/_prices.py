@@ -46,10 +46,12 @@ def compute_seconds(
     tensors = [*call.tensors, *(t for t in outputs if t is not None)]
     dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), torch.float32)
     if known.products is not None:
-        assert known.traffic is not None
         products = sum(device.product_seconds(*each, dtype) for each in known.products(**call.arguments))
+        products /= device.sustained.get("matmul", 1.0)
+        if known.traffic is None:
+            return products
         between = device.traffic_seconds("memory", known.traffic(**call.arguments))
-        return products / device.sustained.get("matmul", 1.0) + between / device.sustained.get("memory", 1.0)
+        return products + between / device.sustained.get("memory", 1.0)
     if kind == "matmul" and (shape := _product(call, outputs, flops)) is not None:
         return device.product_seconds(*shape, dtype, moved) / device.sustained.get(kind, 1.0)
     tail = 0.0

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import UsageError
-from ..graph import Graph, as_module, autocast_to, capture, chosen_again
+from ..graph import Graph, as_module, autocast_to, capture, chosen_again, has_layers
 from ..planning import Plan
 
 
@@ -33,6 +33,7 @@ def with_live_graph(
                 loss=losses or None,
                 execution=plan.graph.execution,
                 recompute=dict(plan.graph.recompute) or "none",
+                split_products=has_layers(plan.graph),
             )
         graph = chosen_again(graph, plan.graph.again)
     require_same_graph(plan.graph, graph)

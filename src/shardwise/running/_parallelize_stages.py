@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import UsageError
-from ..graph import Graph, Segments, autocast_to, capture, chosen_again
+from ..graph import Graph, Segments, autocast_to, capture, chosen_again, has_layers
 from ..mesh import Mesh
 from ..planning import AXIS, Pipeline, Plan
 from ._agree import agreed, from_first
@@ -84,6 +84,7 @@ def with_live_stages(
             loss=losses,
             execution=first.execution,
             recompute=dict(first.recompute) or "none",
+            split_products=has_layers(first),
             boundaries=True,
         )
     segments = Segments(graph)

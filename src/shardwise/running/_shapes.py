@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..errors import UsageError, require
-from ..graph import Graph, arguments, as_module, autocast_to, capture
+from ..graph import Graph, arguments, as_module, autocast_to, capture, has_layers
 from ..planning import Plan, exactly, plan_graph
 from ._agree import agreed, from_first, require_same_on_all_ranks
 from ._emit import RankProgram, emit
@@ -129,6 +129,7 @@ class Shapes:
                 loss=losses or None,
                 execution=first.execution,
                 recompute=dict(first.recompute) or "none",
+                split_products=has_layers(first),
             )
         known = {entry.target: entry for entry in first.inputs if entry.role in ("parameter", "buffer")}
         for entry in graph.inputs:
