@@ -30,6 +30,7 @@ from ._fold import Folded, fold
 from ._items import CopyItem, Items, Restriction
 from ._kinds import Kinds
 from ._offers import Offers
+from ._order import with_late_gradients
 from ._overlap import with_overlap
 from ._pins import Pin, Pins
 from ._plan import BaselineCost, Copy, Plan
@@ -282,7 +283,7 @@ class Planner:
         overlap: bool = False,
     ) -> None:
         self.overlap = overlap
-        self.recomputable = Recomputable(graph)
+        self.recomputable = Recomputable(with_late_gradients(graph) if overlap else graph)
         self.graph, self.mesh, self.cluster = self.recomputable.whole, mesh, cluster
         self.elsewhere = elsewhere or {}
         require_elsewhere(self.elsewhere, graph)

@@ -23,7 +23,7 @@ def with_live_graph(
     _require_state(plan.graph, as_module(model))
     if plan.graph.live is not None:
         return plan
-    graph = captured
+    graph = captured and _in_order(plan.graph, captured)
     if graph is None or graph.live is None or graph != plan.graph:
         losses = [entry.target for entry in plan.graph.with_role("tangent")]
         with autocast_to(plan.graph.autocast):
@@ -35,7 +35,7 @@ def with_live_graph(
                 recompute=dict(plan.graph.recompute) or "none",
                 split_products=has_layers(plan.graph),
             )
-        graph = chosen_again(graph, plan.graph.again)
+        graph = _in_order(plan.graph, chosen_again(graph, plan.graph.again))
     require_same_graph(plan.graph, graph)
     return replace(plan, graph=graph)
 
@@ -44,6 +44,14 @@ def require_same_graph(planned: Graph, found: Graph) -> None:
     """Raise unless a captured graph is the one that was planned."""
     if planned != found:
         raise UsageError(_difference(planned, found))
+
+
+def _in_order(planned: Graph, found: Graph) -> Graph:
+    """A captured graph with its calls in the order of the plan, if it has the same ones."""
+    nodes = {node.name: node for node in found.nodes}
+    if nodes.keys() != {node.name for node in planned.nodes}:
+        return found
+    return replace(found, nodes=tuple(nodes[node.name] for node in planned.nodes))
 
 
 def require_no_written_arguments(graph: Graph) -> None:
