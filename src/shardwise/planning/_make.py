@@ -281,9 +281,10 @@ class Planner:
         progress: Progress | None = None,
         elsewhere: Mapping[str, Elsewhere] | None = None,
         overlap: bool = False,
+        late_gradients: bool = True,
     ) -> None:
-        self.overlap = overlap
-        self.recomputable = Recomputable(with_late_gradients(graph) if overlap else graph)
+        self.captured, self.overlap, self.late_gradients = graph, overlap, overlap and late_gradients
+        self.recomputable = Recomputable(with_late_gradients(graph) if self.late_gradients else graph)
         self.graph, self.mesh, self.cluster = self.recomputable.whole, mesh, cluster
         self.elsewhere = elsewhere or {}
         require_elsewhere(self.elsewhere, graph)
@@ -324,7 +325,59 @@ class Planner:
         confirmations: Confirmations | None = None,
         known: Plan | None = None,
     ) -> Plan:
-        """The cheapest plan. One that is `known` to be it is only compared and confirmed."""
+        """The cheapest plan. One that is `known` to be it is only compared and confirmed.
+
+        With overlap, gradients of parameters come late; where that makes the plan slower, all plans of the order in
+        which the model was captured are searched, too.
+        """
+        options: dict[str, Any] = {
+            "shardings": shardings,
+            "share_layers": share_layers,
+            "gap": gap,
+            "time_limit": time_limit,
+        }
+        options |= {"compare": compare, "confirm": confirm, "confirmations": confirmations}
+        made = self._planned(pins, known=known, **options)
+        if self._in_faster_order(made).cost.seconds >= made.cost.seconds * (1 - gap):
+            return made
+        return preferred(made, self._in_captured_order().plan(pins, **options))
+
+    def _in_captured_order(self) -> "Planner":
+        return Planner(
+            *(self.captured, self.mesh, self.cluster),
+            memory=self.memory,
+            optimizer=self.optimizer.name,
+            micro_batches=self.micro_batches,
+            in_flight=self.in_flight,
+            zero=self.zero,
+            progress=self.progress,
+            elsewhere=self.elsewhere,
+            overlap=self.overlap,
+            late_gradients=False,
+        )
+
+    def _in_faster_order(self, plan: Plan) -> Plan:
+        """A plan with gradients of parameters late, or with its calls as they were captured."""
+        if not self.late_gradients:
+            return plan
+        graph = Recomputable(self.captured).chosen(plan.choices)
+        other = with_overlap(replace(plan, graph=graph, ahead=None))
+        fits = plan.memory is None or other.cost.peak <= plan.memory
+        return other if fits and other.cost.seconds < plan.cost.seconds else plan
+
+    def _planned(
+        self,
+        pins: Mapping[str, Pin],
+        *,
+        shardings: Mapping[str, Sharding | str] | None,
+        share_layers: bool | None,
+        gap: float,
+        time_limit: float,
+        compare: bool,
+        confirm: bool,
+        confirmations: Confirmations | None,
+        known: Plan | None,
+    ) -> Plan:
         held = Pins(self.mesh, pins)
         held.require_all_used(self.graph)
         found = [] if known is None else [known]
@@ -369,7 +422,7 @@ class Planner:
         tried = self._timed("baselines", lambda: self.baselines(held, gap, clock, search))
         if proposal is not None:
             tried["propagated"] = None if search is None else search.started
-        table = {name: _cost_of(made) for name, made in tried.items()}
+        table = {name: _cost_of(made and self._in_faster_order(made)) for name, made in tried.items()}
         return cheapest_that_fits(best, tried.values(), self.memory).noted(baselines=table)
 
     def _following(
