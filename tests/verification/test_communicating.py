@@ -206,6 +206,22 @@ def test_products_are_split_on_any_mesh(layers, mesh):
     assert report.ok, report
 
 
+def test_a_product_is_split_among_ranks_some_of_which_have_no_rows():
+    """Of four images two belong to each of two groups of ranks, and then to the first two of four ranks."""
+    model, x = nn.Linear(6, 8, bias=False), torch.randn(4, 3, 6)
+    graph = sw.capture(model, (x,), training=False, split_products=True)
+    offers = Offers(graph)
+
+    def is_wanted(plan: Plan) -> bool:
+        by_groups, split = plan.choices["linear"].rows
+        return split.local == "split" and str(split.inputs[0]) == str(by_groups.inputs[0]) == "S(0)"
+
+    plans = (random_plan(graph, mesh="dp=2,tp=4", seed=seed, offers=offers) for seed in range(1000))
+    plan = next(filter(is_wanted, plans))
+    report = sw.verify(model, (x,), plan=plan, only_plan=True)
+    assert report.ok and plan.cost.seconds > 0, report
+
+
 def test_products_are_split_on_gloo(layers):
     model, x, graph = layers
     report = sw.verify(model, (x,), plan=planned_split(graph, "tp=4"), only_plan=True, backend="gloo")

@@ -23,8 +23,9 @@ class _Rows:
     def __init__(self, pieces: list[Piece], dim: int) -> None:
         first = min(piece.offset[dim] for piece in pieces)
         self.dim = dim
-        self.starts = [piece.offset[dim] - first for piece in pieces]
         self.sizes = [piece.local[dim] for piece in pieces]
+        # An empty piece lies at the end of the whole tensor, wherever the others of its group are.
+        self.starts = [piece.offset[dim] - first if piece.local[dim] else 0 for piece in pieces]
 
     def shape(self, like: Tensor, size: int) -> tuple[int, ...]:
         """That of so many of a tensor's rows."""
