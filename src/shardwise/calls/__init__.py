@@ -13,7 +13,16 @@ from ._call import Call
 from ._dispatch import Dispatched, dispatched, reached, reaches_dispatch
 from ._diverse import diverse_calls, most_diverse, overload_calls, with_negative_dims
 from ._facts import Draw, Facts, declare, facts
-from ._names import op_name, op_source, overload, packet_name, registered, resolve_op, short_name
+from ._names import (
+    op_name,
+    op_source,
+    overload,
+    packet_name,
+    registered,
+    registered_as,
+    resolve_op,
+    short_name,
+)
 from ._parameters import parameters
 from ._samples import best_sample, find_opinfos, foreach_samples, samples
 from ._saved import with_saved
@@ -56,6 +65,7 @@ __all__ = [
     "reached",
     "reaches_dispatch",
     "registered",
+    "registered_as",
     "resized",
     "resolve_op",
     "samples",

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from ..errors import UsageError
+from ._rows import rows_of
 
 
 class NotKept(Exception):
@@ -113,6 +114,10 @@ class Kept:
                 return run(*rest)
             if self.recording or _tracer() is None or not _is_differentiated((args, kwargs)):
                 return plain(function, *args, **kwargs)
+            if not getattr(function, "takes_rows", False) and any(
+                map(rows_of, pytree.tree_leaves((args, kwargs)))
+            ):
+                raise NotKept(f"{_name_of(function)} gets rows that a mask selects; give it the full tensor")
             self.recording = True
             try:
                 with _untraced(), _Foreign(function, (args, kwargs)):
@@ -183,13 +188,17 @@ def _untraced() -> Iterator[None]:
         yield
 
 
+def _name_of(function: type[Function]) -> str:
+    return function.__qualname__.replace("<locals>.", "")
+
+
 class _Foreign(TorchDispatchMode):
     """Refuses a function that uses tensors of the program that are not its arguments: they would not be
     differentiated."""
 
     def __init__(self, function: type[Function], given: Any) -> None:
         super().__init__()
-        self.name = function.__qualname__.replace("<locals>.", "")
+        self.name = _name_of(function)
         self.tracked = _tracer().tensor_tracker
         self.given = {id(leaf) for leaf in pytree.tree_leaves(given)}
 

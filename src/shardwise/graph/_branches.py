@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from ._autograd import NotKept, Undecided
 from ._numbers import Number, as_number, as_tensors
 from ._rewrite import HELPER, functions_at, rewritten
+from ._rows import note_rows, rows_of
 
 
 class Branches:
@@ -117,11 +118,16 @@ class _Helper:
             raise NotKept(f"a branch on a tensor's value at {line} writes to `{other}`, not to a name alone")
         holds = _truth(test)
 
+        names = [*binds, *[""] * (len(held) - len(binds))]
+
         def block(run: Callable[..., Any], taken: Tensor) -> Any:
-            own = [
-                _copied(value) if name in written else value for name, value in zip(binds, held, strict=False)
-            ]
-            return run(*only_if(taken, (*own, *held[len(own) :])))
+            own = only_if(taken, held)
+            return run(
+                *(
+                    _copied(value) if name in written else value
+                    for name, value in zip(names, own, strict=True)
+                )
+            )
 
         made = self._both(holds, lambda: block(yes, holds), lambda: block(no, ~holds), line)
         return _joined(*made, binds, line)
@@ -221,7 +227,9 @@ def _truth(value: Tensor | Number) -> Tensor:
 def _copied(value: Any) -> Any:
     """One of its own for a block that writes into it."""
     if isinstance(value, Tensor):
-        return value.clone()
+        made = value.clone()
+        note_rows(made, rows_of(value))
+        return made
     return value.copy() if isinstance(value, list | dict | set) else value
 
 
@@ -373,6 +381,8 @@ def _replaced(cond: Callable[..., Any]) -> Iterator[None]:
 class _OnlyIf(torch.autograd.Function):
     """A value whose gradient is zero, and not what a branch makes of zero, where the branch is not taken."""
 
+    takes_rows = True
+
     @staticmethod
     def forward(ctx: Any, value: Tensor, holds: Tensor) -> Tensor:
         ctx.save_for_backward(holds)
@@ -388,7 +398,10 @@ def only_if(holds: Tensor, values: tuple[Any, ...]) -> tuple[Any, ...]:
     """What comes into a branch, differentiated where it is taken."""
 
     def guarded(leaf: Any) -> Any:
-        differentiated = isinstance(leaf, Tensor) and leaf.requires_grad and torch.is_grad_enabled()
-        return _OnlyIf.apply(leaf, holds) if differentiated else leaf
+        if not (isinstance(leaf, Tensor) and leaf.requires_grad and torch.is_grad_enabled()):
+            return leaf
+        made = _OnlyIf.apply(leaf, holds)
+        note_rows(made, rows_of(leaf))
+        return made
 
     return pytree.tree_map(guarded, values)

@@ -41,13 +41,11 @@ from ._exported import (
 from ._fake import fake_arguments, known_values, make_state_fake
 from ._graph import Execution, Graph, Live
 from ._kept_state import noting_state
-from ._known import KnownValues, NothingElse, inside_functions
 from ._linear import keep_layers
 from ._loss import with_loss
 from ._masks import simplify_attention
 from ._mixtures import captured_experts, chooses_experts
 from ._norms import fuse_norms
-from ._numbers import Numbers
 from ._policy import decompositions
 from ._read import correct_dtypes, name_inputs, random_calls, read_inputs, read_nodes, read_outputs, tidy
 from ._recompute import recompute_as_compiled
@@ -56,6 +54,7 @@ from ._recurrent import separate_layers
 from ._refusal import NUMBER, frames_of, is_final, reads_values, refusal, value_read_at
 from ._results import opened_results
 from ._unchanged import unchanged
+from ._values import undecided, values_read
 from ._versions import matrix_checks_without_effect
 from ._whole import wholes
 
@@ -255,23 +254,19 @@ def _export(
     kept = Kept(notes)
     args, kwargs = fake_arguments(mode, given, training)
     with (
-        ExitStack() as stack,
         unchanged(module),
         opened_results(module),
-        inside_functions() if branches else nullcontext(),
-        NothingElse() if branches else nullcontext(),
+        undecided() if branches else nullcontext(),
         kept.recorded(),
         noting_state(module, notes),
         without_error_checks(notes),
         both_branches(notes),
         known_values(),
         torch_may_chunk(),
-        KnownValues() if branches else nullcontext(),
-        Numbers() if branches else nullcontext(),
+        values_read(module, branches, notes) if branches else nullcontext(),
         around,
     ):
         make_state_fake(mode, module, training)
-        stack.enter_context(branches.computed(module, notes) if branches else nullcontext())
         exported = torch.export.export(module, args, kwargs, strict=False)
     if returns_numbers(exported):
         raise Undecided(NUMBER)

@@ -15,15 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
-
-from ._autograd import Undecided
-from ._refusal import DECIDES
 
 # Bytes of the largest tensor whose values are followed.
 _MOST = 1 << 28
@@ -35,7 +30,7 @@ _FILLED: dict[Any, float] = {
 _GIVEN = (torch.full, torch.full_like, Tensor.new_full)
 _FROM_NUMBERS = (torch.arange, torch.tensor, torch.as_tensor, torch.eye, torch.linspace)
 # What turns a tensor into something that is none.
-_READ = {
+READS = {
     *(Tensor.item, Tensor.tolist, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__),
     *(Tensor.__contains__, Tensor.equal, torch.equal, Tensor.allclose, torch.allclose, torch.is_nonzero),
 }
@@ -50,39 +45,15 @@ _REPEATS = (torch.repeat_interleave, Tensor.repeat_interleave)
 _SELECTS = {*_REPEATS, torch.masked_select, Tensor.masked_select}
 
 
-class NothingElse(TorchFunctionMode):
-    """Within, a program that reads a value of a fake tensor is told that it is undecided."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if function in _READ:
-            read = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, FakeTensor)]
-            if any(leaf.constant is None for leaf in read):
-                raise Undecided(DECIDES)
-        return function(*args, **(kwargs or {}))
-
-
-@contextmanager
-def inside_functions() -> Iterator[None]:
-    """Within, what functions of `torch.nn.functional` call is seen by modes, and not only that they are called."""
-    names = [name for name in vars(functional) if name.startswith("has_torch_function")]
-    before = {name: getattr(functional, name) for name in names}
-    try:
-        for name in names:
-            setattr(functional, name, lambda *_: False)
-        yield
-    finally:
-        for name, plain in before.items():
-            setattr(functional, name, plain)
-
-
 class KnownValues(TorchFunctionMode):
     """Within, a program that is traced can read what follows from itself alone."""
 
     def __init__(self) -> None:
         super().__init__()
         self._values = WeakIdKeyDictionary()
+
+    def has(self, tensor: Tensor) -> bool:
+        return tensor in self._values
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -93,7 +64,7 @@ class KnownValues(TorchFunctionMode):
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         known = bool(tensors) and all(tensor in self._values for tensor in tensors)
         sized = function in _SIZED or (function is torch.where and len(args) == 1)
-        if known and (function in _READ or sized):
+        if known and (function in READS or sized):
             value = self._computed(function, args, kwargs)
             return pytree.tree_map_only(Tensor, self._constant, value) if sized else value
         if function in _SELECTS and not known:

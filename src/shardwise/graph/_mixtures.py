@@ -21,7 +21,9 @@ _BATCHED, _OWN = "batched_mm", "shardwise"
 def chooses_experts(module: nn.Module) -> bool:
     """Whether a model has experts that it computes by looking at values."""
     chosen = getattr(getattr(module, "config", None), "_experts_implementation", None)
-    return hasattr(module, "set_experts_implementation") and chosen not in (None, _BATCHED)
+    if not hasattr(module, "set_experts_implementation") or chosen in (None, _BATCHED):
+        return False
+    return any(hasattr(each, "has_gate") for each in module.modules())
 
 
 @contextmanager

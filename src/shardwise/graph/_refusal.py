@@ -25,7 +25,7 @@ _TORCHS_OWN = tuple(
 _NOT_THE_MODEL = ("<", _TORCH, f"{Path(__file__).parents[1]}/", f"{sysconfig.get_paths()['stdlib']}/")
 
 _ADVICE = "write it with torch.where, masks or torch.cond, or give the value as a Python number"
-_KEEP_SHAPE = "keep the full shape: torch.where(mask, x, 0) for x[mask], sums divided by mask.sum() for means"
+KEEP_SHAPE = "keep the full shape: torch.where(mask, x, 0) for x[mask], sums divided by mask.sum() for means"
 _KEEP_TENSOR = f"leave out .item() where it only scales or adds, else {_ADVICE}"
 
 NUMBER = f"it takes a number from a tensor's values; {_KEEP_TENSOR}"
@@ -60,7 +60,7 @@ _MEANINGS = (
     (
         r"Dynamic(Output)?Shape|dynamic output shape",
         "the shape of a result depends on tensor values here",
-        _KEEP_SHAPE,
+        KEEP_SHAPE,
     ),
     (
         r"\.numpy\(\) is not supported",
@@ -87,7 +87,7 @@ def reads_values(error: BaseException | None) -> bool:
     """Whether capture ended because a number, a branch or a shape depends on the values of a tensor."""
     if isinstance(error, Undecided):
         return True
-    return isinstance(error, Exception) and _reason(error)[1] in (_ADVICE, _KEEP_SHAPE, _KEEP_TENSOR)
+    return isinstance(error, Exception) and _reason(error)[1] in (_ADVICE, KEEP_SHAPE, _KEEP_TENSOR)
 
 
 def is_final(error: BaseException | None) -> bool:
