@@ -139,6 +139,7 @@ def test_an_operator_without_strategy_has_no_decision():
         "pieces = {"
         + ", ".join(f"{r}: torch.tensor({[[r / 3] * 5] * 4}, dtype=torch.float64)" for r in (0, 1))
         + "}",
+        f"a = torch.tensor({[i / 7 for i in range(40)]}, dtype=torch.float64)",
         "grouped = (" + "1" * 34 + " - " + "2" * 34 + ")",
         "short = f(x)",
     ],
@@ -439,6 +440,14 @@ def test_claims_about_strided_shards_are_audited():
     assert wrong["S(2, sf=2) -> S(2, sf=2)"].when == "uneven shards"
     script = wrong["S(2, sf=2) -> S(2, sf=2)"].script
     assert "_StridedShard(2, split_factor=2)" in script and execute(script).startswith("DTensor:")
+
+
+def test_a_script_is_short_where_simple_values_show_what_is_wrong():
+    """Experiments use hundreds of values, on as many ranks as it takes."""
+    findings = audit_call(Call.of(aten.pixel_unshuffle.default, torch.rand(1, 9, 2, 4), 2))
+    (wrong,) = (w for w in findings.wrong if w.row == "S(1) -> S(1)")
+    assert len(wrong.script.splitlines()) <= 40
+    assert execute(wrong.script) == wrong.output
 
 
 def test_uninitialised_memory_has_no_wrong_values():

@@ -1,8 +1,9 @@
 """Reproducing a wrong result of a row that DTensor claims: a script of a few lines, run before it is shown.
 
 The script distributes small inputs as the row says, lets DTensor run the call on simulated ranks, and prints one
-element of its result beside the right one. Simple values are tried first, then those of the experiment that
-refuted the row, written out. If DTensor's result is right there is no script, whatever experiments say.
+element of its result beside the right one. The values of the experiment that refuted the row decide whether DTensor is
+wrong; the script that is shown has simple values where these show it as well, or the experiment's, rounded where that
+does. If DTensor's result is right there is no script, whatever experiments say.
 """
 
 import contextlib
@@ -35,6 +36,9 @@ from torch.distributed._local_tensor import LocalTensor, LocalTensorMode
 from torch.distributed.tensor import {names}
 from torch.testing._internal.distributed.fake_pg import FakeStore
 """
+
+# Digits of values that are written out, if they show what is wrong.
+_DIGITS = 1
 
 # Where the part of a script begins that prints.
 _PRINTS = 'print("DTensor:"'
@@ -97,7 +101,23 @@ def reproduce(
             if outcome is not None:
                 raised = raised or outcome
                 break  # other values of the same sizes raise as well
-    return first or raised or (None if misfit is None else misfit.outcome())
+    found = first or raised or (None if misfit is None else misfit.outcome())
+    if isinstance(found, Reproduction) and counterexample is not None:
+        return _simpler(suite, row, counterexample, found)
+    return found
+
+
+def _simpler(
+    suite: ExperimentSuite, row: Row, counterexample: Counterexample, found: Reproduction
+) -> Reproduction:
+    """A script of a few lines in place of all values of an experiment: simple ones on as many ranks, or rounded."""
+    experiment = counterexample.experiment
+    rounded = _written_out(row, counterexample, _DIGITS)
+    for script in (*_scripts(suite, row, experiment.call, experiment.ranks), rounded):
+        outcome = script.outcome()
+        if isinstance(outcome, Reproduction):
+            return outcome
+    return found
 
 
 @traced_once()
@@ -271,9 +291,29 @@ def folded(line: str) -> list[str]:
     inside = line[start:end]
     items = _items(inside)
     fits = len(items) == 1 or len(f"{indent}    {inside}") <= _WIDTH
-    lines = [inside] if fits else [f"{item}," for item in items]
+    lines = [inside] if fits else _filled(items, _WIDTH - len(indent) - 4)
     inner = [part for one in lines for part in folded(f"{indent}    {one}")]
     return [line[:start], *inner, indent + line[end:]]
+
+
+def _filled(items: Sequence[str], width: int) -> list[str]:
+    """Items on lines: numbers as many as fit, others one each."""
+    lines: list[str] = []
+    for item in items:
+        joined = f"{lines[-1]} {item}," if lines else ""
+        if joined and _is_number(item) and _is_number(lines[-1].split(",")[0]) and len(joined) <= width:
+            lines[-1] = joined
+        else:
+            lines.append(f"{item},")
+    return lines
+
+
+def _is_number(item: str) -> bool:
+    try:
+        complex(item)
+    except ValueError:
+        return False
+    return True
 
 
 def _brackets(line: str) -> list[tuple[int, int]]:
@@ -328,25 +368,31 @@ def _farthest(right: Tensor, got: Tensor) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(apart.argmax()), tuple(apart.shape)))
 
 
-def _scripts(suite: ExperimentSuite, row: Row, sized: Call) -> Iterator[_Script]:
-    """Simple values at these sizes, on two ranks."""
+def _scripts(suite: ExperimentSuite, row: Row, sized: Call, ranks: int = 2) -> Iterator[_Script]:
+    """Simple values at these sizes."""
     for choice in range(len(_FLOATS)):
         values = [
             _value(tensor.dtype, shape, choice, suite.index_bound(i, sized))
             for i, (tensor, shape) in enumerate(zip(sized.tensors, sized.shapes, strict=True))
         ]
-        yield _Script(sized, row, 2, tuple(values), tuple(_pieces(sized, row)))
+        yield _Script(sized, row, ranks, tuple(values), tuple(_pieces(sized, row, ranks)))
 
 
-def _written_out(row: Row, counterexample: Counterexample) -> _Script:
-    """The values and pieces of an experiment, element by element."""
+def _written_out(row: Row, counterexample: Counterexample, digits: int | None = None) -> _Script:
+    """The values and pieces of an experiment, element by element; rounded, but for those that pieces reduce to."""
     experiment = counterexample.experiment
     cut = [
         _literal_pieces(experiment.pieces(i, p)) if is_partial(p) else None for i, p in enumerate(row.inputs)
     ]
-    return _Script(
-        experiment.call, row, experiment.ranks, tuple(_literal(t) for t in experiment.inputs), tuple(cut)
-    )
+    values = [
+        _literal(
+            tensor
+            if digits is None or pieces or not tensor.is_floating_point()
+            else tensor.round(decimals=digits)
+        )
+        for tensor, pieces in zip(experiment.inputs, cut, strict=True)
+    ]
+    return _Script(experiment.call, row, experiment.ranks, tuple(values), tuple(cut))
 
 
 def _value(dtype: torch.dtype, shape: tuple[int, ...], choice: int, bound: int | None) -> str:
@@ -360,7 +406,12 @@ def _value(dtype: torch.dtype, shape: tuple[int, ...], choice: int, bound: int |
     return f"torch.randint({low}, {high}, {shape}, dtype={dtype})"
 
 
-def _pieces(sized: Call, row: Row) -> Iterator[str | None]:
+def _pieces(sized: Call, row: Row, ranks: int) -> Iterator[str | None]:
+    """Code for the pieces of partial inputs, in which two ranks differ from what further ones have."""
+
+    def others(code: str) -> str:
+        return "".join(f", {rank}: {code}" for rank in range(2, ranks))
+
     names = _names(len(row.inputs))
     for name, tensor, placement in zip(names, sized.tensors, row.inputs, strict=True):
         if not is_partial(placement):
@@ -368,14 +419,15 @@ def _pieces(sized: Call, row: Row) -> Iterator[str | None]:
             continue
         noise = _NOISE[tensor.is_floating_point() or tensor.is_complex()].format(name)
         if placement.reduce_op == "sum":
-            yield f"noise = {noise}\npieces = {{0: {name} - noise, 1: noise}}"
+            yield f"noise = {noise}\npieces = {{0: {name} - noise, 1: noise{others('torch.zeros_like(noise)')}}}"
         elif placement.reduce_op == "avg":
-            yield f"noise = {noise}\npieces = {{0: {name} - noise, 1: {name} + noise}}"
+            yield f"noise = {noise}\npieces = {{0: {name} - noise, 1: {name} + noise{others(name)}}}"
         else:
             worse = f"{name} {'-' if placement.reduce_op == 'max' else '+'} 2 * {noise}.abs()"
             yield (
                 f"worse, mine = {worse}, torch.rand({name}.shape) < 0.5\n"
-                f"pieces = {{0: torch.where(mine, {name}, worse), 1: torch.where(mine, worse, {name})}}"
+                f"pieces = {{0: torch.where(mine, {name}, worse), 1: torch.where(mine, worse, {name})"
+                f"{others('worse')}}}"
             )
 
 
