@@ -115,6 +115,14 @@ def write_text(path: Path, text: str) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 
 
+def made_folder(path: Path) -> None:
+    """Make a folder that does not exist yet, inside one that does."""
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be made: {error.strerror or error}") from None
+
+
 def require_writable(*paths: Path | None) -> None:
     """Refuse a path that cannot be written; called before a long computation."""
     for path in paths:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..files import require_writable, write_text
+from ..files import made_folder, read_text, require_writable, write_text
 from ._app import Json, app, print_json
 from ._progress import Bars
 
@@ -59,6 +59,8 @@ def audit_command(
     from ..report import audit_issues, audit_markdown, audit_page
 
     listed = None if refuted is None else refuted / f"{version('torch').split('+')[0]}.yaml"
+    if pages is not None:
+        made_folder(pages)
     require_writable(html, markdown, listed, None if pages is None else pages / "index.md")
     other = None if beside is None else read_audit(beside)
     with Bars(quiet=json) as progress:
@@ -81,9 +83,12 @@ def audit_command(
 
 
 def _write_pages(folder: Path, pages: dict[str, str]) -> None:
-    """A page for each overload; those of overloads that are no longer wrong are removed."""
-    for old in folder.glob("*.*.*.md"):
-        old.unlink()
+    """A page for each overload; those of overloads that are no longer wrong are removed, and no other file."""
+    from ..report import ISSUE
+
+    for old in folder.glob("*.md"):
+        if old.stem not in pages and read_text(old).startswith(f"# {ISSUE} {old.stem}\n"):
+            old.unlink()
     for op, text in pages.items():
         write_text(folder / f"{op}.md", text)
 

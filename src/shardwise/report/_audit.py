@@ -10,6 +10,9 @@ from ._prose import prose_page
 
 Finding = TypeVar("Finding", Wrong, Missing)
 
+# How the heading of an overload's page begins.
+ISSUE = "DTensor computes wrong numbers for"
+
 
 def audit_page(audit: Audit, command: str = "", beside: Audit | None = None) -> str:
     """An audit as one self-contained HTML file; `command` is the command that made it, `beside` an audit of another
@@ -31,7 +34,7 @@ def audit_issues(audit: Audit) -> dict[str, str]:
 
 
 def _issue(torch: str, op: str, found: Sequence[Wrong]) -> Iterator[Block]:
-    yield Heading(1, f"DTensor computes wrong numbers for {op}")
+    yield Heading(1, f"{ISSUE} {op}")
     yield (
         f"In torch {torch}, registered as {found[0].kind}. A row `S(0), R -> S(0)` says: if the inputs are placed so, "
         "the operator on each rank's local shards, with no communication, gives an output placed so. Each script below "
