@@ -55,7 +55,7 @@ def test_the_table_lists_every_node(shardwise):
         (f"{MODELS}:_no_dropout_kinds", "has no function"),
         ("{tmp}/wrong.py:build", "build returns int: it must return (model, args, kwargs)"),
         ("{tmp}/wrong.py:bare", "bare returns (builtin_function_or_method, Tensor, dict): it must return"),
-        ("{tmp}/wrong.py:branch", "depends on tensor values"),
+        ("{tmp}/wrong.py:loop", "depends on tensor values"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(shardwise, tmp_path, build, message):
@@ -63,8 +63,10 @@ def test_a_mistake_is_one_line_and_status_2(shardwise, tmp_path, build, message)
         "import torch\n"
         "def build(): return 1\n"
         "def bare(): return torch.neg, torch.rand(3), {}\n"
-        "def program(x): return x if x.sum() > 0 else -x\n"
-        "def branch(): return program, (torch.randn(3, requires_grad=True),), {}\n"
+        "def program(x):\n"
+        "    while x.sum() > 0: x = x - 1\n"
+        "    return x\n"
+        "def loop(): return program, (torch.randn(3, requires_grad=True),), {}\n"
     )
     status, out, err = shardwise("capture", build.format(tmp=tmp_path))
     assert (status, out) == (2, "")
