@@ -15,6 +15,9 @@ from ..files import made_folder, read_text, require_writable, write_text
 from ._app import Json, app, print_json
 from ._progress import Bars
 
+# How many missing rows and unsupported overloads a terminal shows.
+_SHOWN = 20
+
 
 @app.command("audit")
 def audit_command(
@@ -110,16 +113,20 @@ def _print(found: Any) -> None:
         console.print(found.wrong[0].script, markup=False, highlight=False, soft_wrap=True)
     if found.missing:
         table = _table("missing", "row", "MB", "DTensor instead")
-        for m in found.missing[:20]:
+        for m in found.missing[:_SHOWN]:
             table.add_row(m.op, m.text, f"{m.bytes / 1e6:.3g}", m.instead)
-        console.print(table)
-        if len(found.missing) > 20:
-            console.print(f"and {len(found.missing) - 20} more: use --json, --html or --markdown for all")
+        _print_some(console, table, len(found.missing))
     if found.unsupported:
         table = _table("unsupported", "why")
-        for u in found.unsupported:
+        for u in found.unsupported[:_SHOWN]:
             table.add_row(u.op, u.reason)
-        console.print(table)
+        _print_some(console, table, len(found.unsupported))
+
+
+def _print_some(console: Console, table: Table, number: int) -> None:
+    console.print(table)
+    if number > _SHOWN:
+        console.print(f"and {number - _SHOWN} more: use --json, --html or --markdown for all")
 
 
 def _table(*head: str) -> Table:
