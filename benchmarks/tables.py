@@ -73,7 +73,7 @@ def drawn(record: dict[str, Any]) -> str:
         f"    {record['command']}",
         f"Run on {record['date']} with torch {record['torch'].split('+')[0]} on a machine of {cores}.",
     ]
-    for sheet in record["sheets"]:
+    for sheet in filter(lambda sheet: sheet["rows"], record["sheets"]):
         parts += [f"**{sheet['title']}**"] if sheet["title"] else []
         parts.append(table(sheet))
     if record["lines"]:
