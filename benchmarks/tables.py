@@ -47,7 +47,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Images sharded by rows", ("spatial",), "communicating.md"),
     ("Running", ("runtime",), "running.md"),
     ("Overlap", ("overlap", "overlap_8b", "overlap_8b_cube", "overlap_70b", "truth_hidden"), "overlap.md"),
-    ("Pipelines", ("pipelines",), "pipelines.md"),
+    ("Pipelines", ("pipelines", "stages", "stages_given"), "pipelines.md"),
     ("Loading a checkpoint", ("checkpoint",), "running.md"),
     ("Importing", ("imports",), "architecture.md"),
 )

@@ -1,6 +1,5 @@
 """Pipelines: stages with plans that agree, micro-batches in flight, and what is refused."""
 
-from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
@@ -11,6 +10,9 @@ import shardwise as sw
 from shardwise.graph import Segments
 from shardwise.mesh import Cluster, Mesh
 from shardwise.planning import Pipeline, Plan, Planner, inner_mesh, load_plan, plan_pipeline
+from shardwise.planning._pipelining import Cutting
+from shardwise.planning._stages import Stages
+from shardwise.planning._stretches import Stretches
 from tests.staged import MODELS
 
 LAPTOP = Cluster.of("laptop")
@@ -57,51 +59,40 @@ def test_a_step_takes_as_long_as_its_schedule_and_no_less_than_its_bound(pipelin
         assert busy <= pipeline.seconds
 
 
-def test_the_cut_is_the_best_of_all(tied, pipeline):
-    """Of all places to cut at, with the same plans of stages."""
-    from shardwise.planning._stages import Stages
-    from shardwise.planning._stretches import Stretches
-
-    stages = Stages(
-        *(Stretches(tied), pipeline.mesh, LAPTOP),
-        memory=10**9,
+def stages_of(graph: sw.Graph, mesh: str, memory: int, micro_batches: int) -> Stages:
+    return Stages(
+        *(Stretches(graph), Mesh.of(mesh), LAPTOP),
+        memory=memory,
         pins={},
-        of_planner={"optimizer": "adam", "micro_batches": 4},
-        of_search={},
+        of_planner={"optimizer": "adam", "micro_batches": micro_batches},
+        of_search={"gap": 0.0},
     )
-    seconds = {}
-    for cut in range(1, len(stages)):
-        plans = (stages.plan(0, cut, 2), stages.plan(cut, len(stages), 1))
-        seconds[cut] = replace(pipeline, cuts=(0, cut, len(stages)), stages=plans).seconds
-    assert pipeline.seconds == pytest.approx(min(seconds.values()))
-    assert len(set(seconds.values())) > 2
 
 
-def _pipelines(graph: sw.Graph, mesh: str, schedule: str, memory: int) -> dict[tuple[int, ...], Pipeline]:
-    """Every cut of a graph whose stages fit, planned."""
-    from shardwise.dtensor import pipeline_actions, stage_ranks
-    from shardwise.planning._stage_costs import most_in_flight
-    from shardwise.planning._stages import Stages
-    from shardwise.planning._stretches import Stretches
-
-    places = Mesh.of(mesh)["pp"]
-    count = places * (2 if schedule == "ZBVZeroBubble" else 1)
-    actions, ranks = pipeline_actions(schedule, places, count, 6), stage_ranks(schedule, places, count)
-    in_flight = [most_in_flight(actions[place])[stage] for stage, place in enumerate(ranks)]
-    options = {"of_planner": {"optimizer": "adam", "micro_batches": 6}, "of_search": {"gap": 0.0}}
-    stages = Stages(Stretches(graph), Mesh.of(mesh), LAPTOP, memory=memory, pins={}, **options)
-    found = {}
-    for inner in combinations(range(1, len(stages)), count - 1):
-        cuts = (0, *inner, len(stages))
+def every_cut(cutting: Cutting) -> dict[tuple[int, ...], Pipeline]:
+    """Every cut of a graph whose stages fit, with the plans of stages of which the best cut was made."""
+    planner, found = cutting.planner, {}
+    for inner in combinations(range(1, len(planner)), cutting.stages - 1):
+        cuts = (0, *inner, len(planner))
         plans = [
-            stages.plan(begin, end, number, places / count)
-            for (begin, end), number in zip(pairwise(cuts), in_flight, strict=True)
+            planner.plan(begin, end, number, cutting.share)
+            for (begin, end), number in zip(pairwise(cuts), cutting.in_flight, strict=True)
         ]
-        if None not in plans:
+        stages = tuple(plan for plan in plans if plan is not None)
+        if len(stages) == len(plans):
+            where = planner.segments.graph.name, planner.mesh, LAPTOP
             found[cuts] = Pipeline(
-                graph.name, Mesh.of(mesh), LAPTOP, schedule, 6, cuts, tuple(p for p in plans if p), memory
+                *where, cutting.schedule, cutting.micro_batches, cuts, stages, planner.memory
             )
     return found
+
+
+def test_the_cut_is_the_best_of_all(tied):
+    """Of all places to cut at, with the same plans of stages."""
+    cutting = Cutting(stages_of(tied, "pp=2,tp=2", 10**9, 4), "1F1B", 2, 4)
+    seconds = [made.seconds for made in every_cut(cutting).values()]
+    assert cutting.best().seconds == pytest.approx(min(seconds))
+    assert len(set(seconds)) > 2
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -118,17 +109,17 @@ def test_no_cut_of_a_small_graph_is_faster_where_memory_binds(name, mesh, schedu
     """With all memory, and with as little as excludes some cuts."""
     model, args = MODELS[name]()
     graph = sw.capture(model, args, boundaries=True)
-    options = {"schedule": schedule, "micro_batches": 6, "of_search": {"gap": 0.0}}
-    free = _pipelines(graph, mesh, schedule, 10**9)
-    assert planned(graph, mesh, **options).seconds == pytest.approx(
-        min(each.seconds for each in free.values())
-    )
-    # Stages of one place have equal shares of it.
+    each = 2 if schedule == "ZBVZeroBubble" else 1  # stages of a place, with equal shares of its memory
+    count = Mesh.of(mesh)["pp"] * each
+    cutting = Cutting(stages_of(graph, mesh, 10**9, 6), schedule, count, 6)
+    free = every_cut(cutting)
+    assert cutting.best().seconds == pytest.approx(min(made.seconds for made in free.values()))
     needs = sorted(max(plan.cost.peak for plan in made.stages) for made in free.values())
-    memory = needs[(len(needs) - 1) // 2] * (2 if schedule == "ZBVZeroBubble" else 1)
-    fitting = _pipelines(graph, mesh, schedule, memory)
+    memory = needs[(len(needs) - 1) // 2] * each
+    tight = Cutting(stages_of(graph, mesh, memory, 6), schedule, count, 6)
+    fitting = every_cut(tight)
     assert 0 < len(fitting) < len(free) or len(free) == 1
-    made = planned(graph, mesh, memory=memory, **options)
+    made = tight.best()
     assert made.seconds == pytest.approx(min(each.seconds for each in fitting.values()))
     assert made.peak <= memory
 

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import shardwise as sw
+from shardwise.expansion import Choice
+from shardwise.placements import Row
 from shardwise.planning import Pipeline, joined
 from tests.staged import MODELS
 from tests.versions import from_torch
@@ -33,6 +35,19 @@ def test_a_wrong_stage_is_found():
     cut = next(number for number in range(1, 4) if number != pipeline.cuts[1])
     with pytest.raises(sw.UsageError, match="the plan is for another model"):
         sw.verify(model, args, plan=replace(pipeline, cuts=(0, cut, 4)))
+
+
+def test_a_wrong_call_of_a_stage_is_named():
+    """What each rank has is taken for a part of a sum: the whole is twice as much."""
+    model, args, pipeline = planned("turned", "pp=2,tp=2")
+    for number, stage in enumerate(pipeline.stages):
+        [*_, tanh] = [node.name for node in stage.graph.nodes if node.op == "aten.tanh.default"]
+        wrong = Choice(stage.mesh, (Row.parse("R -> P(sum)"),))
+        broken = replace(stage, choices={**stage.choices, tanh: wrong})
+        stages = (*pipeline.stages[:number], broken, *pipeline.stages[number + 1 :])
+        report = sw.verify(model, args, plan=replace(pipeline, stages=stages), only_plan=True)
+        assert not report.ok
+        assert report.verdict.reason.startswith(f"first wrong call: stage {number}: %{tanh} = aten.tanh")
 
 
 @from_torch("2.12", "V-shaped schedules begin with a message from a rank to itself, which gloo refuses")

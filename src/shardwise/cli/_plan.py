@@ -118,6 +118,7 @@ def plan(
         Pipeline,
         chosen,
         halves_of,
+        may_have_stages,
         memory_of,
         meshes_of,
         plan_devices,
@@ -130,11 +131,8 @@ def plan(
     if global_batch is not None and not recompute and not inference and execution in (None, "eager"):
         recompute = ["auto"]
     in_stages = AXIS in meshes[0]
-    if in_stages:
-        alone = {"--inference": inference, "--sharding": sharding, "--overlap": overlap, "--front": front}
-        for name, value in {**alone, "--trace": trace}.items():
-            if value:
-                raise UsageError(f"{name} cannot be combined with the axis {AXIS}: leave out one of them")
+    alone = {"--inference": inference, "--sharding": sharding, "--overlap": overlap, "--front": front}
+    may_be_staged = may_have_stages(meshes[0], execution or "eager", {**alone, "--trace": trace})
     with Bars(quiet=as_json) as progress:
         given = (
             *(build, inference, execution, recompute, split_products, loss_fn),
@@ -175,8 +173,7 @@ def plan(
             "compare": True,
             "confirm": confirm,
         }
-        plain = inference or execution not in (None, "eager") or sharding or overlap or front or trace
-        if devices is not None and not plain and not build.endswith(".json"):
+        if devices is not None and may_be_staged and not build.endswith(".json"):
             staged_of = _graphs(*given, boundaries=True)[1]
             made = plan_devices(
                 *(graph_of, staged_of, devices, passes),

@@ -22,7 +22,7 @@ from ._pins import Pin, exactly
 from ._pipeline import AXIS, Pipeline, inner_mesh, joined
 from ._pipeline_json import load_plan
 from ._pipeline_price import Part, PipelinePrice, parts_of, pipelined
-from ._pipelining import plan_pipeline
+from ._pipelining import may_have_stages, plan_pipeline
 from ._plan import BaselineCost, Copy, Plan, require_plan
 from ._price import (
     Held,
@@ -114,6 +114,7 @@ __all__ = [
     "inner_mesh",
     "joined",
     "load_plan",
+    "may_have_stages",
     "memory_of",
     "meshes_of",
     "most_sharded_plan",

@@ -124,7 +124,7 @@ def plan(
     from ._devices import plan_devices
     from ._front import chosen, graphs, meshes_of
     from ._pipeline import AXIS
-    from ._pipelining import plan_pipeline
+    from ._pipelining import may_have_stages, plan_pipeline
 
     if devices is None:
         require_given(mesh, "plan", "a mesh", "shardwise.plan(model, args, mesh='dp=2,tp=2')")
@@ -147,16 +147,9 @@ def plan(
 
     passes, graph_of = graphs_with(in_stages)
     prices = Cluster.of(cluster)
+    alone = {"training=False": not training, "shardings": shardings, "elsewhere": elsewhere}
+    may_be_staged = may_have_stages(meshes[0], execution, {**alone, "overlap": overlap})
     if in_stages:
-        refused = {
-            "training=False": not training,
-            "shardings": shardings,
-            "elsewhere": elsewhere,
-            "overlap": overlap,
-        }
-        for name, given in refused.items():
-            if given:
-                raise UsageError(f"{name} cannot be combined with the axis {AXIS}: leave out one of them")
         return plan_pipeline(
             graph_of(passes[-1]),
             mesh=meshes[0],
@@ -188,7 +181,6 @@ def plan(
         "time_limit": time_limit,
     }
     limit = memory_of(memory, prices)
-    without_stages = not training or execution != "eager" or shardings or elsewhere or overlap
     options: dict[str, Any] = {
         "of_planner": of_planner,
         "of_search": of_search,
@@ -196,7 +188,7 @@ def plan(
         "confirm": confirm,
     }
     made: Plan | Pipeline
-    if devices is None or without_stages:
+    if devices is None or not may_be_staged:
         made = chosen(graph_of, meshes, passes, [limit], **options).best
     else:
         staged_of = graphs_with(True)[1]

@@ -85,6 +85,17 @@ def plan_pipeline(
     return _confirmed(best, planner) if confirm else best
 
 
+def may_have_stages(mesh: Mesh, execution: str, others: Mapping[str, Any]) -> bool:
+    """Whether a plan may run in stages: none of the `others` is given, options that do not go with them. A mesh that
+    asks for stages is refused with one; where `execution` is not eager, only such a mesh has stages."""
+    for name, given in others.items():
+        if given:
+            if AXIS in mesh:
+                raise UsageError(f"{name} cannot be combined with the axis {AXIS}: leave out one of them")
+            return False
+    return AXIS in mesh or execution == "eager"
+
+
 def schedules(schedule: str, stages: int | None) -> tuple[tuple[str, int], ...]:
     """The schedules that are tried, each with its stages per place."""
     if schedule == "auto":
@@ -103,9 +114,10 @@ class Cutting:
         self.places = planner.mesh[AXIS]
         if stages > len(planner):
             name = planner.segments.graph.name
+            alone = ", or a schedule with one stage at each place, such as 1F1B"
             raise UsageError(
                 f"{name} has {len(planner)} parts between which it can be cut, fewer than {stages} stages: "
-                f"use a smaller {AXIS}"
+                f"use a smaller {AXIS}{alone if stages > self.places else ''}"
             )
         self.place_of_stage = stage_ranks(schedule, self.places, stages)
         self.actions = pipeline_actions(schedule, self.places, stages, micro_batches)

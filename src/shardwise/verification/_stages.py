@@ -18,7 +18,9 @@ from ..planning import Pipeline, Plan, peak_of_values
 from ..progress import Progress, silent
 from ..running import MakeOptimizer, Pieces, Simulated, Simulation, widened
 from ._passes import of_pass
+from ._reference import run_graph
 from ._train import Trained, copied_pieces, sum_of, written_back
+from ._verdict import first_wrong_call
 
 
 def train_stages(
@@ -142,6 +144,51 @@ def _same(pieces: Pieces | None, layout: Any, name: str) -> Pieces:
         found = "nothing" if pieces is None else str(pieces.layout)
         raise UsageError(f"{name} crosses between two stages as {found}, and is taken as {layout}")
     return pieces
+
+
+def first_wrong_call_of_stages(
+    pipeline: Pipeline, given: Mapping[str, Any], seed: int = 0, wide: bool = False
+) -> str | None:
+    """The first call of the first stage that makes something else on its ranks than on whole tensors, each stage given
+    what it takes where all are whole."""
+    for number, (plan, own) in enumerate(zip(pipeline.stages, _taken(pipeline, given, seed), strict=True)):
+        if (first := first_wrong_call(plan, own, seed, wide)) is not None:
+            return f"stage {number}: {first}"
+    return None
+
+
+def _taken(pipeline: Pipeline, given: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
+    """The inputs of each stage in the first micro-batch, by name, where stages run on whole tensors."""
+    taken: list[dict[str, Any]] = []
+    crossed: dict[str, Any] = {}
+    for plan in pipeline.stages:
+        start = torch.ones if plan is pipeline.stages[-1] else torch.zeros
+        own = {}
+        for entry in plan.graph.inputs:
+            if entry.role == "tangent":
+                own[entry.name] = start(entry.tensor.shape, dtype=entry.tensor.dtype)
+            elif entry.role == "user_input" and entry.target in crossed:
+                own[entry.name] = crossed[entry.target]
+            else:
+                own[entry.name] = given[entry.name]
+        taken.append(own)
+        crossed = _made(plan, own, seed, "user_output")
+    returned: dict[str, Any] = {}
+    for plan, own in zip(reversed(pipeline.stages), reversed(taken), strict=True):
+        for entry in plan.graph.with_role("tangent"):
+            own[entry.name] = returned.get(entry.target, own[entry.name])
+        returned = _made(plan, own, seed, "gradient")
+    return taken
+
+
+def _made(plan: Plan, own: Mapping[str, Any], seed: int, role: str) -> dict[str, Any]:
+    """What a stage makes of whole inputs, by name."""
+    values = run_graph(plan, own, seed, wide=False)
+    return {
+        output.target: values[output.value]
+        for output in plan.graph.outputs
+        if output.role == role and output.value is not None
+    }
 
 
 def predicted_peaks(pipeline: Pipeline) -> list[int]:

@@ -35,7 +35,7 @@ from ._real_stages import train_stages_on_gloo
 from ._reference import Run, in_double, is_random_graph
 from ._report import Report
 from ._runs import Joined, Runs, checks
-from ._stages import predicted_peaks, train_stages
+from ._stages import first_wrong_call_of_stages, predicted_peaks, train_stages
 from ._train import Trained
 from ._verdict import Verdict, verdict, verdict_of
 
@@ -176,10 +176,19 @@ def _report_on_stages(
     runs.progress("comparing")
     found = Joined.of(graph, trained)
     compared = checks(graph, expected, found, wide)
+
+    def wrong(expected: Run, wide: bool) -> Verdict:
+        first = first_wrong_call_of_stages(pipeline, runs.given, runs.seed, wide)
+        if first is None:
+            return Verdict(
+                "wrong", "every call of every stage is right: the stages together differ from the model"
+            )
+        return Verdict("wrong", f"first wrong call: {first}")
+
     why = verdict_of(
         *(runs, graph, expected, found, compared),
         again=lambda wide: simulated(pipeline, wide),
-        wrong=lambda expected, wide: Verdict("wrong", "the stages together differ from the model"),
+        wrong=wrong,
         wide=wide,
         real=backend != "simulate",
     )
