@@ -410,6 +410,9 @@ AS_GIVEN: dict[str, list[tuple[object, ...]]] = {
         (r(8, 6), None, None, r(6), r(6) + 0.5, False, 0.1, 1e-5),
     ],
     "aten._native_batch_norm_legit.default": [(r(8, 6, 5), r(6), None, r(6), r(6) + 0.5, True, 0.1, 1e-5)],
+    "aten._native_batch_norm_legit_functional.default": [
+        (r(8, 6, 5), r(6), r(6), r(6), r(6) + 0.5, True, 0.1, 1e-5)
+    ],
     "aten._native_batch_norm_legit.no_stats": [(r(8, 6, 5), r(6), r(6), True, 0.1, 1e-5)],
     "aten._native_batch_norm_legit_no_training.default": [
         (r(8, 6, 5), r(6), r(6), r(6), r(6) + 0.5, 0.1, 1e-5)

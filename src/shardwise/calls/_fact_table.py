@@ -210,7 +210,11 @@ TABLE = (
         kernel="reduction",
     ),
     # In mixed precision, as autocast runs them: the input in bfloat16, the parameters in float32.
-    _of("aten.native_layer_norm", "aten.native_group_norm", dtypes=statistics_like_weight),
+    _of(
+        *("aten.native_layer_norm", "aten.native_group_norm"),
+        *("aten._native_batch_norm_legit", "aten._native_batch_norm_legit_functional"),
+        dtypes=statistics_like_weight,
+    ),
     _of("aten.native_group_norm_backward", dtypes=gradient_like_input),
     _of("aten._weight_norm_interface", dtypes=norms_of_half),
     # On arguments that do not fit, these crash or compute what they are not meant for: see `_guards`.

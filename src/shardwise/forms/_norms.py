@@ -19,8 +19,8 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _statistics(x: Tensor, dims: list[int], counts: Sequence[int], group: Group, eps: float) -> Run:
-    """The mean along dims of which each rank has so many elements, and one over the standard deviation."""
+def _statistics(x: Tensor, dims: list[int], counts: Sequence[int], group: Group) -> Run:
+    """The mean and the variance along dims of which each rank has so many elements."""
     if counts[group.rank]:
         mean = x.mean(dims, keepdim=True)
         squares = (x - mean).square().sum(dims, keepdim=True)
@@ -32,7 +32,7 @@ def _statistics(x: Tensor, dims: list[int], counts: Sequence[int], group: Group,
     weight = x.new_tensor(weights).view(-1, *[1] * x.dim())
     mean = (means * weight).sum(0)
     apart = ((means - mean).square() * weight).sum(0)
-    return mean, (sums.sum(0) / sum(counts) + apart + eps).rsqrt()
+    return mean, sums.sum(0) / sum(counts) + apart
 
 
 def _inner(call: Call) -> list[int]:
@@ -46,7 +46,8 @@ def _counts(group: Group, name: str, dims: Sequence[int]) -> list[int]:
 
 def _layer_norm(call: Call, group: Group) -> Run:
     x, dims = _wide(call["input"]), _inner(call)
-    mean, rstd = yield from _statistics(x, dims, _counts(group, "input", dims), group, call["eps"])
+    mean, variance = yield from _statistics(x, dims, _counts(group, "input", dims), group)
+    rstd = (variance + call["eps"]).rsqrt()
     output = _affine((x - mean) * rstd, call["weight"], call["bias"])
     one = torch.native_layer_norm(call["input"].new_empty(1, 1), [1], None, None, 1.0)[1]
     kept = _kept_dtype(call, one)
@@ -116,7 +117,8 @@ def _group_norm(call: Call, group: Group) -> Run:
     given, groups = call["input"], call["group"]
     x = _grouped(_wide(given), groups)
     counts = [call["C"] // groups * math.prod(held["input"].local[2:]) for held in group.held]
-    mean, rstd = yield from _statistics(x, [2, 3], counts, group, call["eps"])
+    mean, variance = yield from _statistics(x, [2, 3], counts, group)
+    rstd = (variance + call["eps"]).rsqrt()
     weight, bias = (_by_channel(call[name], groups) for name in ("weight", "bias"))
     output = _affine((x - mean) * rstd, weight, bias).reshape(given.shape).to(given.dtype)
     one = torch.native_group_norm(given.new_empty(1, 1, 1), None, None, 1, 1, 1, 1, 1.0)[1]
@@ -138,11 +140,69 @@ def _group_norm_backward(call: Call, group: Group) -> Run:
     return tuple(made if keep else None for made, keep in zip(results, wanted, strict=True))
 
 
+def _but_channels(x: Tensor) -> list[int]:
+    return [dim for dim in range(x.dim()) if dim != 1]
+
+
+def _of_channels(values: Tensor | None, x: Tensor) -> Tensor | None:
+    """One value for each channel, beside images."""
+    return None if values is None else values.view(-1, *[1] * (x.dim() - 2))
+
+
+def _batch_norm(call: Call, group: Group) -> Run:
+    """Images, or places in them, are sharded; running statistics, if there are any, move towards those of all."""
+    given, momentum = call["input"], call["momentum"]
+    x, dims = _wide(given), _but_channels(given)
+    counts = _counts(group, "input", dims)
+    mean, variance = yield from _statistics(x, dims, counts, group)
+    rstd = (variance + call["eps"]).rsqrt()
+    weight, bias = (_of_channels(call[name], x) for name in ("weight", "bias"))
+    output = _affine((x - mean) * rstd, weight, bias).to(given.dtype)
+    # One channel of two images has statistics of the dtype in which the device keeps them.
+    names = ("weight", "bias", "running_mean", "running_var")
+    of_one = [call[name].new_ones(1) if name in call and call.has(name) else None for name in names]
+    kept = torch.native_batch_norm(given.new_empty(2, 1), *of_one, True, 0.0, 1.0)[1].dtype
+    saved = output, mean.flatten().to(kept), rstd.flatten().to(kept)
+    if "running_mean" not in call:
+        return saved
+    total = sum(counts)
+    unbiased = variance * (total / max(total - 1, 1))
+    moved = (
+        call[name] * (1 - momentum) + found.flatten().to(call[name].dtype) * momentum
+        for name, found in (("running_mean", mean), ("running_var", unbiased))
+    )
+    return *saved, *moved
+
+
+def _batch_norm_backward(call: Call, group: Group) -> Run:
+    x, grad = _wide(call["input"]), _wide(call["grad_out"])
+    dims = _but_channels(x)
+    mean, rstd, weight = (_of_channels(call[name], x) for name in ("save_mean", "save_invstd", "weight"))
+    assert mean is not None and rstd is not None
+    normed = (x - mean) * rstd
+    sums = yield group.all_reduce(torch.stack([t.sum(dims) for t in (grad, grad * normed)]))
+    of_bias, of_weight = sums
+    means = (_of_channels(each / sum(_counts(group, "input", dims)), x) for each in sums)
+    row, share = means
+    scale = rstd if weight is None else rstd * weight
+    of_input = ((grad - row - normed * share) * scale).to(call["input"].dtype)
+    dtype = call["input"].dtype if weight is None else weight.dtype
+    results = (of_input, of_weight.to(dtype), of_bias.to(dtype))
+    return tuple(made if keep else None for made, keep in zip(results, call["output_mask"], strict=True))
+
+
 STATISTICS: dict[str, Operator] = {
-    "aten.native_layer_norm": Operator(in_group=_layer_norm, less_nan=True),
-    "aten.native_layer_norm_backward": Operator(in_group=_layer_norm_backward),
-    "shardwise.rms_norm": Operator(in_group=_rms_norm, less_nan=True),
-    "shardwise.rms_norm_backward": Operator(in_group=_rms_norm_backward),
-    "aten.native_group_norm": Operator(in_group=_group_norm, less_nan=True),
-    "aten.native_group_norm_backward": Operator(in_group=_group_norm_backward, other_infinities=True),
+    "aten.native_layer_norm": Operator(in_group=_layer_norm, less_nan=True, along_any=True),
+    "aten.native_layer_norm_backward": Operator(in_group=_layer_norm_backward, along_any=True),
+    "shardwise.rms_norm": Operator(in_group=_rms_norm, less_nan=True, along_any=True),
+    "shardwise.rms_norm_backward": Operator(in_group=_rms_norm_backward, along_any=True),
+    "aten.native_group_norm": Operator(in_group=_group_norm, less_nan=True, along_any=True),
+    "aten.native_group_norm_backward": Operator(
+        in_group=_group_norm_backward, other_infinities=True, along_any=True
+    ),
+    "aten._native_batch_norm_legit": Operator(in_group=_batch_norm, less_nan=True, along_any=True),
+    "aten._native_batch_norm_legit_functional": Operator(in_group=_batch_norm, less_nan=True, along_any=True),
+    "aten.native_batch_norm_backward": Operator(
+        in_group=_batch_norm_backward, other_infinities=True, along_any=True
+    ),
 }
