@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch.distributed._functional_collectives as funcol
 from torch import Tensor, fx
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..forms import Request
 from ._steps import WAIT
@@ -35,7 +36,8 @@ def _group(device_mesh: DeviceMesh, axes: Sequence[int]) -> tuple[DeviceMesh, in
         return device_mesh, axes[0]
     names = device_mesh.mesh_dim_names
     assert names is not None
-    return device_mesh[tuple(names[axis] for axis in axes)]._flatten(), 0
+    with _disable_current_modes():  # that of a trace, in which the ranks of a mesh are no part
+        return device_mesh[tuple(names[axis] for axis in axes)]._flatten(), 0
 
 
 def arrived(request: Request) -> Tensor:

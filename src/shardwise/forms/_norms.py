@@ -14,6 +14,8 @@ from ..calls import Call
 from ._group import Group, Run
 from ._operator import Operator
 
+aten = torch.ops.aten
+
 
 def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
@@ -22,8 +24,8 @@ def _wide(tensor: Tensor) -> Tensor:
 def _statistics(x: Tensor, dims: list[int], counts: Sequence[int], group: Group) -> Run:
     """The mean and the variance along dims of which each rank has so many elements."""
     if counts[group.rank]:
-        mean = x.mean(dims, keepdim=True)
-        squares = (x - mean).square().sum(dims, keepdim=True)
+        variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
+        squares = variance * counts[group.rank]
     else:
         mean = squares = x.sum(dims, keepdim=True)
     found = yield group.all_gather(torch.stack([mean, squares]).unsqueeze(0))
@@ -144,49 +146,51 @@ def _but_channels(x: Tensor) -> list[int]:
     return [dim for dim in range(x.dim()) if dim != 1]
 
 
-def _of_channels(values: Tensor | None, x: Tensor) -> Tensor | None:
-    """One value for each channel, beside images."""
-    return None if values is None else values.view(-1, *[1] * (x.dim() - 2))
+def _wide_or_none(call: Call, name: str) -> Tensor | None:
+    return _wide(call[name]) if name in call and call.has(name) else None
 
 
 def _batch_norm(call: Call, group: Group) -> Run:
     """Images, or places in them, are sharded; running statistics, if there are any, move towards those of all."""
-    given, momentum = call["input"], call["momentum"]
-    x, dims = _wide(given), _but_channels(given)
+    given, momentum, eps = call["input"], call["momentum"], call["eps"]
+    dims = _but_channels(given)
     counts = _counts(group, "input", dims)
-    mean, variance = yield from _statistics(x, dims, counts, group)
-    rstd = (variance + call["eps"]).rsqrt()
-    weight, bias = (_of_channels(call[name], x) for name in ("weight", "bias"))
-    output = _affine((x - mean) * rstd, weight, bias).to(given.dtype)
+    mean, variance = (t.flatten() for t in (yield from _statistics(_wide(given), dims, counts, group)))
+    affine = (_wide_or_none(call, name) for name in ("weight", "bias"))
+    output = given
+    if given.numel():
+        output = aten._native_batch_norm_legit_no_training(given, *affine, mean, variance, momentum, eps)[0]
     # One channel of two images has statistics of the dtype in which the device keeps them.
     names = ("weight", "bias", "running_mean", "running_var")
     of_one = [call[name].new_ones(1) if name in call and call.has(name) else None for name in names]
     kept = torch.native_batch_norm(given.new_empty(2, 1), *of_one, True, 0.0, 1.0)[1].dtype
-    saved = output, mean.flatten().to(kept), rstd.flatten().to(kept)
+    saved = output, mean.to(kept), (variance + eps).rsqrt().to(kept)
     if "running_mean" not in call:
         return saved
     total = sum(counts)
-    unbiased = variance * (total / max(total - 1, 1))
-    moved = (
-        call[name] * (1 - momentum) + found.flatten().to(call[name].dtype) * momentum
-        for name, found in (("running_mean", mean), ("running_var", unbiased))
-    )
+    found = {"running_mean": mean, "running_var": variance * (total / max(total - 1, 1))}
+    moved = (call[n] * (1 - momentum) + t.to(call[n].dtype) * momentum for n, t in found.items())
     return *saved, *moved
 
 
 def _batch_norm_backward(call: Call, group: Group) -> Run:
-    x, grad = _wide(call["input"]), _wide(call["grad_out"])
-    dims = _but_channels(x)
-    mean, rstd, weight = (_of_channels(call[name], x) for name in ("save_mean", "save_invstd", "weight"))
-    assert mean is not None and rstd is not None
-    normed = (x - mean) * rstd
-    sums = yield group.all_reduce(torch.stack([t.sum(dims) for t in (grad, grad * normed)]))
-    of_bias, of_weight = sums
-    means = (_of_channels(each / sum(_counts(group, "input", dims)), x) for each in sums)
-    row, share = means
+    """The gradients of weight and bias are sums over images, and what the gradient of each image lacks is their means:
+    the kernel sums for the images at hand."""
+    x, grad, weight = _wide(call["input"]), _wide(call["grad_out"]), _wide_or_none(call, "weight")
+    dims, (mean, rstd) = _but_channels(x), (_wide(call[name]) for name in ("save_mean", "save_invstd"))
+    if x.numel():
+        saved = (None, None, mean, rstd, True, call["eps"])
+        _, *sums = aten.native_batch_norm_backward(grad, x, weight, *saved, [False, True, True])
+    else:
+        sums = [mean.new_zeros(mean.shape)] * 2
+    of_weight, of_bias = (yield group.all_reduce(torch.stack(sums))).unbind()
+    total = sum(_counts(group, "input", dims))
     scale = rstd if weight is None else rstd * weight
-    of_input = ((grad - row - normed * share) * scale).to(call["input"].dtype)
-    dtype = call["input"].dtype if weight is None else weight.dtype
+    slope = -scale * rstd * of_weight / total
+    shift = -scale * of_bias / total - slope * mean
+    shift, slope, scale = (t.view(-1, *[1] * (x.dim() - 2)) for t in (shift, slope, scale))
+    of_input = torch.addcmul(torch.addcmul(shift, x, slope), grad, scale).to(call["input"].dtype)
+    dtype = call["input"].dtype if weight is None else call["weight"].dtype
     results = (of_input, of_weight.to(dtype), of_bias.to(dtype))
     return tuple(made if keep else None for made, keep in zip(results, call["output_mask"], strict=True))
 

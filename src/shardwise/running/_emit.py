@@ -250,8 +250,10 @@ class _Emitter:
     def _called(self, local: RankCompute, axes: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
         """A call of a form in the program, which runs as it is when the program does."""
 
+        begin = begin_along(self.device_mesh, axes)
+
         def run(*given: Tensor) -> list[Tensor]:
-            return list(run_alone(local.in_group(given, begin_along(self.device_mesh, axes)), arrived))
+            return list(run_alone(local.in_group(given, begin), arrived))
 
         run.__name__ = f"{local.form}_of_{local.compute.node.name}"
         tracer = get_proxy_mode().tracer
