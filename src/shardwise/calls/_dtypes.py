@@ -20,6 +20,11 @@ def gradient_like_input(*, input: Any, **_: Any) -> Mapping[int, torch.dtype]:
     return {0: input.dtype}
 
 
+def of_product(*, self: Any, out_dtype: torch.dtype | None = None, **_: Any) -> Mapping[int, torch.dtype]:
+    """A product of matrices that fake tensors refuse, as they know neither float32 nor how pieces are stored."""
+    return {0: out_dtype or self.dtype}
+
+
 def norms_of_half(*, g: Any, **_: Any) -> Mapping[int, torch.dtype]:
     """The norms of vectors are float32 for float16 too, not only for bfloat16."""
     return {1: torch.float32} if g.dtype == torch.float16 else {}

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ._dtypes import gradient_like_input, norms_of_half, statistics_like_weight
+from ._dtypes import gradient_like_input, norms_of_half, of_product, statistics_like_weight
+from ._grouped import ends_of_groups, grouped_flops, grouped_products
 from ._guards import (
     attention_shapes_fit,
     bags_fit,
@@ -208,6 +209,14 @@ TABLE = (
         "aten.logcumsumexp",
         "aten._logcumsumexp",
         kernel="reduction",
+    ),
+    _of(
+        "aten._grouped_mm",
+        kernel="matmul",
+        flops=grouped_flops,
+        products=grouped_products,
+        follows={"offs": ends_of_groups},
+        dtypes=of_product,
     ),
     # In mixed precision, as autocast runs them: the input in bfloat16, the parameters in float32.
     _of(
