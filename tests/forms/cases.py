@@ -56,7 +56,15 @@ NORMS = {
     ),
     "rms": (own.rms_norm.default, X, [9], r(9), 1e-5),
     "rms backward": (own.rms_norm_backward.default, r(5, 9), X, [9], rms(), r(9)),
-    "batch": (aten._native_batch_norm_legit_functional.default, IMAGES, r(4), r(4), r(4), r(4).exp(), *TRAINED),
+    "batch": (
+        aten._native_batch_norm_legit_functional.default,
+        IMAGES,
+        r(4),
+        r(4),
+        r(4),
+        r(4).exp(),
+        *TRAINED,
+    ),
     "batch of one kind of number": (aten._native_batch_norm_legit.no_stats, X, None, r(9), *TRAINED),
     "batch in bfloat16": (
         *(aten._native_batch_norm_legit_functional.default, HALF, r(9).float(), r(9).float()),

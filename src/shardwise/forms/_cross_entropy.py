@@ -16,7 +16,6 @@ from ..calls import Call
 from ._group import Group, Run
 from ._operator import Operator
 
-
 # Tokens of a chunk, at most: products of more are no faster, and adding up gradients of the weight, whose traffic is
 # that of some 10 bytes an element for every chunk, takes a few percent of the time of its products.
 _MOST = 8192

@@ -122,6 +122,11 @@ def communicating_operators() -> Iterator[tuple[str, str]]:
         yield from ((form, name) for name, operator in FORMS[form].items() if operator.in_group is not None)
 
 
+def operators_with(form: str) -> tuple[str, ...]:
+    """The operators, overloads aside, that have a form."""
+    return tuple(sorted(FORMS[form]))
+
+
 def depends_on_positions(form: str) -> bool:
     """True if a form needs to know where in the whole a piece lies: it must then be one range of each dim."""
     return form not in _BY_SIZE

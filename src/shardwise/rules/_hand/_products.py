@@ -39,8 +39,8 @@ def trilinear(call: Call) -> Iterator[Row]:
 
 @hand("aten._grouped_mm.default")
 def grouped_product(call: Call) -> Iterator[Row]:
-    """A matrix for each run of rows, the rows or columns that runs of both give, or a batch of products. A rank needs to
-    know where the groups end among its rows (`runs`), and kernels cannot read pieces whose rows begin anywhere."""
+    """A matrix for each run of rows, the rows or columns that runs of both give, or a batch of products. A rank needs
+    to know where the groups end among its rows (`runs`), and kernels cannot read pieces whose rows begin anywhere."""
     first, second = (len(call.shape(name)) for name in ("self", "mat2"))
     if not _is_grouped(call):
         return
