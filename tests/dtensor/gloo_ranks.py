@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from shardwise import Mesh
-from shardwise.dtensor import layout_of, record_collectives, use_search
+from shardwise.dtensor import install, layout_of, record_collectives, uninstall, use_search
 from shardwise.layout import Layout
 from shardwise.redistribution import cheapest_chain
 
@@ -95,6 +95,31 @@ def operators(device_mesh):
     return seen_by_name
 
 
+def grouped(device_mesh):
+    """Products of runs of rows by the rows of the book, rows and groups sharded on two axes, and what that sends."""
+    rows = torch.randint(-2, 3, (24, 16)).bfloat16()
+    matrices, ends = torch.randint(-2, 3, (5, 16, 8)).bfloat16(), torch.tensor([3, 3, 11, 20, 24]).int()
+    product = torch.ops.aten._grouped_mm.default
+    expected, sent = product(rows, matrices, ends), {}
+    install()
+    for layouts in (
+        ("S(0), S(0)", "R, R"),
+        ("S(0), R", "R, S(0)"),
+        ("R, S(1)", "R, S(1)"),
+        ("S(0), S(0)", "S(0), R"),
+    ):
+        given = [
+            place(device_mesh, text, t)
+            for text, t in zip((*layouts, "R, R"), (rows, matrices, ends), strict=True)
+        ]
+        with record_collectives() as seen:
+            result = product(*given)
+        torch.testing.assert_close(result.full_tensor(), expected, msg=f"{layouts}")
+        sent["; ".join(layouts)] = seen.total()
+    uninstall()
+    return sent
+
+
 def main(rank, store):
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -106,6 +131,7 @@ def main(rank, store):
         with use_search(cluster="laptop"):
             result["ours"] = operators(device_mesh)
             result["redistribute"] = redistribute(device_mesh)
+        result["grouped"] = grouped(device_mesh)
         dist.barrier()
     finally:
         dist.destroy_process_group()

@@ -51,3 +51,8 @@ def test_operators_give_the_same_for_no_more_communication(seen, name):
     (count, size), (their_count, their_size) = seen["ours"][name], seen["theirs"][name]
     assert 0 < count <= their_count
     assert 0 < size <= their_size
+
+
+def test_grouped_products_send_nothing_where_one_of_rows_and_groups_is_whole_on_an_axis(seen):
+    *alone, both = seen["grouped"].values()
+    assert alone == [0, 0, 0] and both > 0

@@ -20,6 +20,8 @@ X, IMAGES, HALF = r(5, 9), r(2, 4, 11, 9), r(5, 9).bfloat16()
 LAYER = torch.native_layer_norm(X, [9], r(9), r(9), 1e-5)
 GROUPS = (2, 4, 99, 2)
 GROUP = torch.native_group_norm(IMAGES, r(4), r(4), *GROUPS, 1e-5)
+TRAINED = (True, 0.1, 1e-5)
+BATCH = aten._native_batch_norm_legit.no_stats(IMAGES, None, None, *TRAINED)
 
 
 def rms() -> Tensor:
@@ -54,6 +56,24 @@ NORMS = {
     ),
     "rms": (own.rms_norm.default, X, [9], r(9), 1e-5),
     "rms backward": (own.rms_norm_backward.default, r(5, 9), X, [9], rms(), r(9)),
+    "batch": (
+        aten._native_batch_norm_legit_functional.default,
+        IMAGES,
+        r(4),
+        r(4),
+        r(4),
+        r(4).exp(),
+        *TRAINED,
+    ),
+    "batch of one kind of number": (aten._native_batch_norm_legit.no_stats, X, None, r(9), *TRAINED),
+    "batch in bfloat16": (
+        *(aten._native_batch_norm_legit_functional.default, HALF, r(9).float(), r(9).float()),
+        *(r(9).float(), r(9).float().exp(), *TRAINED),
+    ),
+    "batch backward": (
+        *(aten.native_batch_norm_backward.default, r(*IMAGES.shape), IMAGES, r(4), None, None, *BATCH[1:3]),
+        *(True, 1e-5, [True] * 3),
+    ),
     "group": (aten.native_group_norm.default, IMAGES, r(4), r(4), *GROUPS, 1e-5),
     "group backward": (
         *(aten.native_group_norm_backward.default, r(*IMAGES.shape), IMAGES, *GROUP[1:], r(4)),

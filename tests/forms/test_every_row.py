@@ -3,6 +3,8 @@
 That they run on real ranks is tested in tests/running/test_ranks.py.
 """
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,10 +12,12 @@ from torch.utils import _pytree as pytree
 
 import shardwise as sw
 from shardwise.calls import Call
-from shardwise.experiments import refuted
+from shardwise.expansion import Choice, is_valid_for
+from shardwise.experiments import check_choice, refuted
 from shardwise.forms import Group, call_in_group, communicating, communicating_operators
+from shardwise.mesh import Mesh
 from shardwise.placements import Row
-from shardwise.rules import own_rules, rows_besides
+from shardwise.rules import offered_rows, own_rules, rows_besides
 from tests.forms.cases import CALLS, call_of
 
 
@@ -31,6 +35,22 @@ def test_it_holds_for_any_shards(name):
     assert rows and all(row.shards == "any" for row in rows)
     assert not refuted(call, rows)
     assert sw.check(call.op, rows[0], *call.args)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_ranks_of_several_axes_communicate_as_one_group(name):
+    """Every pair of rows that may be chosen together; of most forms these are equal ones."""
+    call = call_of(name)
+    rows, tried = rows_besides(call), set()
+    for mesh, pair in product(("a=2,b=2", "a=2,b=3"), product(rows, rows)):
+        choice = Choice(Mesh.parse(mesh), pair)
+        if is_valid_for(choice, call, offered_rows):
+            tried.add(pair)
+            assert check_choice(call, choice), choice
+    same = {(row, row) for row in rows}
+    assert same <= tried or rows[0].local == "split", "pieces of a split product are of one axis"
+    if rows[0].local != "statistics":
+        assert tried <= same
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -130,6 +130,13 @@ MIXED = (r(6, 5), i(4, 6, 2), r(6, 2), r(4, 5, 2, 3), None, r(4, 3, 5), None, "s
 BIASED = (*MIXED[:4], r(4, 2, 3), MIXED[5], r(4, 5), "bounded_swiglu", 4)
 
 
+ENDS = torch.tensor([4, 4, 11], dtype=torch.int32)
+
+
+def b(*shape: int) -> Tensor:
+    return r(*shape).bfloat16()
+
+
 CALLS: dict[str, list[tuple[object, ...]]] = {
     "shardwise.linear.default": [(r(2, 3, 5), r(4, 5)), (r(6, 5), r(4, 5))],
     "shardwise.linear_weight.default": [(r(2, 3, 4), r(2, 3, 5)), (r(6, 4), r(6, 5))],
@@ -139,6 +146,12 @@ CALLS: dict[str, list[tuple[object, ...]]] = {
     ],
     "shardwise.experts.default": [MIXED, BIASED],
     "shardwise.experts_backward.default": [(r(6, 5), *MIXED), (r(6, 5), *BIASED)],
+    "aten._grouped_mm.default": [
+        (b(11, 8), b(3, 8, 24), ENDS),
+        (b(11, 8).t(), b(11, 16), ENDS),
+        (b(3, 9, 8), b(11, 8).t(), ENDS),
+        (b(3, 9, 8), b(3, 8, 16)),
+    ],
     "aten.view.default": [
         (r(8, 6, 4), [48, 4]),
         (r(8, 6, 4), [2, 4, 6, 4]),
@@ -410,6 +423,9 @@ AS_GIVEN: dict[str, list[tuple[object, ...]]] = {
         (r(8, 6), None, None, r(6), r(6) + 0.5, False, 0.1, 1e-5),
     ],
     "aten._native_batch_norm_legit.default": [(r(8, 6, 5), r(6), None, r(6), r(6) + 0.5, True, 0.1, 1e-5)],
+    "aten._native_batch_norm_legit_functional.default": [
+        (r(8, 6, 5), r(6), r(6), r(6), r(6) + 0.5, True, 0.1, 1e-5)
+    ],
     "aten._native_batch_norm_legit.no_stats": [(r(8, 6, 5), r(6), r(6), True, 0.1, 1e-5)],
     "aten._native_batch_norm_legit_no_training.default": [
         (r(8, 6, 5), r(6), r(6), r(6), r(6) + 0.5, 0.1, 1e-5)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 import shardwise as sw
 from shardwise.calls import Call
+from shardwise.expansion import Choice
 from shardwise.forms import is_communicating
 from shardwise.placements import Row, is_shard
 from shardwise.planning import Offers, Plan, random_plan
@@ -83,7 +84,7 @@ class Images(nn.Module):
         return (self.last(x).softmax(2) * x).square().mean()
 
 
-ALONG = ("convolution", "norm", "pool", "softmax")
+ALONG = ("convolution", "norm", "pool", "softmax", "attention")
 
 
 def along(call: Call) -> list[Row] | None:
@@ -114,16 +115,34 @@ def test_images_are_sharded_by_position(images, mesh):
     assert report.ok, report
 
 
-@pytest.mark.parametrize("mesh", ["dp=2", "dp=3", "dp=4"])
+@pytest.mark.parametrize("mesh", ["dp=2", "dp=3", "dp=4", "dp=2,sp=2", "dp=2,tp=1,sp=3"])
 def test_batch_norm_has_the_statistics_of_all_ranks(images, mesh):
-    """Its sums, forward and backward, are over sharded images or positions; so are those of running statistics."""
+    """Of images or positions that are sharded along one axis, or along all; so are running statistics."""
     model, x, graph = images
-    sums = [node.name for node in graph.nodes if node.module == "batch" and ".sum." in node.op]
-    offers = Offers(graph)
+    norms = [node.name for node in graph.nodes if "batch_norm" in node.op]
+    offers = Offers(graph, known=along)
     plans = (random_plan(graph, mesh=mesh, seed=seed, offers=offers, replicated=0.0) for seed in range(400))
-    plan = next(plan for plan in plans if all("P(sum)" in plan.choices[name].rows[0].text for name in sums))
+    axes = [axis for axis, size in enumerate(sw.Mesh.parse(mesh).shape) if size > 1]
+    plan = next(plan for plan in plans if all(_talks(plan.choices[name], axes) for name in norms))
     report = sw.verify(model, (x,), plan=plan, only_plan=True)
-    assert report.ok and len(sums) == 4, report
+    assert report.ok and len(norms) == 2, report
+
+
+def _talks(choice: Choice, axes: list[int]) -> bool:
+    """Whether its ranks communicate along these axes together."""
+    return [axis for axis in choice.group_axes if choice.mesh.shape[axis] > 1] == axes
+
+
+@pytest.mark.parametrize(("program", "kind"), [("images", "batch_norm"), ("captured", "attention")])
+def test_ranks_of_two_axes_are_one_group_on_gloo(program, kind, request):
+    """Batch norm of images sharded along one axis and their rows along another, and attention in one ring."""
+    model, x, graph = request.getfixturevalue(program)
+    names = [node.name for node in graph.nodes if kind in node.op]
+    offers = Offers(graph, known=along)
+    plans = (random_plan(graph, mesh="a=2,b=2", seed=s, offers=offers, replicated=0.0) for s in range(400))
+    plan = next(plan for plan in plans if all(_talks(plan.choices[name], [0, 1]) for name in names))
+    report = sw.verify(model, (x,), plan=plan, only_plan=True, backend="gloo")
+    assert report.ok, report
 
 
 def test_images_are_sharded_by_position_on_gloo(images):

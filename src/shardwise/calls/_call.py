@@ -239,7 +239,12 @@ class Call:
 
     @cached_property
     def output_dtypes(self) -> tuple[torch.dtype | None, ...]:
-        """The dtypes of the outputs, None for one that is not a tensor; from a run as that of `outputs`."""
+        """The dtypes of the outputs, None for one that is not a tensor; from a run as that of `outputs`, unless all are
+        known."""
+        said = facts(self.op).dtypes
+        known = {} if said is None or self.made is None else said(**self.arguments)
+        if known and len(known) == len(self.made or ()):
+            return tuple(known[place] for place in range(len(known)))
         return tuple(o.dtype if isinstance(o, Tensor) else None for o in self._results)
 
     @cached_property

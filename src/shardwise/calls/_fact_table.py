@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ._dtypes import gradient_like_input, norms_of_half, statistics_like_weight
+from ._dtypes import gradient_like_input, norms_of_half, of_product, statistics_like_weight
+from ._grouped import ends_of_groups, grouped_flops, grouped_products
 from ._guards import (
     attention_shapes_fit,
     bags_fit,
@@ -209,8 +210,21 @@ TABLE = (
         "aten._logcumsumexp",
         kernel="reduction",
     ),
+    _of(
+        "aten._grouped_mm",
+        kernel="matmul",
+        flops=grouped_flops,
+        products=grouped_products,
+        follows={"offs": ends_of_groups},
+        dtypes=of_product,
+        stride_dependent=True,  # it refuses rows that begin anywhere
+    ),
     # In mixed precision, as autocast runs them: the input in bfloat16, the parameters in float32.
-    _of("aten.native_layer_norm", "aten.native_group_norm", dtypes=statistics_like_weight),
+    _of(
+        *("aten.native_layer_norm", "aten.native_group_norm"),
+        *("aten._native_batch_norm_legit", "aten._native_batch_norm_legit_functional"),
+        dtypes=statistics_like_weight,
+    ),
     _of("aten.native_group_norm_backward", dtypes=gradient_like_input),
     _of("aten._weight_norm_interface", dtypes=norms_of_half),
     # On arguments that do not fit, these crash or compute what they are not meant for: see `_guards`.

@@ -88,6 +88,7 @@ class Facts:
     - `windows` have one number per dim of a window; those in `sliding` only an operator with a sliding window has
     - `saved` are what its forward kept: results of that operator, by its name and their number, of the arguments that
       both have
+    - `follows` are functions of its arguments by name, for those whose values must fit the others: from any values
     - `counts` and `choices` change what it does; `choices` has their values, where those are few
     - `values`: other values worth trying
     """
@@ -135,6 +136,7 @@ class Facts:
     windows: tuple[str, ...] = kinds.WINDOWS
     sliding: tuple[str, ...] = kinds.SLIDING
     saved: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    follows: Mapping[str, Callable[..., torch.Tensor]] = field(default_factory=dict)
     counts: tuple[str, ...] = kinds.COUNTS
     choices: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: kinds.CHOICES)
     values: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: kinds.VALUES)

@@ -1,4 +1,5 @@
-"""Arguments that another operator made: the places that a pooling found are what its backward is given.
+"""Arguments whose values follow from others: the places that a pooling found are what its backward is given, and the
+ends of groups are in order.
 
 Values drawn for such an argument would be none that the operator ever sees, and kernels trust them.
 """
@@ -10,13 +11,17 @@ from ._names import overload
 
 
 def with_saved(call: Call) -> Call:
-    """The call with each such argument as the other operator makes it from the rest."""
-    saved = facts(call.op).saved
-    if not saved:
+    """The call with each such argument as another operator makes it from the rest, or as it follows from them."""
+    known = facts(call.op)
+    saved = known.saved
+    if not (saved or known.follows):
         return call
     tensors = list(call.tensors)
     for name, (maker, output) in saved.items():
         op = overload(maker)
         given = {a.name: call[a.name] for a in op._schema.arguments if a.name in call}
         tensors[call.tensor_names.index(name)] = flat_outputs(op(**given))[output]
+    for name, values in known.follows.items():
+        if call.has(name):
+            tensors[call.tensor_names.index(name)] = values(**call.arguments)
     return call.with_tensors(tensors, call.made)

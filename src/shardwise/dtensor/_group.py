@@ -5,17 +5,19 @@ from collections.abc import Callable, Sequence
 import torch.distributed._functional_collectives as funcol
 from torch import Tensor, fx
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..forms import Request
 from ._steps import WAIT
 from ._versions import all_gather_single, reduce_scatter_single
 
 
-def begin_along(device_mesh: DeviceMesh, axis: int) -> Callable[[Request], None]:
-    """How the ranks along an axis of a mesh begin a collective of a form."""
+def begin_along(device_mesh: DeviceMesh, axes: Sequence[int]) -> Callable[[Request], None]:
+    """How the ranks along an axis of a mesh, or along several together, begin a collective of a form."""
+    group = _group(device_mesh, axes)
 
     def begin(request: Request) -> None:
-        sent, group = request.sent, (device_mesh, axis)
+        sent = request.sent
         if request.kind == "all_gather":
             request.arriving = all_gather_single(sent.unsqueeze(0), 0, group)
         elif request.kind == "reduce_scatter":
@@ -27,6 +29,15 @@ def begin_along(device_mesh: DeviceMesh, axis: int) -> Callable[[Request], None]
             request.arriving = funcol.all_to_all_single(sent, incoming, outgoing, group)
 
     return begin
+
+
+def _group(device_mesh: DeviceMesh, axes: Sequence[int]) -> tuple[DeviceMesh, int]:
+    if len(axes) == 1:
+        return device_mesh, axes[0]
+    names = device_mesh.mesh_dim_names
+    assert names is not None
+    with _disable_current_modes():  # that of a trace, in which the ranks of a mesh are no part
+        return device_mesh[tuple(names[axis] for axis in axes)]._flatten(), 0
 
 
 def arrived(request: Request) -> Tensor:

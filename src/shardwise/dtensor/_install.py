@@ -19,6 +19,7 @@ from ..expansion import Choice
 from ..experiments import Confirmations
 from ..placements import Row, is_shard
 from ..rules import Book, book, book_rows, rows_left
+from ._by_form import handle_by_form
 from ._hooks import refresh
 from ._read import registration
 from ._register import count_tensors, extend, register, unregister
@@ -120,6 +121,7 @@ def install(*, replace: Literal["wrong"] | None = None, confirm: bool = False) -
                 register(rule)
             else:
                 extend(rule)
+        handle_by_form()
     except BaseException:  # do not leave the book half installed, whatever was raised
         uninstall()
         raise

@@ -28,7 +28,7 @@ WAIT = torch.ops._c10d_functional.wait_tensor.default
 
 def run_step(local: Tensor, step: Step, device_mesh: DeviceMesh, shape: Sequence[int]) -> Tensor:
     """This rank's piece after the step, given its piece before. `shape` is the whole tensor's."""
-    place = _coordinate(device_mesh)
+    place = coordinate(device_mesh)
     shape = tuple(shape)
     axis = changed_axis(step)
     if step.kind == "slice":
@@ -63,7 +63,7 @@ def before_last_wait(nodes: Sequence[fx.Node]) -> int:
     return waits[-1] if waits else len(nodes)
 
 
-def _coordinate(device_mesh: DeviceMesh) -> tuple[Any, ...]:
+def coordinate(device_mesh: DeviceMesh) -> tuple[Any, ...]:
     """This rank's coordinate; on simulated ranks each entry stands for the values of all of them."""
     return tuple(device_mesh._sym_get_coordinate(axis) for axis in range(device_mesh.ndim))
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -52,16 +53,18 @@ class Choice:
         return next((row.local for row in self.rows if row.local is not None), None)
 
     @cached_property
-    def group_axis(self) -> int | None:
-        """The axis along which ranks communicate inside of the call; None if they do not."""
-        talking = (axis for axis, row in enumerate(self.rows) if is_communicating(row.local))
-        return next(talking, None)
+    def group_axes(self) -> tuple[int, ...]:
+        """The axes along which ranks communicate inside of the call, all of these together; none if they do not."""
+        return tuple(axis for axis, row in enumerate(self.rows) if is_communicating(row.local))
 
     def group(self, rank: int) -> list[int]:
         """The ranks that communicate with this one inside of the call, itself among them, in order."""
-        axis, place = self.group_axis, self.mesh.coordinate(rank)
-        assert axis is not None
-        return [self.mesh.rank((*place[:axis], i, *place[axis + 1 :])) for i in range(self.mesh.shape[axis])]
+        place = self.mesh.coordinate(rank)
+        along = (
+            range(size) if axis in self.group_axes else (place[axis],)
+            for axis, size in enumerate(self.mesh.shape)
+        )
+        return [self.mesh.rank(member) for member in product(*along)]
 
     def held(self, call: Call, shapes: Sequence[Shape], made: Sequence[Shape | None], rank: int) -> Held:
         """What a rank holds of the tensors of a call, given their shapes and those of its outputs."""
@@ -160,7 +163,7 @@ class Combinations:
             if not _always_lies(placed, needs, shape)
         ]
         if {row.local for row in rows} != {None}:
-            says = [(row.local, _is_strided(row)) for row in rows]
+            says = [(row.local, _is_strided(row), _talking(row, call)) for row in rows]
             self.conditions.append(_Condition(says, partial(_has_form, call)))
         self.left = Left(rows, mesh, call, rows_of) if call is not None and mesh.ndim > 1 else None
 
@@ -267,13 +270,23 @@ def _is_strided(row: Row) -> bool:
     return any(hasattr(p, "split_factor") for p in (*row.inputs, *row.outputs))
 
 
-def _has_form(call: Call | None, said: tuple[tuple[str | None, bool], ...]) -> bool:
+def _talking(row: Row, call: Call | None) -> Hashable:
+    """What must be the same for all axes along which the ranks of a call communicate; None for a row without."""
+    if not is_communicating(row.local):
+        return None
+    assert row.local is not None
+    along_any = call is not None and operator_by(row.local, call).along_any
+    return row.local if along_any else row
+
+
+def _has_form(call: Call | None, said: tuple[tuple[str | None, bool, Hashable], ...]) -> bool:
     """True if there is a way to run the call: one form at most, or several that are the same for its operator, on
-    pieces that are one range of positions where it needs to know these. Ranks communicate along one axis at most."""
-    forms = {form for form, _ in said if form is not None}
-    if sum(is_communicating(form) for form, _ in said) > 1:
+    pieces that are one range of positions where it needs to know these. Ranks that communicate along several axes do
+    so as one group, which a form takes for the ranks of one axis."""
+    forms = {form for form, *_ in said if form is not None}
+    if len({talking for *_, talking in said if talking is not None}) > 1:
         return False
-    if any(map(depends_on_positions, forms)) and any(strided for _, strided in said):
+    if any(map(depends_on_positions, forms)) and any(strided for _, strided, _ in said):
         return False
     if len(forms) < 2:
         return True

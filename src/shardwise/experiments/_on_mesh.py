@@ -82,7 +82,7 @@ class MeshExperiment:
         ]
         local: list[list[Any]] = [[] for _ in range(choice.mesh.ranks)]
         for rank in range(choice.mesh.ranks):
-            ranks = [rank] if choice.group_axis is None else choice.group(rank)
+            ranks = choice.group(rank) if choice.group_axes else [rank]
             if rank != ranks[0]:
                 continue
             held = {member: [of_rank[member] for of_rank in pieces] for member in ranks}
@@ -133,10 +133,10 @@ class MeshExperiment:
         else:
             calls = [self._guarded.with_tensors(tensors) for tensors in held.values()]
             places = [choice.held(call, call.shapes, made, rank) for rank in held]
-            if choice.group_axis is None:
-                results = [local_call(choice.local, calls[0], places[0].inputs, places[0].outputs)]
-            else:
+            if choice.group_axes:
                 results = calls_together(choice.local, calls, places)
+            else:
+                results = [local_call(choice.local, calls[0], places[0].inputs, places[0].outputs)]
         return [
             [*flat_outputs(result), *(tensors[i] for i in call.mutated)]
             for result, tensors in zip(results, held.values(), strict=True)

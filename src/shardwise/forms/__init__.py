@@ -13,6 +13,7 @@ from ._local_call import (
     is_communicating,
     local_call,
     operator_by,
+    operators_with,
     require_form,
 )
 from ._operator import Operator
@@ -38,6 +39,7 @@ __all__ = [
     "linear_cross_entropy_in_chunks",
     "local_call",
     "operator_by",
+    "operators_with",
     "require_form",
     "run_alone",
     "run_together",

@@ -16,12 +16,17 @@ from ..calls import Call
 from ._group import Group, Run
 from ._operator import Operator
 
+# Tokens of a chunk, at most: products of more are no faster, and adding up gradients of the weight, whose traffic is
+# that of some 10 bytes an element for every chunk, takes a few percent of the time of its products.
+_MOST = 8192
+
 
 def chunk_size(tokens: int, width: int, classes: int) -> int:
-    """How many tokens a chunk has: its logits are about as large as all that the layer is given, but they are not so
-    few that adding up gradients of the weight takes longer than all else."""
+    """How many tokens a chunk has: its logits are about as large as all that the layer is given, unless that is more
+    than products gain from, but they are not so few that adding up gradients of the weight takes longer than all
+    else."""
     count = max(1, -(-classes // max(width, 1)))
-    return min(tokens, max(-(-tokens // count), -(-width // 4)))
+    return min(tokens, _MOST, max(-(-tokens // count), -(-width // 4)))
 
 
 class _Chunk:

@@ -13,6 +13,7 @@ the row's axis together; a call has one such axis at most.
 | lookup | indices into a dim that is sharded: what this rank does not hold counts as zero, or is not written |
 | causal | which keys the rank's queries may attend to |
 | heads | which heads of keys and values serve the rank's heads of queries |
+| runs | where the groups of a grouped product end, and which of them the rank has |
 | seeds | the stream of random numbers of the rank's piece |
 | ring | keys and values go round the ranks that hold parts of a sequence |
 | parts | what ranks know of their pieces of a dim that is reduced is gathered |
@@ -36,6 +37,7 @@ from ._cross_entropy import CLASSES
 from ._exchange import EXCHANGE
 from ._group import Group, Request, run_together
 from ._group import Run as GroupRun
+from ._grouped import RUNS
 from ._lookup import LOOKUP
 from ._norms import STATISTICS
 from ._offset import OFFSET
@@ -56,6 +58,7 @@ FORMS: dict[str, dict[str, Operator]] = {
     "causal": ATTENTION,
     "heads": ATTENTION,
     "seeds": ATTENTION,
+    "runs": RUNS,
     "ring": RING,
     "balanced": BALANCED,
     "parts": PARTS,
@@ -117,6 +120,11 @@ def communicating_operators() -> Iterator[tuple[str, str]]:
     """Every shipped form in which ranks communicate, with each operator that has it."""
     for form in sorted(_SHIPPED):
         yield from ((form, name) for name, operator in FORMS[form].items() if operator.in_group is not None)
+
+
+def operators_with(form: str) -> tuple[str, ...]:
+    """The operators, overloads aside, that have a form."""
+    return tuple(sorted(FORMS[form]))
 
 
 def depends_on_positions(form: str) -> bool:

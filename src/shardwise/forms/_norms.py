@@ -14,16 +14,18 @@ from ..calls import Call
 from ._group import Group, Run
 from ._operator import Operator
 
+aten = torch.ops.aten
+
 
 def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _statistics(x: Tensor, dims: list[int], counts: Sequence[int], group: Group, eps: float) -> Run:
-    """The mean along dims of which each rank has so many elements, and one over the standard deviation."""
+def _statistics(x: Tensor, dims: list[int], counts: Sequence[int], group: Group) -> Run:
+    """The mean and the variance along dims of which each rank has so many elements."""
     if counts[group.rank]:
-        mean = x.mean(dims, keepdim=True)
-        squares = (x - mean).square().sum(dims, keepdim=True)
+        variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
+        squares = variance * counts[group.rank]
     else:
         mean = squares = x.sum(dims, keepdim=True)
     found = yield group.all_gather(torch.stack([mean, squares]).unsqueeze(0))
@@ -32,7 +34,7 @@ def _statistics(x: Tensor, dims: list[int], counts: Sequence[int], group: Group,
     weight = x.new_tensor(weights).view(-1, *[1] * x.dim())
     mean = (means * weight).sum(0)
     apart = ((means - mean).square() * weight).sum(0)
-    return mean, (sums.sum(0) / sum(counts) + apart + eps).rsqrt()
+    return mean, sums.sum(0) / sum(counts) + apart
 
 
 def _inner(call: Call) -> list[int]:
@@ -46,7 +48,8 @@ def _counts(group: Group, name: str, dims: Sequence[int]) -> list[int]:
 
 def _layer_norm(call: Call, group: Group) -> Run:
     x, dims = _wide(call["input"]), _inner(call)
-    mean, rstd = yield from _statistics(x, dims, _counts(group, "input", dims), group, call["eps"])
+    mean, variance = yield from _statistics(x, dims, _counts(group, "input", dims), group)
+    rstd = (variance + call["eps"]).rsqrt()
     output = _affine((x - mean) * rstd, call["weight"], call["bias"])
     one = torch.native_layer_norm(call["input"].new_empty(1, 1), [1], None, None, 1.0)[1]
     kept = _kept_dtype(call, one)
@@ -116,7 +119,8 @@ def _group_norm(call: Call, group: Group) -> Run:
     given, groups = call["input"], call["group"]
     x = _grouped(_wide(given), groups)
     counts = [call["C"] // groups * math.prod(held["input"].local[2:]) for held in group.held]
-    mean, rstd = yield from _statistics(x, [2, 3], counts, group, call["eps"])
+    mean, variance = yield from _statistics(x, [2, 3], counts, group)
+    rstd = (variance + call["eps"]).rsqrt()
     weight, bias = (_by_channel(call[name], groups) for name in ("weight", "bias"))
     output = _affine((x - mean) * rstd, weight, bias).reshape(given.shape).to(given.dtype)
     one = torch.native_group_norm(given.new_empty(1, 1, 1), None, None, 1, 1, 1, 1, 1.0)[1]
@@ -138,11 +142,71 @@ def _group_norm_backward(call: Call, group: Group) -> Run:
     return tuple(made if keep else None for made, keep in zip(results, wanted, strict=True))
 
 
+def _but_channels(x: Tensor) -> list[int]:
+    return [dim for dim in range(x.dim()) if dim != 1]
+
+
+def _wide_or_none(call: Call, name: str) -> Tensor | None:
+    return _wide(call[name]) if name in call and call.has(name) else None
+
+
+def _batch_norm(call: Call, group: Group) -> Run:
+    """Images, or places in them, are sharded; running statistics, if there are any, move towards those of all."""
+    given, momentum, eps = call["input"], call["momentum"], call["eps"]
+    dims = _but_channels(given)
+    counts = _counts(group, "input", dims)
+    mean, variance = (t.flatten() for t in (yield from _statistics(_wide(given), dims, counts, group)))
+    affine = (_wide_or_none(call, name) for name in ("weight", "bias"))
+    output = given
+    if given.numel():
+        output = aten._native_batch_norm_legit_no_training(given, *affine, mean, variance, momentum, eps)[0]
+    # One channel of two images has statistics of the dtype in which the device keeps them.
+    names = ("weight", "bias", "running_mean", "running_var")
+    of_one = [call[name].new_ones(1) if name in call and call.has(name) else None for name in names]
+    kept = torch.native_batch_norm(given.new_empty(2, 1), *of_one, True, 0.0, 1.0)[1].dtype
+    saved = output, mean.to(kept), (variance + eps).rsqrt().to(kept)
+    if "running_mean" not in call:
+        return saved
+    total = sum(counts)
+    found = {"running_mean": mean, "running_var": variance * (total / max(total - 1, 1))}
+    moved = (call[n] * (1 - momentum) + t.to(call[n].dtype) * momentum for n, t in found.items())
+    return *saved, *moved
+
+
+def _batch_norm_backward(call: Call, group: Group) -> Run:
+    """The gradients of weight and bias are sums over images, and what the gradient of each image lacks is their means:
+    the kernel sums for the images at hand."""
+    x, grad, weight = _wide(call["input"]), _wide(call["grad_out"]), _wide_or_none(call, "weight")
+    dims, (mean, rstd) = _but_channels(x), (_wide(call[name]) for name in ("save_mean", "save_invstd"))
+    if x.numel():
+        saved = (None, None, mean, rstd, True, call["eps"])
+        _, *sums = aten.native_batch_norm_backward(grad, x, weight, *saved, [False, True, True])
+    else:
+        sums = [mean.new_zeros(mean.shape)] * 2
+    of_weight, of_bias = (yield group.all_reduce(torch.stack(sums))).unbind()
+    total = sum(_counts(group, "input", dims))
+    scale = rstd if weight is None else rstd * weight
+    slope = -scale * rstd * of_weight / total
+    shift = -scale * of_bias / total - slope * mean
+    shift, slope, scale = (t.view(-1, *[1] * (x.dim() - 2)) for t in (shift, slope, scale))
+    of_input = torch.addcmul(torch.addcmul(shift, x, slope), grad, scale).to(call["input"].dtype)
+    dtype = call["input"].dtype if weight is None else call["weight"].dtype
+    results = (of_input, of_weight.to(dtype), of_bias.to(dtype))
+    return tuple(made if keep else None for made, keep in zip(results, call["output_mask"], strict=True))
+
+
 STATISTICS: dict[str, Operator] = {
-    "aten.native_layer_norm": Operator(in_group=_layer_norm, less_nan=True),
-    "aten.native_layer_norm_backward": Operator(in_group=_layer_norm_backward),
-    "shardwise.rms_norm": Operator(in_group=_rms_norm, less_nan=True),
-    "shardwise.rms_norm_backward": Operator(in_group=_rms_norm_backward),
-    "aten.native_group_norm": Operator(in_group=_group_norm, less_nan=True),
-    "aten.native_group_norm_backward": Operator(in_group=_group_norm_backward, other_infinities=True),
+    "aten.native_layer_norm": Operator(in_group=_layer_norm, less_nan=True, along_any=True),
+    "aten.native_layer_norm_backward": Operator(in_group=_layer_norm_backward, along_any=True),
+    "shardwise.rms_norm": Operator(in_group=_rms_norm, less_nan=True, along_any=True),
+    "shardwise.rms_norm_backward": Operator(in_group=_rms_norm_backward, along_any=True),
+    "aten.native_group_norm": Operator(in_group=_group_norm, less_nan=True, along_any=True),
+    "aten.native_group_norm_backward": Operator(
+        in_group=_group_norm_backward, other_infinities=True, along_any=True
+    ),
+    "aten._native_batch_norm_legit": Operator(in_group=_batch_norm, less_nan=True, along_any=True),
+    "aten._native_batch_norm_legit_functional": Operator(in_group=_batch_norm, less_nan=True, along_any=True),
+    "aten.native_batch_norm_backward": Operator(
+        in_group=_batch_norm_backward, other_infinities=True, along_any=True
+    ),
 }

@@ -31,7 +31,8 @@ class Operator:
     that its result may be a number where that of the whole call is NaN: it leaves out what that multiplies by zero, or
     does not subtract infinities where that does. `other_infinities` says that where one of them is infinite or NaN the
     other need not be the same: they sum in another order. `by_values` says that what ranks send each other depends on
-    values, so that a program cannot have the form's text in it: it calls the form.
+    values, so that a program cannot have the form's text in it: it calls the form. `along_any` says that it depends on
+    how much ranks have and not on which part of the whole: the rows of several axes need not shard the same dim.
     """
 
     run: Run | None = None
@@ -43,6 +44,7 @@ class Operator:
     less_nan: bool = False
     other_infinities: bool = False
     by_values: bool = False
+    along_any: bool = False
 
     def __call__(self, call: Call, held: Held) -> Any:
         if self.run is not None:

@@ -104,9 +104,9 @@ def _placed(x: Tensor, dim: int, where: Range, held: Range) -> Tensor:
 
 
 def _sharded_dim(piece: Piece, group: Group, name: str) -> int:
-    """The dim that the ranks of a group hold different ranges of."""
+    """The dim that the ranks of a group hold different ranges of; any for a group of one, which has all of each."""
     pieces = [held[name] for held in group.held]
-    return next(d for d in range(2, len(piece.shape)) if len({_range(p, d) for p in pieces}) > 1)
+    return next((d for d in range(2, len(piece.shape)) if len({_range(p, d) for p in pieces}) > 1), 2)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,14 @@
-"""Batch normalisation as two sums over the batch, so that the batch can be sharded with exact statistics.
+"""Batch normalisation by given statistics as arithmetic, so that every dim can be sharded.
 
-torch's own decomposition uses `var_mean`, one operator whose variance is not a sum over shards; here the
-mean is a sum, and the variance a sum of squares around that mean.
+Where it trains, its statistics are of all images: it stays one operator, whose ranks put theirs together.
 """
 
-import torch
+from typing import Any
+
 from torch import Tensor
+from torch._decomp import decomposition_table
+
+from ..calls import overload
 
 
 def batch_norm(
@@ -17,26 +20,29 @@ def batch_norm(
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[Tensor, ...]:
-    if not training:
-        fixed = batch_norm_by_statistics(x, weight, bias, running_mean, running_var, momentum, eps)
-        return *fixed, running_mean, running_var
-    output, mean, rstd, variance = _normalised(x, weight, bias, eps)
-    count = x.numel() // x.shape[1]
-    unbiased = variance * (count / max(count - 1, 1))
-    return (
-        output,
-        mean,
-        rstd,
-        running_mean * (1 - momentum) + mean.to(running_mean.dtype) * momentum,
-        running_var * (1 - momentum) + unbiased.to(running_var.dtype) * momentum,
-    )
+) -> Any:
+    if training:
+        return NotImplemented
+    fixed = batch_norm_by_statistics(x, weight, bias, running_mean, running_var, momentum, eps)
+    return *fixed, running_mean, running_var
 
 
-def batch_norm_without_statistics(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
-) -> tuple[Tensor, ...]:
-    return _normalised(x, weight, bias, eps)[:3]
+def batch_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    mean: Tensor | None,
+    rstd: Tensor | None,
+    train: bool,
+    *rest: Any,
+) -> Any:
+    """By torch's own decomposition."""
+    if train:
+        return NotImplemented
+    parts = decomposition_table[overload("aten.native_batch_norm_backward.default")]
+    return parts(grad, x, weight, running_mean, running_var, mean, rstd, train, *rest)
 
 
 def batch_norm_by_statistics(
@@ -49,26 +55,12 @@ def batch_norm_by_statistics(
     eps: float,
 ) -> tuple[Tensor, ...]:
     rstd = (running_var + eps).rsqrt()
-    output = _scaled((x - _per_channel(running_mean, x)) * _per_channel(rstd, x), weight, bias)
-    return output.to(x.dtype), x.new_empty(0), x.new_empty(0)
-
-
-def _normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, ...]:
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    dims = [dim for dim in range(x.dim()) if dim != 1]
-    count = x.numel() // x.shape[1]
-    mean = wide.sum(dims) / count
-    centred = wide - _per_channel(mean, x)
-    variance = (centred * centred).sum(dims) / count
-    rstd = (variance + eps).rsqrt()
-    output = _scaled(centred * _per_channel(rstd, x), weight, bias)
-    return output.to(x.dtype), mean, rstd, variance
-
-
-def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    output = (x - _per_channel(running_mean, x)) * _per_channel(rstd, x)
     if weight is not None:
-        x = x * _per_channel(weight, x)
-    return x if bias is None else x + _per_channel(bias, x)
+        output = output * _per_channel(weight, x)
+    if bias is not None:
+        output = output + _per_channel(bias, x)
+    return output.to(x.dtype), x.new_empty(0), x.new_empty(0)
 
 
 def _per_channel(values: Tensor, x: Tensor) -> Tensor:

@@ -54,11 +54,11 @@ def correct_dtypes(module: fx.GraphModule) -> None:
         dtypes = facts(node.target).dtypes if _is_call(node) else None
         if dtypes is not None:
             call = Call(node.target, _arguments(node.args, _info_of), _arguments(node.kwargs, _info_of))
-            value = list(value)
+            made = [value] if isinstance(value, Tensor) else list(value)
             for place, dtype in dtypes(**call.arguments).items():
-                if value[place] is not None:
-                    value[place] = torch.empty_like(value[place], dtype=dtype)
-            value = tuple(value)
+                if made[place] is not None:
+                    made[place] = torch.empty_like(made[place], dtype=dtype)
+            value = made[0] if isinstance(value, Tensor) else tuple(made)
         if _dtypes(value) != _dtypes(node.meta.get("val")):
             node.meta["val"] = value
             changed.add(node)

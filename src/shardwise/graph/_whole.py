@@ -65,6 +65,8 @@ def noted(op: str, parts: Callable[..., Any], numbers: Iterator[int]) -> Callabl
         origin = _Origin(f"{op}#{next(numbers)}", op, rest, form)
         before = len(nodes)
         made = parts(*args, **kwargs)
+        if made is NotImplemented:  # the call stays whole
+            return made
         results = [_node_of(leaf, tracer) for leaf in pytree.tree_leaves(made)]
         for node in islice(reversed(nodes), len(nodes) - before):
             takes = {place: given.index(each) for place, each in enumerate(_inputs(node)) if each in given}

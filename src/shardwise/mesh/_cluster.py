@@ -6,7 +6,7 @@ Clusters are documents; `presets/` has those that are shipped, and a document ma
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -99,28 +99,35 @@ class Cluster:
         """This cluster with the given links for the named axes."""
         return replace(self, axes={**self.axes, **links})
 
-    def link(self, mesh: Mesh, axis: str | int) -> Link | Span:
-        """What collectives along one axis of a mesh use: a link, or a span of islands with several members each."""
-        index = mesh.index(axis) if isinstance(axis, str) else axis
-        if mesh.names[index] in self.axes:
-            return self.axes[mesh.names[index]]
-        return self._reach(math.prod(mesh.shape[index + 1 :]), mesh.shape[index], mesh.ranks)
+    def link(self, mesh: Mesh, *axes: str | int) -> Link | Span:
+        """What collectives along an axis of a mesh use, or along several together: a link, or a span of islands with
+        several members each. Of several links given for axes it is the outermost one's."""
+        indices = sorted(mesh.index(axis) if isinstance(axis, str) else axis for axis in axes)
+        for index in indices:
+            if mesh.names[index] in self.axes:
+                return self.axes[mesh.names[index]]
+        starts = [0]
+        for index in indices:
+            stride = math.prod(mesh.shape[index + 1 :])
+            starts = [start + place * stride for start in starts for place in range(mesh.shape[index])]
+        return self._reach(starts, stride, math.prod(mesh.shape[indices[0] :]), mesh.ranks)
 
-    def _reach(self, stride: int, ranks: int, devices: int) -> Link | Span:
-        """The slowest link among the groups of `ranks` with this stride, on this number of devices.
+    def _reach(self, members: Sequence[int], stride: int, block: int, devices: int) -> Link | Span:
+        """The slowest link among the groups of devices like the first, whose `members` are `stride` apart or more, on
+        this number of devices.
 
-        Groups fill consecutive blocks of `stride * ranks` devices. Unless all devices are in one island, a block size
-        that does not divide the island puts some group in two islands. A group that crosses islands sends through the
-        outer links of all its members in an island at once.
+        Groups lie in consecutive blocks of devices. Unless all devices are in one island, a block size that does not
+        divide the island puts some group in two islands. A group that crosses islands sends through the outer links of
+        all its members in an island at once.
         """
-        block = stride * ranks
         for depth, level in enumerate(self.levels):
             if level.size is None or devices <= level.size or level.size % block == 0:
                 inner = self.levels[depth - 1] if depth else None
                 if inner is None or inner.size is None or stride >= inner.size:
                     return level.link
-                fewest = max(math.gcd(inner.size, block) // stride, 1)  # members in one island
-                return Span(level.link, inner.link, fewest)
+                island = math.gcd(inner.size, block)
+                fewest = sum(member + stride <= island for member in members)  # in one island
+                return Span(level.link, inner.link, max(fewest, 1))
         raise AssertionError("the last level has no limit")
 
     def to_json(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def _runs_otherwise(form: str, call: Call) -> bool:
 def form_price(call: Call, choice: Choice, cluster: Cluster) -> CallPrice:
     """The price of a call by its form, on that of a few ranks which needs longest: of those that communicate with the
     first, which has the largest pieces, the first and the last, else of all."""
-    ranks = range(choice.mesh.ranks) if choice.group_axis is None else choice.group(0)
+    ranks = range(choice.mesh.ranks) if not choice.group_axes else choice.group(0)
     prices = [_price_on(rank, call, choice, cluster) for rank in {ranks[0], ranks[-1]}]
     longest = max(prices, key=lambda price: price.seconds)
     scratch = max(price.scratch for price in prices)
@@ -105,10 +105,10 @@ def collectives_inside(
 ) -> list[tuple[Collective, int | None, int]]:
     """The collectives that the first rank performs inside of a call: kind, bytes (None if these depend on values) and
     number of ranks of each."""
-    if choice.group_axis is None:
+    if not choice.group_axes:
         return []
     assert choice.local is not None
-    ranks, by_values = choice.mesh.shape[choice.group_axis], operator_by(choice.local, call).by_values
+    ranks, by_values = len(choice.group(0)), operator_by(choice.local, call).by_values
     found = _price_on(0, call, choice, cluster).collectives
     return [(kind, None if by_values else size, ranks) for kind, size, _ in found]
 
@@ -116,10 +116,10 @@ def collectives_inside(
 def _price_on(rank: int, call: Call, choice: Choice, cluster: Cluster) -> CallPrice:
     """Rows on other axes, and other meshes, that leave the ranks of the group the same pieces, cost the same."""
     assert choice.local is not None
-    axis = choice.group_axis
-    ranks = [rank] if axis is None else choice.group(rank)
+    axes = choice.group_axes
+    ranks = choice.group(rank) if axes else [rank]
     held = [choice.held(call, call.shapes, call.outputs, member) for member in ranks]
-    link = None if axis is None else cluster.link(choice.mesh, axis)
+    link = cluster.link(choice.mesh, *axes) if axes else None
     pieces = tuple((each.inputs, each.outputs) for each in held)
     key = call.signature, choice.local, ranks.index(rank), pieces, link, cluster.device
     if key not in _known:

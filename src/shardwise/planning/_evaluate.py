@@ -97,8 +97,8 @@ class Evaluation:
                 compute += price.compute
                 for kind, taken in price.exposed.items():
                     communication[kind] += taken  # type: ignore[assignment]
-                if entry.choice.group_axis is not None:
-                    sent[self.plan.mesh.names[entry.choice.group_axis]] += price.sent
+                for axis in entry.choice.group_axes:
+                    sent[self.plan.mesh.names[axis]] += price.sent
             elif isinstance(entry, Move):
                 seconds = entry.change.price
                 self._add_collectives(entry.change, communication, sent)

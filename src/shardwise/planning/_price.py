@@ -511,7 +511,7 @@ def _waiting(one: Pass, place: int) -> float:
 
 def _split(one: Pass, entry: Entry) -> CallPrice | None:
     """The price of a call that communicates."""
-    if not isinstance(entry, Compute) or entry.choice.group_axis is None:
+    if not isinstance(entry, Compute) or not entry.choice.group_axes:
         return None
     return form_price(one.plan.graph.call(entry.node), entry.choice, one.plan.cluster)
 

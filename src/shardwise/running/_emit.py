@@ -202,7 +202,7 @@ class _Emitter:
                 fresh = list(islice(reversed(nodes), len(nodes) - before))
                 results.update(dict(zip(fresh, reversed(made), strict=False)))
                 now = fresh[::-1]
-                if isinstance(entry, Compute) and entry.choice.group_axis is not None:
+                if isinstance(entry, Compute) and entry.choice.group_axes:
                     now = with_late_waits(now)
                 if isinstance(entry, Move) and entry.begun:
                     number = before_last_wait(now)
@@ -238,20 +238,22 @@ class _Emitter:
         if isinstance(entry, Recomposed):
             return entry([values[value] for value in entry.inputs], self.lowering.retargeted)
         local, tensors = self.lowering.on_rank(entry, self.rank), [values[v] for v in entry.inputs]
-        axis = entry.choice.group_axis
-        if axis is None:
+        axes = entry.choice.group_axes
+        if not axes:
             made = local(tensors, seed)
         elif local.by_values:
-            made = tuple(self._called(local, axis, tensors))
+            made = tuple(self._called(local, axes, tensors))
         else:
-            made = run_alone(local.in_group(tensors, begin_along(self.device_mesh, axis)), arrived)
+            made = run_alone(local.in_group(tensors, begin_along(self.device_mesh, axes)), arrived)
         return {value: tensor for value, tensor in zip(entry.outputs, made, strict=True) if value is not None}
 
-    def _called(self, local: RankCompute, axis: int, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def _called(self, local: RankCompute, axes: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
         """A call of a form in the program, which runs as it is when the program does."""
 
+        begin = begin_along(self.device_mesh, axes)
+
         def run(*given: Tensor) -> list[Tensor]:
-            return list(run_alone(local.in_group(given, begin_along(self.device_mesh, axis)), arrived))
+            return list(run_alone(local.in_group(given, begin), arrived))
 
         run.__name__ = f"{local.form}_of_{local.compute.node.name}"
         tracer = get_proxy_mode().tracer

@@ -189,7 +189,7 @@ class Simulation:
         tensors = [[pieces.locals[rank] for pieces in inputs] for rank in ranks]
         made: list[tuple[Any, ...]] = []
         known: dict[Any, tuple[Any, ...]] = {}  # replicas need not compute the same again
-        if entry.choice.group_axis is not None:
+        if entry.choice.group_axes:
             made = self._compute_in_groups(entry, local, tensors, record)
         else:
             for rank in ranks:

@@ -102,6 +102,33 @@ def group_norm_backward(call: Call) -> Iterator[Row]:
             yield row_of(call, row, [shard(dim), _SUM, _SUM], local="statistics")
 
 
+@more_rows(
+    "aten._native_batch_norm_legit_functional.default",
+    "aten._native_batch_norm_legit.no_stats",
+    name="statistics",
+)
+def batch_norm(call: Call) -> Iterator[Row]:
+    for dim in _of_all_images(call) if call["training"] else ():
+        row = [shard(dim), *[R] * (len(call.outputs) - 1)]
+        yield row_of(call, {"input": shard(dim)}, row, local="statistics")
+
+
+@more_rows("aten.native_batch_norm_backward.default", name="statistics")
+def batch_norm_backward(call: Call) -> Iterator[Row]:
+    """The sums that every image's gradient needs are the gradients of weight and bias."""
+    if not call["train"] or call.shape("grad_out") != call.shape("input"):
+        return
+    for dim in _of_all_images(call):
+        row = {"grad_out": shard(dim), "input": shard(dim)}
+        yield row_of(call, row, [shard(dim), R, R], local="statistics")
+
+
+def _of_all_images(call: Call) -> list[int]:
+    """The dims that one mean of a channel is of."""
+    found = dims(call, "input") if call["input"].dtype.is_floating_point else []
+    return [dim for dim in found if dim != 1]
+
+
 @more_rows("aten.convolution.default", name="halo")
 def convolution(call: Call) -> Iterator[Row]:
     for dim in _slid_over(call, "input"):

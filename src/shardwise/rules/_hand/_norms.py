@@ -100,6 +100,7 @@ _BATCH_NORMS = (
     "aten._batch_norm_with_update.default",
     "aten._native_batch_norm_legit.no_stats",
     "aten._native_batch_norm_legit.default",
+    "aten._native_batch_norm_legit_functional.default",
     "aten.native_batch_norm.default",
 )
 # They are given the statistics.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ...calls import Call
-from ...placements import Row, partial, shard
+from ...placements import Row, Shards, partial, shard
 from ._register import hand, more_rows
 from ._rows import LINEAR, dims, pass_through, row_of
 
@@ -35,6 +35,65 @@ def trilinear(call: Call) -> Iterator[Row]:
             yield row_of(call, sharded, partial("sum") if dim in summed else shard(dim - before))
     for name in _FACTORS:
         yield from pass_through(call, name, LINEAR)
+
+
+@hand("aten._grouped_mm.default")
+def grouped_product(call: Call) -> Iterator[Row]:
+    """A matrix for each run of rows, the rows or columns that runs of both give, or a batch of products. A rank needs
+    to know where the groups end among its rows (`runs`), and kernels cannot read pieces whose rows begin anywhere."""
+    first, second = (len(call.shape(name)) for name in ("self", "mat2"))
+    if not _is_grouped(call):
+        return
+    for inputs, output, shards in _GROUPED[first, second]:
+        placed = {name: shard(dim) for name, dim in inputs.items()}
+        sizes = {call.shape(name)[dim] for name, dim in inputs.items()} or {call.output[0]}
+        if max(sizes) > 1:
+            yield row_of(call, placed, partial("sum") if output is None else shard(output), shards, "runs")
+    for name in ("self", "mat2"):
+        yield from pass_through(call, name, LINEAR, local="runs")
+
+
+# By the number of dims of both factors: the dims that rows shard, and that of the result, None where it is summed over.
+# A dim that holds multiples of 16 bytes has elements for every rank that the experiments have.
+_GROUPED: dict[tuple[int, int], list[tuple[dict[str, int], int | None, Shards]]] = {
+    (2, 3): [
+        ({"self": 0}, 0, "any"),  # rows
+        ({"mat2": 0}, None, "any"),  # groups
+        ({"mat2": 2}, 1, "nonempty"),  # columns
+        ({"self": 1, "mat2": 1}, None, "nonempty"),
+    ],
+    (2, 2): [
+        ({"self": 0}, 1, "nonempty"),
+        ({"mat2": 1}, 2, "nonempty"),
+        ({"self": 1, "mat2": 0}, None, "nonempty"),  # what each group sums over
+        ({}, 0, "any"),  # groups
+    ],
+    (3, 2): [
+        ({"self": 1}, 0, "any"),
+        ({"mat2": 1}, 1, "nonempty"),
+        ({"self": 0}, None, "any"),
+        ({"self": 2, "mat2": 0}, None, "nonempty"),
+    ],
+    (3, 3): [
+        ({"self": 0, "mat2": 0}, 0, "any"),
+        ({"self": 1}, 1, "any"),
+        ({"mat2": 2}, 2, "nonempty"),
+        ({"self": 2, "mat2": 1}, None, "nonempty"),
+    ],
+}
+
+
+def _is_grouped(call: Call) -> bool:
+    """False for shapes that do not fit together, and for a bias, which no kernel takes."""
+    self, mat2 = call.shape("self"), call.shape("mat2")
+    if (len(self), len(mat2)) not in _GROUPED or call.has("bias"):
+        return False
+    if len(self) == len(mat2) == 3:
+        return not call.has("offs") and self[0] == mat2[0] and self[2] == mat2[1]
+    if not call.has("offs") or len(call.shape("offs")) != 1 or call["offs"].dtype.is_floating_point:
+        return False
+    stacked = next((shape[0] for shape in (self, mat2) if len(shape) == 3), None)
+    return self[-1] == mat2[-2] and stacked in (None, call.shape("offs")[0])
 
 
 def _rows(call: Call) -> list[int]:
