@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -95,11 +94,12 @@ def _replaced_buffers(module: nn.Module, notes: list[str]) -> Iterator[None]:
                 continue
             part._buffers[name] = buffer
             if made.shape == buffer.shape and made.dtype == buffer.dtype:
-                with torch.no_grad():
-                    buffer.copy_(made)
+                buffer.copy_(made.detach())
             else:
                 kinds = " and then ".join(f"{each.dtype} {list(each.shape)}" for each in (buffer, made))
-                notes.append(f"it assigns another kind of tensor to {path} ({kinds}), which is not kept from call to call")
+                notes.append(
+                    f"it assigns another kind of tensor to {path} ({kinds}), which is not kept from call to call"
+                )
 
     hooks = [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
     nn.Module.__setattr__ = assign  # type: ignore[method-assign, assignment]
