@@ -7,7 +7,7 @@ kept in one JSON file, model by model, and a second run of the command goes on w
 
     python benchmarks/breadth.py                            half an hour of them, one after the other
     python benchmarks/breadth.py --jobs 16 --minutes 9      all of them, on a machine with 16 cores
-    python benchmarks/breadth.py --only LSTM                those whose names contain a text
+    python benchmarks/breadth.py --only LSTM GRU            those whose names contain one of these
     python benchmarks/breadth.py --sample 30                thirty of them, by chance
     python benchmarks/breadth.py --again "timed out" wrong  those that ended so before
     python benchmarks/breadth.py --report                   the table of what is kept
@@ -227,7 +227,9 @@ def main() -> None:
     where = Path("build/breadth.json")
     parser.add_argument("--kept", type=Path, default=where, metavar="FILE", help="outcomes, by model")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time")
-    parser.add_argument("--only", default="", metavar="TEXT", help="models whose names contain this")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="TEXT", help="models whose names contain one of these"
+    )
     parser.add_argument("--sample", type=int, metavar="N", help="so many models, by chance")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument(
@@ -248,7 +250,8 @@ def main() -> None:
     order = sorted(builds, key=lambda name: crc32(name.encode()))
     if options.sample is not None:
         order = random.Random(options.seed).sample(sorted(builds), options.sample)
-    chosen = [name for name in order if options.only in name and not options.report]
+    asked = [name for name in order if any(text in name for text in options.only)]
+    chosen = [] if options.report else asked
     left = [n for n in chosen if n not in kept.outcomes or kept.outcomes[n]["outcome"] in options.again]
     if left:
         prepare()  # once for all processes
@@ -256,7 +259,7 @@ def main() -> None:
     record = Record(__doc__, options.json)
     for library, why in skipped.items():
         record.say(f"Models of {library} are left out: {why}.")
-    told = {name: each for name, each in kept.outcomes.items() if options.only in name}
+    told = {name: each for name, each in kept.outcomes.items() if any(text in name for text in options.only)}
     report(told, len(builds), record, options.timeout)
 
 

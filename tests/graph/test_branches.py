@@ -70,6 +70,7 @@ class Program(nn.Module):
             nn.ModuleList([nn.Linear(4, 4) for _ in "ab"]),
         )
         self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("largest", torch.zeros(1))
 
     def forward(self, x):
         return self.function(self, self.layer(x), x)
@@ -172,6 +173,26 @@ def within(module, y, x):
     return (y.sum() * scale) ** power
 
 
+def keeps_a_range(module, y, x):
+    """As observers of quantisation do, whose first range is that of the first batch."""
+    if module.largest.max() < 1e-4:
+        module.largest = module.largest + y.detach().abs().max()
+    else:
+        module.norm.running_mean.mul_(0.5)
+        module.largest = module.largest * 0.9 + y.detach().abs().max() * 0.1
+    return (y / module.largest).sum()
+
+
+def counts_in_an_attribute(module, y, x):
+    module.seen, module.kept = 1, [y]
+    if x.sum() > 0:
+        module.seen += 2
+        module.kept.append(y * 2)
+    else:
+        module.kept.append(y.detach())
+    return y.sum() * module.seen + module.kept[1].sum()
+
+
 PROGRAMS = [
     *(
         returns_early,
@@ -183,7 +204,7 @@ PROGRAMS = [
         keeps_flags_and_counts,
         divides,
     ),
-    *(collects, normalises_at_times, within),
+    *(collects, normalises_at_times, within, keeps_a_range, counts_in_an_attribute),
 ]
 
 
@@ -249,7 +270,7 @@ def loops_until(module, y, x):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (remembers, r"writes to `module.last`, not to a name alone"),
+        (remembers, r"writes to `module.last`, neither to a name nor to what there is before"),
         (changes_shape, r"leave y, which is used, in different forms"),
         (loops_until, r"loops_until|depends on tensor values here"),
     ],

@@ -198,6 +198,34 @@ def test_attributes_that_the_program_sets_do_not_stay():
     assert not hasattr(net, "last")
 
 
+class Averages(nn.Module):
+    """Keeps a moving average in a buffer, by assigning it."""
+
+    def __init__(self, *sizes):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(sizes))
+
+    def forward(self, x):
+        self.average = 0.9 * self.average + 0.1 * x.detach().mean(0)
+        return x - self.average
+
+
+def test_a_buffer_that_a_part_of_the_model_replaces_is_written_to():
+    net, x = nn.Sequential(nn.Linear(3, 3), Averages(3)), torch.randn(4, 3)
+    ran = run(capture(net, (x,)), net, (x,))
+    net(x)
+    torch.testing.assert_close(ran.mutations, {"1.average": net[1].average})
+
+
+def test_a_buffer_that_becomes_another_kind_of_tensor_is_noted():
+    net = nn.Sequential(nn.Linear(3, 3), Averages())
+    [note] = capture(net, (torch.randn(4, 3),)).notes
+    assert note == (
+        "it assigns another kind of tensor to 1.average (torch.float32 [] and then torch.float32 [3]), which is not "
+        "kept from call to call"
+    )
+
+
 def test_an_argument_with_the_name_of_a_parameter_keeps_its_own_gradient():
     class Scaled(nn.Module):
         def __init__(self):

@@ -106,6 +106,7 @@ class _Helper:
         held: tuple[Any, ...],
         binds: tuple[str, ...],
         written: tuple[str, ...],
+        attributes: tuple[tuple[Any, str, str], ...],
         other: str,
         place: str,
     ) -> Any:
@@ -115,7 +116,8 @@ class _Helper:
             return (yes if decided else no)(*held)
         line = place.rpartition(":")[0]
         if other:
-            raise NotKept(f"a branch on a tensor's value at {line} writes to `{other}`, not to a name alone")
+            raise _kept_elsewhere(line, other)
+        own = _Attributes(self.module, attributes, line)
         holds = _truth(test)
 
         names = [*binds, *[""] * (len(held) - len(binds))]
@@ -129,8 +131,14 @@ class _Helper:
                 )
             )
 
-        made = self._both(holds, lambda: block(yes, holds), lambda: block(no, ~holds), line)
-        return _joined(*made, binds, line)
+        def with_attributes(run: Callable[..., Any], taken: Tensor) -> Any:
+            return own.after(lambda: block(run, taken))
+
+        _, (first, after_first), (second, after_second) = self._both(
+            holds, lambda: with_attributes(yes, holds), lambda: with_attributes(no, ~holds), line
+        )
+        own.join(holds, after_first, after_second)
+        return _joined(holds, first, second, binds, line)
 
     def either(self, test: Any, yes: Callable[[], Any], no: Callable[[], Any], place: str) -> Any:
         """`yes if test else no`"""
@@ -162,7 +170,7 @@ class _Helper:
     def held(self, value: Callable[[], Any]) -> Any:
         try:
             return value()
-        except NameError:
+        except (NameError, AttributeError):
             return _UNDEFINED
 
     def is_undefined(self, value: Any) -> bool:
@@ -267,6 +275,46 @@ class _Buffers:
             for place in sorted(yes.keys() | no.keys()):
                 owner, name, buffer = self.held[place]
                 owner[name] = torch.where(holds, yes.get(place, buffer), no.get(place, buffer))
+
+
+def _kept_elsewhere(line: str, text: str) -> NotKept:
+    return NotKept(
+        f"a branch on a tensor's value at {line} writes to `{text}`, neither to a name nor to what there is before; "
+        "assign it in both branches, or register it with register_buffer"
+    )
+
+
+class _Attributes:
+    """What a branch writes into attributes, other than buffers of the model. Each block finds what was there before."""
+
+    def __init__(self, module: nn.Module, attributes: Sequence[tuple[Any, str, str]], line: str) -> None:
+        buffers = {(id(part), name) for part in module.modules() for name in part._buffers}
+        self.line, self.held = line, list[tuple[Any, str, str, Any]]()
+        for owner, name, text in attributes:
+            if (id(owner), name) in buffers:
+                continue
+            before = vars(owner).get(name, _UNDEFINED) if hasattr(owner, "__dict__") else _UNDEFINED
+            if before is _UNDEFINED:
+                raise _kept_elsewhere(line, text)
+            self.held.append((owner, name, text, before))
+
+    def after(self, block: Callable[[], Any]) -> tuple[Any, list[Any]]:
+        """What a block makes, and what it leaves in the attributes."""
+        for owner, name, _, before in self.held:
+            setattr(owner, name, _copied(before))
+        try:
+            made = block()
+            return made, [vars(owner).get(name, _UNDEFINED) for owner, name, _, _ in self.held]
+        finally:
+            for owner, name, _, before in self.held:
+                setattr(owner, name, before)
+
+    def join(self, holds: Tensor, yes: Sequence[Any], no: Sequence[Any]) -> None:
+        """Have those of the block that is taken."""
+        texts = [text for _, _, text, _ in self.held]
+        joined = _joined(holds, yes, no, texts, self.line)
+        for (owner, name, _, _), value in zip(self.held, joined, strict=True):
+            setattr(owner, name, value)
 
 
 class _Statistics(TorchFunctionMode):

@@ -1,4 +1,5 @@
-"""What a program keeps from call to call without having registered it, which a graph does not: noted."""
+"""What a program keeps from call to call: buffers that it replaces are written to, which a graph shows; what it has
+not registered is noted."""
 
 import pickle
 import random
@@ -18,7 +19,13 @@ _ASSIGNED = r"The tensor attributes? (.+) w\w+ assigned during export"
 @contextmanager
 def noting_state(module: nn.Module, notes: list[str]) -> Iterator[None]:
     """Within, a traced program that keeps tensors, or depends on random numbers that are not torch's, is noted."""
-    with _assigned(notes), _new_buffers(module), _python_draws(notes), _Generators(notes):
+    with (
+        _assigned(notes),
+        _new_buffers(module),
+        _replaced_buffers(module, notes),
+        _python_draws(notes),
+        _Generators(notes),
+    ):
         yield
 
 
@@ -55,6 +62,53 @@ def _new_buffers(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         nn.Module.register_buffer = plain
+
+
+@contextmanager
+def _replaced_buffers(module: nn.Module, notes: list[str]) -> Iterator[None]:
+    """Within, what a part of the module assigns to a buffer is written into it when the program ends: torch sees
+    assignments to buffers of the outermost module alone."""
+    parts, plain = dict(module.named_modules()), nn.Module.__setattr__
+    known = {id(part) for part in parts.values()}
+    before: list[tuple[str, nn.Module, str, Tensor]] = []
+
+    def assign(self: nn.Module, name: str, value: Any) -> None:
+        buffers = self.__dict__.get("_buffers") or {}
+        if isinstance(value, Tensor) and buffers.get(name) is not None and id(self) in known:
+            buffers[name] = value
+        else:
+            plain(self, name, value)
+
+    def begin(*_: Any) -> None:
+        before[:] = [
+            (f"{path}.{name}".lstrip("."), part, name, buffer)
+            for path, part in parts.items()
+            for name, buffer in part._buffers.items()
+            if buffer is not None
+        ]
+
+    def end(*_: Any) -> None:
+        for path, part, name, buffer in before:
+            made = part._buffers.get(name)
+            if made is None or made is buffer:
+                continue
+            part._buffers[name] = buffer
+            if made.shape == buffer.shape and made.dtype == buffer.dtype:
+                buffer.copy_(made.detach())
+            else:
+                kinds = " and then ".join(f"{each.dtype} {list(each.shape)}" for each in (buffer, made))
+                notes.append(
+                    f"it assigns another kind of tensor to {path} ({kinds}), which is not kept from call to call"
+                )
+
+    hooks = [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
+    nn.Module.__setattr__ = assign  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module.__setattr__ = plain  # type: ignore[method-assign]
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager

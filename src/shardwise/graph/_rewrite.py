@@ -149,9 +149,11 @@ def _read(statements: Sequence[ast.AST]) -> set[str]:
     }
 
 
-def _changed(statements: Sequence[ast.AST]) -> tuple[set[str], str]:
-    """The names of what statements write into (`x[i] = y`, `x.append(y)`); and if it has none, its text, or ""."""
+def _changed(statements: Sequence[ast.AST], fixed: set[str]) -> tuple[set[str], list[ast.Attribute], str]:
+    """What statements write into (`x[i] = y`, `x.append(y)`): names; attributes of what the `fixed` names lead to,
+    whether they are assigned or written into; and the text of what is neither, or ""."""
     names: set[str] = set()
+    attributes: list[ast.Attribute] = []
     text = ""
     for node in _own(statements):
         into: ast.expr | None = None
@@ -165,9 +167,18 @@ def _changed(statements: Sequence[ast.AST]) -> tuple[set[str], str]:
             into = node.func.value if called in _CHANGES or inplace else None
         if isinstance(into, ast.Name):
             names.add(into.id)
+        elif isinstance(into, ast.Attribute) and _root(into) in fixed:
+            attributes.append(into)
         elif into is not None:
             text = ast.unparse(node)
-    return names, text
+    return names, attributes, text
+
+
+def _root(value: ast.expr) -> str:
+    """`a` of `a.b.c`; "" where it is no name."""
+    while isinstance(value, ast.Attribute):
+        value = value.value
+    return value.id if isinstance(value, ast.Name) else ""
 
 
 # -- statements
@@ -220,9 +231,10 @@ class _Statements:
         bodies = [statement.body, statement.orelse]
         if any(isinstance(node, _STAYS) for body in bodies for node in _own(body)):
             return [self.statement(statement)]
-        into, text = zip(*map(_changed, bodies), strict=True)
-        written = (into[0] | into[1]) & self.names
-        binds = sorted((_bound(bodies[0]) | _bound(bodies[1])) & self.names | written)
+        bound = (_bound(bodies[0]) | _bound(bodies[1])) & self.names
+        into, attributes, text = _changed([*bodies[0], *bodies[1]], self.names - bound)
+        written = into & self.names
+        binds = sorted(bound | written)
         reads = sorted(((_read(bodies[0]) | _read(bodies[1])) & self.names) - set(binds) - {self.owner})
         names = [*binds, *reads]
         yes, no = (f"{HELPER}_{kind}_{statement.lineno}_{statement.col_offset}" for kind in ("yes", "no"))
@@ -234,7 +246,8 @@ class _Statements:
             "branch",
             *(self.expressions.visit(statement.test), _load(yes), _load(no)),
             *(ast.Tuple([_held(name) for name in names], ast.Load()), _constants(binds), _constants(written)),
-            *(ast.Constant(text[0] or text[1]), ast.Constant(self.place(statement.test))),
+            ast.Tuple([_attribute(each) for each in _distinct(attributes)], ast.Load()),
+            *(ast.Constant(text), ast.Constant(self.place(statement.test))),
         )
         ast.copy_location(call, statement.test)
         target = ast.Tuple([ast.Name(name, ast.Store()) for name in binds], ast.Store())
@@ -344,9 +357,20 @@ def _constants(values: Iterable[str]) -> ast.expr:
     return ast.Tuple([ast.Constant(each) for each in sorted(values)], ast.Load())
 
 
-def _held(name: str) -> ast.expr:
-    """The value of a name, if it is bound."""
-    return _call("held", ast.Lambda(_arguments([]), _load(name)))
+def _held(value: str | ast.expr) -> ast.expr:
+    """The value of a name, if it is bound, or of an expression."""
+    value = _load(value) if isinstance(value, str) else copy.deepcopy(value)
+    return _call("held", ast.Lambda(_arguments([]), value))
+
+
+def _distinct(attributes: Iterable[ast.Attribute]) -> list[ast.Attribute]:
+    return list({ast.unparse(each): each for each in attributes}.values())
+
+
+def _attribute(node: ast.Attribute) -> ast.expr:
+    """Whose attribute it is, its name and its text."""
+    owner = _held(node.value)
+    return ast.Tuple([owner, ast.Constant(node.attr), ast.Constant(ast.unparse(node))], ast.Load())
 
 
 def _function(name: str, names: Sequence[str], body: list[ast.stmt]) -> ast.FunctionDef:

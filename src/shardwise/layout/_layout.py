@@ -248,8 +248,11 @@ class Layout:
         A strided shard is not one range: see `positions`.
         """
         self.require_fits(shape)
-        held = [self.runs(dim, size, rank) for dim, size in enumerate(shape)]
-        return tuple(runs[0][0] if runs else size for runs, size in zip(held, shape, strict=True))
+        found = [0] * len(shape)
+        for dim in self.sharded_dims:
+            runs = self.runs(dim, shape[dim], rank)
+            found[dim] = runs[0][0] if runs else shape[dim]
+        return tuple(found)
 
     # -- local tensors
 

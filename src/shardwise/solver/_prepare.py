@@ -13,11 +13,15 @@ _ROUNDS = 12  # after which one worker has called all compiled functions
 def prepare() -> bool:
     """Compile or load all code of the search; done once per process. Returns True."""
     from ._exchange import View
+    from ._passes import Passes
     from ._reduce import reduce
     from ._worker import Worker
 
     reduction = reduce(_small())
-    worker = Worker(reduction, 0, 1, 0, np.zeros(1, np.int64), lambda: 1.0, True)
+    assert reduction.kernel is not None
+    stop = np.zeros(1, np.int64)
+    passes = Passes(reduction.kernel, 0.0, stop)
+    worker = Worker(reduction, passes, 0, 1, 0, stop, lambda: 1.0, True)
     view = View()
     for _ in range(_ROUNDS):
         view = view.better(worker.round(view))

@@ -24,6 +24,7 @@ from ._solution import Improvement, Shortfall, Solution
 from ._threads import Threads, in_time
 
 if TYPE_CHECKING:
+    from ._passes import Passes
     from ._reduce import Reduction
 
 _ENDING = 0.5  # seconds of the limit, at most, in which workers end and the solution is checked
@@ -197,8 +198,11 @@ class _Run:
 
     def _search(self, workers: int) -> None:
         """Let the workers search until they end or the time is up, and log their improvements."""
-        assert self.exchange is not None
-        threads = Threads([partial(self._work, number, workers) for number in range(workers)])
+        assert self.exchange is not None and self.reduction is not None and self.reduction.kernel is not None
+        from ._passes import Passes
+
+        passes = Passes(self.reduction.kernel, self.gap, self.exchange.stop)
+        threads = Threads([partial(self._work, number, workers, passes) for number in range(workers)])
         try:
             while threads.running and not self.exchange.halted and self._left() > 0:
                 self.exchange.wait(min(0.2, self._left()))
@@ -207,12 +211,14 @@ class _Run:
             self.exchange.halt()
             threads.join(time.monotonic() + _ENDING / 2)
 
-    def _work(self, number: int, workers: int) -> None:
+    def _work(self, number: int, workers: int, passes: "Passes") -> None:
         assert self.exchange is not None and self.reduction is not None
         from ._worker import Worker
 
         exchange, in_step = self.exchange, self.most_rounds is not None
-        worker = Worker(self.reduction, number, workers, self.seed, exchange.stop, self._left, in_step)
+        worker = Worker(
+            self.reduction, passes, number, workers, self.seed, exchange.stop, self._left, in_step
+        )
         rounds = 0
         try:
             while self.most_rounds is None or rounds < self.most_rounds:

@@ -17,15 +17,14 @@ from ._eliminate import scratch, solve_region, work_without_cutset
 from ._exchange import View
 from ._kernel import BIG, Kernel
 from ._linear import CAN_PROVE
-from ._messages import message_offsets, sweep
 from ._milp import prove, size_of
+from ._passes import Passes
 from ._pricing import cost_of, load_of, overflow, price_nodes
 from ._reduce import Reduction, reduce
 from ._walk import walk
 
 _MOST_PROVEN = 250_000  # variables of the largest program that is attempted
 _SMALL = 5_000  # variables of a program that is attempted immediately
-_FIRST_WORK = 400_000_000  # table entries that the first passes may read
 _MOST_EXACT = 300_000_000  # table entries that an exact elimination of all nodes may read
 _LARGEST_EXACT = 4e6  # of one of its tables: a float as in walks, so that the code is compiled once
 _EXACT_STEPS = 12  # of the ascent by exact eliminations, in one round
@@ -39,6 +38,7 @@ class Worker:
     def __init__(
         self,
         reduction: Reduction,
+        passes: Passes,
         number: int,
         workers: int,
         seed: int,
@@ -48,7 +48,7 @@ class Worker:
     ) -> None:
         assert reduction.kernel is not None
         self.reduction, self.kernel = reduction, reduction.kernel
-        self.number, self.alone = number, workers == 1
+        self.passes, self.number, self.alone = passes, number, workers == 1
         self.stop, self.seconds_left, self.in_step = stop, seconds_left, in_step
         a = self.a = self.kernel.arrays
         self.random = random.Random(1_000_003 * seed + number)
@@ -77,7 +77,9 @@ class Worker:
         """One round. Returns new results."""
         self.rounds += 1
         if self.rounds == 1:
-            return self._without_memory() if self.exact else self._first()
+            return self._first()
+        if self.rounds == 2 and self.exact:
+            return self._without_memory()
         if view.prices is not None:
             self.prices = view.prices
         if self.exact and self.rounds % 4 == 1:
@@ -132,27 +134,14 @@ class Worker:
         return report
 
     def _first(self) -> View:
-        """Message passing without prices: a bound, and a first solution."""
-        a = self.a
-        offset = message_offsets(a)
-        messages = np.zeros(offset[-1])
-        bound, best, found = -np.inf, np.inf, self.x
-        for i in range(max(20, min(100, _FIRST_WORK // max(1, len(a.tables))))):
-            sweep(a, a.cost, a.tables, messages, offset, self.x, True)
-            now = sweep(a, a.cost, a.tables, messages, offset, self.x, False)
-            cost = cost_of(a, self.x)
-            if cost < best:
-                best, found = cost, self.x.copy()
-            if self.stop[0] or best - now < 0.5 or (i >= 40 and now - bound < 1e-6 * abs(now)):
-                bound = max(bound, now)
-                break
-            bound = max(bound, now)
-        self.x = found
-        self.cost = best
-        load_of(a, self.x, self.load)
-        for _ in range(4):
-            self._step(np.zeros(len(self.load)), 1.0, 0.0, 0, True)
-        return self._report(bound=bound)
+        """Message passing without prices: a bound, and a first solution, improved where the bound is far."""
+        passed = self.passes.result()
+        self.x, self.cost = passed.choice.copy(), passed.cost
+        load_of(self.a, self.x, self.load)
+        if not passed.near or overflow(self.a, self.load):
+            for _ in range(4):
+                self._step(np.zeros(len(self.load)), 1.0, 0.0, 0, True)
+        return self._report(bound=passed.bound)
 
     def _report(self, bound: float = -np.inf) -> View:
         """The view to publish: the current solution if it is feasible and the best so far."""
