@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import shardwise as sw
 from shardwise.calls import Call
@@ -207,3 +208,21 @@ def test_a_ring_that_does_not_rescale_is_refuted():
     given = (r(2, 2, 8, 6), r(2, 2, 8, 6), r(2, 2, 8, 5), None, None, False, 0.4, 0.0)
     verdict = sw.check(attention, FORWARD.format("without_rescale"), *given)
     assert not verdict and "values differ" in str(verdict)
+
+
+def test_of_many_ranks_only_those_that_send_are_looked_at():
+    """A ring has as many steps as ranks: each takes as long whatever their number."""
+
+    class Counting(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.count += 1
+            return func(*args, **(kwargs or {}))
+
+    whole = torch.arange(6.0)
+    with Counting() as counting:
+        request = Group(3, [Held(Call(CUMSUM, (whole, 0)), (), ())] * 500).permute(whole, shape=(2, 3))
+        arrived = request.finish(request.sent)
+    assert torch.equal(arrived, whole.view(2, 3)) and counting.count < 10
+    assert [counts.index(6) for counts in request.counts] == [4, 2] and len(request.counts[0]) == 500

@@ -112,52 +112,46 @@ class Group:
 
     def all_to_all(self, parts: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> Request:
         """What each rank has for this one, given what this one has for each; `shapes` are those of what arrives."""
-        return self._exchange("all_to_all", parts, [tuple(shape) for shape in shapes])
+        arriving = dict(enumerate(map(tuple, shapes)))
+        return self._exchange(
+            "all_to_all", dict(enumerate(parts)), arriving, parts[0], lambda each: list(each.values())
+        )
 
     def permute(self, tensor: Tensor, shift: int = 1, shape: Sequence[int] | None = None) -> Request:
         """The tensor of the rank `shift` places before this one, in a ring; `shape` is its shape where they differ."""
         shape = tuple(tensor.shape if shape is None else shape)
         to, source = (self.rank + shift) % self.size, (self.rank - shift) % self.size
-        return self._sent({to: tensor}, {source: shape}, tensor, lambda parts: parts[source])
+        return self._exchange("permute", {to: tensor}, {source: shape}, tensor, lambda each: each[source])
 
     def send(self, parts: Mapping[int, Tensor], shapes: Mapping[int, Sequence[int]], like: Tensor) -> Request:
         """Tensors from some ranks, for tensors to some, by their positions; `shapes` are those of what arrives, in the
         dtype of `like`."""
-        return self._sent(parts, shapes, like, dict)
+        return self._exchange("permute", parts, shapes, like, dict)
 
-    def _sent(
+    def _exchange(
         self,
+        kind: Collective,
         parts: Mapping[int, Tensor],
         shapes: Mapping[int, Sequence[int]],
         like: Tensor,
         finish: Callable[[dict[int, Tensor]], Any],
     ) -> Request:
-        nothing = like.new_empty(0)
-        sent = [parts.get(other, nothing) for other in range(self.size)]
-        arriving = [tuple(shapes.get(other, (0,))) for other in range(self.size)]
-        return self._exchange(
-            "permute",
-            sent,
-            arriving,
-            lambda each: finish({other: each[other] for other in shapes}),
-        )
-
-    def _exchange(
-        self,
-        kind: Collective,
-        parts: Sequence[Tensor],
-        shapes: Sequence[tuple[int, ...]],
-        finish: Callable[[list[Tensor]], Any] = list,
-    ) -> Request:
-        counts = tuple(part.numel() for part in parts), tuple(math.prod(shape) for shape in shapes)
+        """Only ranks that send are looked at: in a ring it is one, in each of as many steps as there are ranks."""
+        sent, arriving = [0] * self.size, [0] * self.size
+        for other, part in parts.items():
+            sent[other] = part.numel()
+        for other, shape in shapes.items():
+            arriving[other] = math.prod(shape)
+        sources = sorted(shapes)
 
         def split(arrived: Tensor) -> Any:
-            flat = arrived.split(counts[1])
-            return finish([part.view(shape) for part, shape in zip(flat, shapes, strict=True)])
+            flat = arrived.split([arriving[source] for source in sources])
+            made = dict(zip(sources, flat, strict=True))
+            return finish({source: made[source].view(tuple(shape)) for source, shape in shapes.items()})
 
-        given = [part.reshape(-1) for part in parts if part.numel()]
-        sent = given[0] if len(given) == 1 else torch.cat(given or [part.reshape(-1) for part in parts])
-        return self._begun(Request(kind, sent, self.size, split, counts=counts))
+        given = [parts[other].reshape(-1) for other in sorted(parts) if sent[other]]
+        whole = given[0] if len(given) == 1 else torch.cat(given or [like.new_empty(0)])
+        return self._begun(Request(kind, whole, self.size, split, counts=(tuple(sent), tuple(arriving))))
 
     def _begun(self, request: Request) -> Request:
         self.begin(request)

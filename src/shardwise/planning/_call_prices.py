@@ -93,8 +93,8 @@ def _runs_otherwise(form: str, call: Call) -> bool:
 def form_price(call: Call, choice: Choice, cluster: Cluster) -> CallPrice:
     """The price of a call by its form, on that of a few ranks which needs longest: of those that communicate with the
     first, which has the largest pieces, the first and the last, else of all."""
-    ranks = range(choice.mesh.ranks) if not choice.group_axes else choice.group(0)
-    prices = [_price_on(rank, call, choice, cluster) for rank in {ranks[0], ranks[-1]}]
+    ranks = choice.group(0) if choice.group_axes else range(choice.mesh.ranks)
+    prices = _prices_on([ranks[0], ranks[-1]], call, choice, cluster)
     longest = max(prices, key=lambda price: price.seconds)
     scratch = max(price.scratch for price in prices)
     return CallPrice(longest.seconds, longest.compute, scratch, longest.collectives)
@@ -109,22 +109,29 @@ def collectives_inside(
         return []
     assert choice.local is not None
     ranks, by_values = len(choice.group(0)), operator_by(choice.local, call).by_values
-    found = _price_on(0, call, choice, cluster).collectives
+    found = _prices_on([0], call, choice, cluster)[0].collectives
     return [(kind, None if by_values else size, ranks) for kind, size, _ in found]
 
 
-def _price_on(rank: int, call: Call, choice: Choice, cluster: Cluster) -> CallPrice:
-    """Rows on other axes, and other meshes, that leave the ranks of the group the same pieces, cost the same."""
+def _prices_on(ranks: Sequence[int], call: Call, choice: Choice, cluster: Cluster) -> list[CallPrice]:
+    """The prices on some ranks, of one group if those of groups communicate. Rows on other axes, and other meshes, that
+    leave the ranks of the group the same pieces, cost the same."""
     assert choice.local is not None
     axes = choice.group_axes
-    ranks = choice.group(rank) if axes else [rank]
-    held = [choice.held(call, call.shapes, call.outputs, member) for member in ranks]
+    found: list[CallPrice] = []
+    group = choice.group(ranks[0]) if axes else []
+    held = [choice.held(call, call.shapes, call.outputs, member) for member in group]
     link = cluster.link(choice.mesh, *axes) if axes else None
-    pieces = tuple((each.inputs, each.outputs) for each in held)
-    key = call.signature, choice.local, ranks.index(rank), pieces, link, cluster.device
-    if key not in _known:
-        _known[key] = _priced(choice.local, call, ranks.index(rank), held, link, cluster.device)
-    return _known[key]
+    for rank in dict.fromkeys(ranks):
+        if not axes:
+            group = [rank]
+            held = [choice.held(call, call.shapes, call.outputs, rank)]
+        pieces = tuple((each.inputs, each.outputs) for each in held)
+        key = call.signature, choice.local, group.index(rank), pieces, link, cluster.device
+        if key not in _known:
+            _known[key] = _priced(choice.local, call, group.index(rank), held, link, cluster.device)
+        found.append(_known[key])
+    return found
 
 
 def _priced(

@@ -5,7 +5,7 @@ all. Of more parts each is planned by itself, alike ones once, and their times a
 are planned, and it is chosen anew with what they take, until it is the best by the plans of its stages.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -126,8 +126,10 @@ class Cutting:
         # Stages of one place share its memory.
         self.share = self.places / stages
         self.known: dict[tuple[int, int, int], StageTime | None] = {}
-        self.parts: dict[int, Plan] = {}
-        self.times: dict[int, StageTime] = {}
+        # Of parts, by what those that are alike have in common.
+        self.parts: dict[Hashable, Plan] = {}
+        self.times: dict[Hashable, StageTime] = {}
+        self.memory: dict[Hashable, StageMemory] = {}
 
     def best(self) -> Pipeline:
         if len(self.planner) <= EVERY:
@@ -183,7 +185,7 @@ class Cutting:
     def _held(self, place: int, cuts: tuple[int, ...]) -> tuple[int, int]:
         """The most bytes of a place by the plans of its parts, and of these what is there for moments only."""
         stages = {
-            stage: together([StageMemory.of(self._part(part)) for part in range(begin, end)])
+            stage: together([self._memory_of_part(part) for part in range(begin, end)])
             for stage, (begin, end) in enumerate(pairwise(cuts))
             if self.place_of_stage[stage] == place
         }
@@ -191,16 +193,17 @@ class Cutting:
 
     def _tightened(self, tighter: float, in_flight: int) -> bool:
         """Whether any part has a plan that holds so many times less, with passes in flight; others stay as they are."""
-        found: dict[int, Plan] = {}
-        for part in range(len(self.planner)):
-            own = StageMemory.of(self._part(part))
+        found: dict[Hashable, Plan] = {}
+        for key, part in {self._kind(part): part for part in range(len(self.planner))}.items():
+            own = self._memory_of_part(part)
             passing = own.backward - own.kept
             limit = tighter * (own.lasting + in_flight * own.kept) + passing
             plan = self.planner.plan(part, part + 1, in_flight, limit / self.planner.memory)
             if plan is not None:
-                found[part] = plan
+                found[key] = plan
         self.parts |= found
         self.times.clear()
+        self.memory.clear()
         return bool(found)
 
     def _cut(
@@ -245,14 +248,26 @@ class Cutting:
         )
 
     def _of_part(self, part: int) -> StageTime:
-        if part not in self.times:
-            self.times[part] = self._time(self._part(part), part + 1 == len(self.planner))
-        return self.times[part]
+        key = self._kind(part)
+        if key not in self.times:
+            self.times[key] = self._time(self._part(part), part + 1 == len(self.planner))
+        return self.times[key]
+
+    def _memory_of_part(self, part: int) -> StageMemory:
+        key = self._kind(part)
+        if key not in self.memory:
+            self.memory[key] = StageMemory.of(self._part(part))
+        return self.memory[key]
 
     def _part(self, part: int) -> Plan:
-        if part not in self.parts:
-            self.parts[part] = self.planner.free_plan(part, part + 1)
-        return self.parts[part]
+        key = self._kind(part)
+        if key not in self.parts:
+            self.parts[key] = self.planner.free_plan(part, part + 1)
+        return self.parts[key]
+
+    def _kind(self, part: int) -> Hashable:
+        """The same for parts that are alike; the last sends nothing."""
+        return self.planner.alike(part, part + 1), part + 1 == len(self.planner)
 
     def _time(self, plan: Plan, last: bool) -> StageTime:
         link = self.planner.cluster.link(self.planner.mesh, AXIS)

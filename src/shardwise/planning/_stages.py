@@ -68,7 +68,7 @@ class Stages:
             return None
         found: Plan | None = replace(self.free_plan(begin, end), in_flight=in_flight)
         if found is not None and found.cost.peak > limit:
-            key = self._alike(begin, end), in_flight, limit
+            key = self.alike(begin, end), in_flight, limit
             if key not in self._plans:
                 self._plans[key] = self._planned(begin, end, in_flight, limit)
             found = self._plans[key]
@@ -80,7 +80,7 @@ class Stages:
 
     def free_plan(self, begin: int, end: int) -> Plan:
         """The cheapest plan of a stage, whatever memory it takes; of another that is alike, if that was planned."""
-        key = self._alike(begin, end), 1, _UNLIMITED
+        key = self.alike(begin, end), 1, _UNLIMITED
         if key not in self._plans:
             self._plans[key] = self._planned(begin, end, 1, _UNLIMITED)
         found = self._plans[key]
@@ -98,7 +98,7 @@ class Stages:
         return sum(part.bytes + optimizer.state_bytes(part) for part in parts)
 
     def _planned(self, begin: int, end: int, in_flight: int, limit: int) -> Plan | None:
-        key = self._alike(begin, end), in_flight
+        key = self.alike(begin, end), in_flight
         if key not in self._planners:
             self._planners[key] = Planner(
                 *(self.graph(begin, end), self.inner, self.cluster),
@@ -127,7 +127,8 @@ class Stages:
             pins, compare=False, confirm=True, confirmations=confirmations, known=plan, **self.of_search
         )
 
-    def _alike(self, begin: int, end: int) -> Hashable:
+    def alike(self, begin: int, end: int) -> Hashable:
+        """The same for stretches that one plan is found for."""
         if (begin, end) not in self._signatures:
             graph, pins = self.graph(begin, end), self.pins_of(begin, end)
             named = [name for name, _ in named_tensors(graph) if name.kind != "node"]
