@@ -1,13 +1,19 @@
 """Mixtures of experts on one GPU: their operator and its backward, measured beside their prices.
 
-    python benchmarks/experts_on_gpu.py [--cluster h200] [--json FILE]
+    python benchmarks/experts_on_gpu.py [--cluster h200] [--measured FILE] [--json FILE]
 
 In bfloat16, with SwiGLU and indices at random, each expert chosen about equally often. `peak` is what is allocated
 beside the inputs. `apart` is the largest difference of results and gradients from those in double precision on the CPU,
-as a share of the largest, for a small mixture.
+as a share of the largest, for a small mixture. With `--measured` what a run before has measured is priced again, which
+needs no GPU.
 """
 
 import argparse
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 import torch
 from block_on_gpu import Timer
@@ -29,51 +35,73 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cluster", default="h200")
+    parser.add_argument("--measured", type=Path, help="a file that this benchmark wrote")
     takes_json(parser)
     options = parser.parse_args()
+    before = None if options.measured is None else json.loads(options.measured.read_text())
 
-    from shardwise.calls import Call, facts
-    from shardwise.graph import TensorInfo
     from shardwise.mesh import Cluster
-    from shardwise.planning._prices import compute_seconds
 
     device = Cluster.of(options.cluster).device
     record = Record(__doc__, options.json)
-    record.say(f"apart: {apart():.1%}")
+    record.say(before["lines"][0] if before else f"apart: {apart():.1%}")
     columns = {"tokens": "{:,d}", "slots": "", "width": "{:,d}", "features": "{:,d}", "experts": "", "": ""}
     columns |= {"predicted": "{:.2f} ms", "measured": "{:.2f} ms", "error": "{:+.0%}"}
     columns |= {"peak predicted": "{:,.0f} MiB", "peak measured": "{:,.0f} MiB", "error of peak": "{:+.0%}"}
-    title = f"Mixtures of experts, {torch.cuda.get_device_name()}, torch {torch.__version__}"
-    table, timer = record.sheet(title, columns), Timer("cuda")
-
-    def infos(tensors: list[Tensor]) -> list[TensorInfo]:
-        return [TensorInfo(tuple(t.shape), t.dtype, None) for t in tensors]
-
+    if before:
+        (sheet,) = before["sheets"]
+        title, place = sheet["title"], list(sheet["columns"]).index
+        found = {
+            (*row[:5], row[5]): (row[place("measured")] / 1e3, row[place("peak measured")] * 2**20)
+            for row in sheet["rows"]
+        }
+    else:
+        title = f"Mixtures of experts, {torch.cuda.get_device_name()}, torch {torch.__version__}"
+        found = None
+    table = record.sheet(title, columns)
     for sizes in SIZES:
-        tensors = mixture(*sizes, torch.bfloat16, "cuda")
-        grad = torch.randn_like(tensors[0])
-        own = torch.ops.shardwise
-        both = (
-            ("forward", own.experts.default, (*tensors, GATE, sizes[-1])),
-            ("backward", own.experts_backward.default, (grad, *tensors, GATE, sizes[-1])),
-        )
-        for name, op, args in both:
-            made = op(*args)
-            made = [made] if isinstance(made, Tensor) else made
-            call = Call.of(op, *args)
-            local = call.with_tensors(infos(call.tensors))
-            predicted = compute_seconds(device, "matmul", local, infos(made))
-            expected = facts(call.op).scratch(**call.arguments) + sum(t.nbytes for t in made)
-            del made
-            before = torch.cuda.memory_allocated()
-            seconds = timer.seconds(lambda op=op, args=args: op(*args), rounds=10)
-            peak = timer.peak(lambda op=op, args=args: op(*args)) - before
+        for name, op, args in calls(sizes, "meta" if found else "cuda"):
+            predicted, expected = prices(device, op, args)
+            seconds, peak = found[*sizes, name] if found else measured(op, args)
             table.add(
                 *sizes,
                 name,
                 *(predicted * 1e3, seconds * 1e3, predicted / seconds - 1),
                 *(expected / 2**20, peak / 2**20, expected / peak - 1),
             )
+
+
+def calls(sizes: tuple[int, ...], device: str) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    from shardwise.graph import experts, experts_backward
+
+    with torch.device("meta") if device == "meta" else nullcontext():  # on the CPU first, where there is room
+        tensors = mixture(*sizes, torch.bfloat16, device)
+    yield "forward", experts._opoverload, (*tensors, GATE, sizes[-1])
+    grad = torch.randn(tensors[0].shape, dtype=torch.bfloat16, device=device)
+    yield "backward", experts_backward._opoverload, (grad, *tensors, GATE, sizes[-1])
+
+
+def prices(device: Any, op: Any, args: tuple[Any, ...]) -> tuple[float, int]:
+    """Seconds, and bytes beside the inputs."""
+    from shardwise.calls import Call, facts
+    from shardwise.graph import TensorInfo
+    from shardwise.planning._prices import compute_seconds
+
+    def infos(tensors: list[Tensor]) -> list[TensorInfo]:
+        return [TensorInfo(tuple(t.shape), t.dtype, None) for t in tensors]
+
+    made = op(*args)
+    made = [made] if isinstance(made, Tensor) else made
+    call = Call.of(op, *args)
+    local = call.with_tensors(infos(call.tensors))
+    expected = facts(op).scratch(**call.arguments) + sum(t.nbytes for t in made)
+    return compute_seconds(device, "matmul", local, infos(made)), expected
+
+
+def measured(op: Any, args: tuple[Any, ...]) -> tuple[float, int]:
+    timer, before = Timer("cuda"), torch.cuda.memory_allocated()
+    seconds = timer.seconds(lambda: op(*args), rounds=10)
+    return seconds, timer.peak(lambda: op(*args)) - before
 
 
 def mixture(

@@ -16,6 +16,7 @@ def r(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
 
 
+VOLUMES = r(2, 3, 9, 6, 7)
 X, IMAGES, HALF = r(5, 9), r(2, 4, 11, 9), r(5, 9).bfloat16()
 LAYER = torch.native_layer_norm(X, [9], r(9), r(9), 1e-5)
 GROUPS = (2, 4, 99, 2)
@@ -45,6 +46,7 @@ REDUCTIONS = {
     "argmax": (aten.argmax.default, X, 1),
     "argmin of integers": (aten.argmin.default, r(4, 7).mul(3).long(), 1),
     "cumsum": (aten.cumsum.default, X, 1),
+    "cumsum of integers": (aten.cumsum.default, r(4, 7).mul(3).int(), -1),
 }
 NORMS = {
     "layer": (aten.native_layer_norm.default, X, [9], r(9), r(9), 1e-5),
@@ -95,12 +97,24 @@ def convolved(weight: Tensor, bias: Tensor | None, stride=1, padding=0, dilation
 
 def pooled(*windows):
     """The largest elements of windows, and their backward."""
-    made, places = aten.max_pool2d_with_indices.default(IMAGES, *windows)
-    yield aten.max_pool2d_with_indices.default, IMAGES, *windows, False
-    yield (*(aten.max_pool2d_with_indices_backward.default, r(*made.shape), IMAGES, *windows, False, places),)
+    n = len(windows[0])
+    forward, back = (getattr(aten, f"max_pool{n}d_with_indices{way}").default for way in ("", "_backward"))
+    x = IMAGES if n == 2 else VOLUMES
+    rest = windows if len(windows) > 4 else (*windows, False)
+    made, places = forward(x, *rest)
+    yield forward, x, *rest
+    yield back, r(*made.shape), x, *rest, places
 
 
-AVERAGED = ([3, 3], [2, 2], [1, 1], False, True, None)
+def averaged(*rest):
+    """The means of windows, and their backward."""
+    n = len(rest[0])
+    forward, back = (getattr(aten, f"avg_pool{n}d{way}").default for way in ("", "_backward"))
+    x = IMAGES if n == 2 else VOLUMES
+    yield forward, x, *rest
+    yield back, r(*forward(x, *rest).shape), x, *rest
+
+
 WINDOWS = {
     "3 x 3": convolved(r(6, 4, 3, 3), r(6), padding=1),
     "3 x 3, every second": convolved(r(6, 4, 3, 3), r(6), stride=2, padding=1),
@@ -110,10 +124,14 @@ WINDOWS = {
     "transposed": convolved(r(4, 6, 3, 3), r(6), stride=2, padding=1, transposed=True, more=1),
     "largest": pooled([3, 3], [2, 2], [1, 1], [1, 1]),
     "largest, dilated": pooled([3, 2], [1, 2], [1, 0], [2, 1]),
-    "average": [
-        (aten.avg_pool2d.default, IMAGES, *AVERAGED),
-        (aten.avg_pool2d_backward.default, r(2, 4, 6, 5), IMAGES, *AVERAGED),
-    ],
+    "largest, rounded up": pooled([3, 2], [2, 2], [1, 0], [1, 1], True),
+    "largest in volumes": pooled([3, 2, 2], [2, 2, 1], [1, 0, 1], [1, 1, 1]),
+    "average": averaged([3, 3], [2, 2], [1, 1], False, True, None),
+    "average of what is inside": averaged([3, 3], [2, 2], [1, 1], False, False, None),
+    "average, rounded up": averaged([3, 2], [2, 2], [1, 1], True, True, None),
+    "average of what is inside, rounded up": averaged([3, 3], [2, 2], [1, 1], True, False, None),
+    "average by a given number": averaged([3, 3], [2, 2], [1, 1], True, False, 7),
+    "average in volumes": averaged([3, 3, 2], [2, 2, 2], [1, 1, 0], True, False, None),
 }
 MIXED = (
     r(9, 5),

@@ -3,17 +3,16 @@
 import torch
 
 import shardwise as sw
-from shardwise.calls import Call
 from shardwise.forms import communicating
 from shardwise.placements import Row, shard
-from shardwise.rules import own_rules, row_of, rows_besides
-from tests.forms.cases import IMAGES, r
+from shardwise.rules import own_rules, row_of
+from tests.forms.cases import r
 
 aten = torch.ops.aten
 
 
 def test_a_halo_that_is_too_narrow_is_refuted():
-    def rows(call: Call):
+    def rows(call):
         yield row_of(call, {"input": shard(2)}, shard(2))
 
     with own_rules():
@@ -30,10 +29,3 @@ def test_a_halo_that_is_too_narrow_is_refuted():
         given = (r(2, 4, 8, 6), weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
         verdict = sw.check(aten.convolution.default, Row.parse("S(2), R -> S(2) with local one_side"), *given)
         assert not verdict and "values differ" in str(verdict)
-
-
-def test_pooling_that_counts_what_is_inside_has_no_such_row():
-    inside = ([3, 3], [2, 2], [1, 1], False, False, None)
-    assert not rows_besides(Call.of(aten.avg_pool2d.default, IMAGES, *inside))
-    rounded_up = ([3, 3], [2, 2], [1, 1], True, True, None)
-    assert not rows_besides(Call.of(aten.avg_pool2d.default, IMAGES, *rounded_up))

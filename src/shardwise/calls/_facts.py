@@ -74,6 +74,7 @@ class Facts:
       and outputs; functions of its arguments by name
     - `products` and `traffic`: where it is several kernels, the matrix products among them (batch, rows, columns and
       inner dim of each) and the bytes that the others move; functions of its arguments by name
+    - `launches`: how many more launches of kernels it takes as long as, where these are many
     - `heads`: the argument whose last dim is the size of a head, which devices work on in tiles
     - `causal`: the argument that says whether each query sees the keys up to its own alone: the last tile is longest
     - `reread`: the arguments that its kernels read twice
@@ -124,6 +125,7 @@ class Facts:
     scratch: Formula | None = None
     products: Products | None = None
     traffic: Formula | None = None
+    launches: int = 0
     heads: str | None = None
     causal: str | None = None
     reread: tuple[str, ...] = ()

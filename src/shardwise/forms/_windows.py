@@ -16,7 +16,7 @@ from torch import Tensor
 from ..calls import Call
 from ._group import Group, Request, Run
 from ._operator import Operator
-from ._piece import Piece
+from ._piece import Held, Piece
 
 Range = tuple[int, int]
 
@@ -234,27 +234,59 @@ def _of_pooling(call: Call, dim: int) -> _Windows:
 def _pooling_halo(call: Call, group: Group, name: str) -> _Halo:
     """What the windows of each rank's outputs reach; `name` is the argument with the shape of these, if one has it."""
     dim = _sharded_dim(group.own["self"], group, "self")
-    made = [_range(each[name] if name else each.outputs[0], dim) for each in group.held]  # type: ignore[arg-type]
+    made = [_range(_pooled(each, name), dim) for each in group.held]
     held = [_range(each["self"], dim) for each in group.held]
     windows = _of_pooling(call, dim)
     return _Halo(group, dim, group.own["self"].shape[dim], held, [windows.reach(each) for each in made])
+
+
+def _pooled(held: Held, name: str) -> Piece:
+    piece = held[name] if name else held.outputs[0]
+    assert piece is not None
+    return piece
+
+
+def _changes(call: Call, group: Group, halo: _Halo, name: str) -> tuple[dict[str, Any], Tensor | None]:
+    """Arguments for what was fetched; and the number of elements that each average is of, where that differs between
+    windows: those at the border may reach beyond what counts."""
+    changes = _unpadded(call, halo.dim, call["self"].dim() - 2)
+    if "count_include_pad" not in call or call["divisor_override"] is not None:
+        return changes, None
+    pads = call["padding"] if call["count_include_pad"] else [0]
+    if not (call["ceil_mode"] or (any(call["padding"]) and not any(pads))):
+        return changes, None
+    counts = call["self"].new_ones(())
+    pooled = _pooled(group.own, name)
+    for dim in range(2, call["self"].dim()):
+        windows, size, pad = _of_pooling(call, dim), group.own["self"].shape[dim], _at(pads, dim - 2)
+        places = torch.arange(*_range(pooled, dim), device=counts.device)
+        starts = places * windows.stride - windows.padding
+        reached = (starts + windows.span).clamp(max=size + pad) - starts.clamp(min=-pad)
+        counts = counts.unsqueeze(-1) * reached.to(counts.dtype)
+    return changes | {"divisor_override": 1}, counts
 
 
 def _average(call: Call, group: Group) -> Run:
     halo = _pooling_halo(call, group, "")
     x = yield from halo.fetch(call["self"])
     output = group.own.output
-    return call(self=x, **_unpadded(call, halo.dim, 2)) if all(output.local) else x.new_empty(output.local)
+    if not all(output.local):
+        return x.new_empty(output.local)
+    changes, counts = _changes(call, group, halo, "")
+    made = call(self=x, **changes)
+    return made if counts is None else made / counts
 
 
 def _average_backward(call: Call, group: Group) -> Run:
     halo = _pooling_halo(call, group, "grad_output")
     wide = yield from halo.fetch(call["self"])
-    if call["grad_output"].numel():
-        grad = call(self=wide, **_unpadded(call, halo.dim, 2))
+    grad = call["grad_output"]
+    if grad.numel():
+        changes, counts = _changes(call, group, halo, "grad_output")
+        made = call(self=wide, grad_output=grad if counts is None else grad / counts, **changes)
     else:
-        grad = wide.new_zeros(wide.shape)
-    return (yield from halo.give_back(grad))
+        made = wide.new_zeros(wide.shape)
+    return (yield from halo.give_back(made))
 
 
 def _largest(call: Call, group: Group) -> Run:
@@ -265,13 +297,19 @@ def _largest(call: Call, group: Group) -> Run:
     assert output is not None
     if not all(output.local):
         return x.new_empty(output.local), x.new_empty(output.local, dtype=torch.int64)
-    values, places = call(self=x, **_unpadded(call, halo.dim, 2))
-    rows, columns = places // x.shape[3], places % x.shape[3]
-    if halo.dim == 2:
-        rows = rows + halo.needed[group.rank][0]
-    else:
-        columns = columns + halo.needed[group.rank][0]
-    return values, rows * group.own["self"].shape[3] + columns
+    values, places = call(self=x, **_unpadded(call, halo.dim, x.dim() - 2))
+    before, after = x.shape[2:], group.own["self"].shape[2:]
+    return values, _moved(places, before, after, halo.dim - 2, halo.needed[group.rank][0])
+
+
+def _moved(places: Tensor, before: Sequence[int], after: Sequence[int], at: int, by: int) -> Tensor:
+    """Places in images of these sizes as places in images of others, of which one dim begins elsewhere."""
+    indices = list(torch.unravel_index(places, tuple(before)))
+    indices[at] = indices[at] + by
+    found = indices[0]
+    for index, size in zip(indices[1:], after[1:], strict=True):
+        found = found * size + index
+    return found
 
 
 def _largest_backward(call: Call, group: Group) -> Run:
@@ -281,14 +319,8 @@ def _largest_backward(call: Call, group: Group) -> Run:
     wide = x.new_zeros((*x.shape[: halo.dim], stop - start, *x.shape[halo.dim + 1 :]))
     if not grad.numel():
         return (yield from halo.give_back(wide))
-    width = group.own["self"].shape[3]
-    rows, columns = call["indices"] // width, call["indices"] % width
-    if halo.dim == 2:
-        rows = rows - start
-    else:
-        columns = columns - start
-    places = rows * wide.shape[3] + columns
-    made = call(self=wide, indices=places, **_unpadded(call, halo.dim, 2))
+    places = _moved(call["indices"], group.own["self"].shape[2:], wide.shape[2:], halo.dim - 2, -start)
+    made = call(self=wide, indices=places, **_unpadded(call, halo.dim, x.dim() - 2))
     return (yield from halo.give_back(made))
 
 
@@ -297,6 +329,10 @@ HALO: dict[str, Operator] = {
     "aten.convolution_backward": Operator(in_group=_convolution_backward),
     "aten.avg_pool2d": Operator(in_group=_average),
     "aten.avg_pool2d_backward": Operator(in_group=_average_backward),
+    "aten.avg_pool3d": Operator(in_group=_average),
+    "aten.avg_pool3d_backward": Operator(in_group=_average_backward),
     "aten.max_pool2d_with_indices": Operator(in_group=_largest),
     "aten.max_pool2d_with_indices_backward": Operator(in_group=_largest_backward),
+    "aten.max_pool3d_with_indices": Operator(in_group=_largest),
+    "aten.max_pool3d_with_indices_backward": Operator(in_group=_largest_backward),
 }

@@ -6,9 +6,7 @@ Where it trains, its statistics are of all images: it stays one operator, whose 
 from typing import Any
 
 from torch import Tensor
-from torch._decomp import decomposition_table
-
-from ..calls import overload
+from torch._decomp.decompositions import native_batch_norm_backward
 
 
 def batch_norm(
@@ -41,8 +39,7 @@ def batch_norm_backward(
     """By torch's own decomposition."""
     if train:
         return NotImplemented
-    parts = decomposition_table[overload("aten.native_batch_norm_backward.default")]
-    return parts(grad, x, weight, running_mean, running_var, mean, rstd, train, *rest)
+    return native_batch_norm_backward(grad, x, weight, running_mean, running_var, mean, rstd, train, *rest)
 
 
 def batch_norm_by_statistics(

@@ -260,30 +260,54 @@ def _operations(products: list[tuple[int, int, int, int]]) -> int:
     return sum(2 * math.prod(each) for each in products)
 
 
-def _forward_traffic(input: Any, index: Any, up: Any, down: Any, experts: int, **_: Any) -> int:
+# Rows are picked, put and weighted at half of the rate at which a copy moves bytes, and a call takes as long as so many
+# empty kernels besides, which sort pairs and start many small ones. Both were fitted to the eight calls that
+# benchmarks/experts_on_gpu.py measured on an H200, whose times they give to 5 percent.
+_MOVED, _LAUNCHES = 2, 120
+
+
+def _pairs(index: Any) -> int:
+    """All pairs of a token and one of its experts: those of experts elsewhere have rows too."""
+    tokens, slots = index.shape
+    return int(tokens * slots)
+
+
+def _forward_traffic(input: Any, index: Any, up: Any, down: Any, **_: Any) -> int:
     """Rows are picked, gated, put back by token and weighted."""
     width, hidden, features = _widths(up)
     row = 2 * width + 2 * hidden + 2 * features + 7 * down.shape[2]
-    return _expected_pairs(index, up, experts) * row * input.dtype.itemsize
+    return _MOVED * _pairs(index) * row * input.dtype.itemsize
 
 
-def _backward_traffic(input: Any, index: Any, up: Any, down: Any, experts: int, **_: Any) -> int:
+def _backward_traffic(input: Any, index: Any, up: Any, down: Any, **_: Any) -> int:
     """Rows and gradients are picked, gated forward and back, and put back by token."""
     width, hidden, features = _widths(up)
     row = 7 * width + 6 * hidden + 6 * features + 9 * down.shape[2]
-    return _expected_pairs(index, up, experts) * row * input.dtype.itemsize
+    return _MOVED * _pairs(index) * row * input.dtype.itemsize
 
 
-def _forward_scratch(input: Any, index: Any, up: Any, down: Any, experts: int, **_: Any) -> int:
+def _forward_scratch(
+    input: Any, index: Any, up: Any, up_bias: Any, down: Any, down_bias: Any, **_: Any
+) -> int:
+    """What is held when there is most of it, less the result, which is made at the end: rows and hidden values, these
+    and what the gate makes of both parts, or features and the results three times, as they are put back by token."""
     width, hidden, features = _widths(up)
-    row = width + hidden + features + 2 * down.shape[2]
-    return _expected_pairs(index, up, experts) * row * input.dtype.itemsize
+    result = down.shape[2]
+    at_up = width + hidden * (1 if up_bias is None else 2)
+    row = max(at_up, hidden + 2 * features, features + 3 * result)
+    return max(0, _pairs(index) * row - input.shape[0] * result) * input.dtype.itemsize
 
 
-def _backward_scratch(input: Any, index: Any, up: Any, down: Any, experts: int, **_: Any) -> int:
+def _backward_scratch(input: Any, index: Any, up: Any, down: Any, **_: Any) -> int:
+    """Rows, hidden values, features and results are held with the gradients of all of them; besides them the gradients
+    of the matrices at the end, or before these are there the gradients of rows, as they are put back by token."""
     width, hidden, features = _widths(up)
-    row = 2 * (width + hidden + features + 2 * down.shape[2])
-    return _expected_pairs(index, up, experts) * row * input.dtype.itemsize
+    row = 2 * (width + hidden + features) + 3 * down.shape[2]
+    ends, before = (
+        _pairs(index) * row,
+        _pairs(index) * (row + 2 * width) - math.prod(up.shape) - math.prod(down.shape),
+    )
+    return max(ends, before) * input.dtype.itemsize
 
 
 declare(
@@ -292,6 +316,7 @@ declare(
     flops=_forward_flops,
     products=_forward_products,
     traffic=_forward_traffic,
+    launches=_LAUNCHES,
     scratch=_forward_scratch,
 )
 declare(
@@ -300,6 +325,7 @@ declare(
     flops=_backward_flops,
     products=_backward_products,
     traffic=_backward_traffic,
+    launches=_LAUNCHES,
     scratch=_backward_scratch,
 )
 

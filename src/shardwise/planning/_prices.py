@@ -47,7 +47,7 @@ def compute_seconds(
     dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), torch.float32)
     if known.products is not None:
         products = sum(device.product_seconds(*each, dtype) for each in known.products(**call.arguments))
-        products /= device.sustained.get("matmul", 1.0)
+        products = products / device.sustained.get("matmul", 1.0) + known.launches * device.launch
         if known.traffic is None:
             return products
         between = device.traffic_seconds("memory", known.traffic(**call.arguments))

@@ -13,10 +13,17 @@ from ._rows import R, dim_of, dims, row_of
 _SUM = partial("sum")
 
 
-@more_rows("aten._softmax.default", "aten._log_softmax.default", "aten.cumsum.default", name="parts")
+@more_rows("aten._softmax.default", "aten._log_softmax.default", name="parts")
 def elementwise_result(call: Call) -> Iterator[Row]:
     dim = dim_of(call)
     if dim in dims(call, "self") and call["self"].dtype.is_floating_point:
+        yield row_of(call, {"self": shard(dim)}, shard(dim), local="parts")
+
+
+@more_rows("aten.cumsum.default", name="parts")
+def running_sum(call: Call) -> Iterator[Row]:
+    dim = dim_of(call)
+    if dim in dims(call, "self"):
         yield row_of(call, {"self": shard(dim)}, shard(dim), local="parts")
 
 
@@ -48,9 +55,10 @@ def best(call: Call) -> Iterator[Row]:
 
 @more_rows("aten.topk.default", name="parts")
 def topk(call: Call) -> Iterator[Row]:
-    """In order; otherwise the kernel may return them in any."""
-    dim = dim_of(call)
-    if dim in dims(call, "self") and call["self"].dtype.is_floating_point and call["sorted"]:
+    """In order; otherwise the kernel may return them in any. Of equal elements it may choose any, too: a dtype of 16
+    bits has many of them."""
+    dim, dtype = dim_of(call), call["self"].dtype
+    if dim in dims(call, "self") and dtype.is_floating_point and dtype.itemsize >= 4 and call["sorted"]:
         yield row_of(call, {"self": shard(dim)}, R, local="parts")
 
 
@@ -149,19 +157,23 @@ def _slid_over(call: Call, name: str) -> list[int]:
     return [dim for dim in dims(call, name) if dim >= 2] if is_batch and len(shape) >= 3 else []
 
 
-@more_rows("aten.avg_pool2d.default", "aten.max_pool2d_with_indices.default", name="halo")
+@more_rows(
+    *(f"aten.avg_pool{windows}d.default" for windows in (2, 3)),
+    *(f"aten.max_pool{windows}d_with_indices.default" for windows in (2, 3)),
+    name="halo",
+)
 def pooling(call: Call) -> Iterator[Row]:
     for dim in _pooled_dims(call):
         yield row_of(call, {"self": shard(dim)}, shard(dim), local="halo")
 
 
-@more_rows("aten.avg_pool2d_backward.default", name="halo")
+@more_rows("aten.avg_pool2d_backward.default", "aten.avg_pool3d_backward.default", name="halo")
 def pooling_backward(call: Call) -> Iterator[Row]:
     for dim in _pooled_dims(call):
         yield row_of(call, {"grad_output": shard(dim), "self": shard(dim)}, shard(dim), local="halo")
 
 
-@more_rows("aten.max_pool2d_with_indices_backward.default", name="halo")
+@more_rows(*(f"aten.max_pool{windows}d_with_indices_backward.default" for windows in (2, 3)), name="halo")
 def largest_backward(call: Call) -> Iterator[Row]:
     for dim in _pooled_dims(call):
         row = dict.fromkeys(("grad_output", "self", "indices"), shard(dim))
@@ -169,9 +181,8 @@ def largest_backward(call: Call) -> Iterator[Row]:
 
 
 def _pooled_dims(call: Call) -> list[int]:
-    """Where what lies beyond the borders counts as that does which is filled in there."""
-    if len(call.shape("self")) != 4 or call["ceil_mode"] or not call["self"].dtype.is_floating_point:
-        return []
-    if "count_include_pad" in call and not call["count_include_pad"] and any(call["padding"]):
+    """The dims over which windows run, of a batch of images with channels."""
+    windows = 3 if "pool3d" in call.name else 2
+    if len(call.shape("self")) != windows + 2 or not call["self"].dtype.is_floating_point:
         return []
     return _slid_over(call, "self")
