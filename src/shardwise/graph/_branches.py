@@ -257,8 +257,8 @@ class _Buffers:
         own = list[tuple[Tensor, int]]()
         with torch.no_grad():
             for owner, name, buffer in self.held:
-                owner[name] = made_own = buffer.clone()
-                own.append((made_own, made_own._version))
+                owner[name] = given = buffer.clone()
+                own.append((given, given._version))
         others = [buffer._version for _, _, buffer in self.others]
         with _Statistics() as statistics:
             made = block()
@@ -267,10 +267,11 @@ class _Buffers:
                 raise _kept_elsewhere(self.line, name)
         changed: dict[int, Tensor] = {}
         for place, ((owner, name, buffer), (given, version)) in enumerate(zip(self.held, own, strict=True)):
-            written = given._version != version or id(given) in statistics.written
-            if owner[name] is not given or written:
-                changed[place] = owner[name]
-            owner[name] = buffer
+            now, owner[name] = owner[name], buffer
+            if now is None:
+                raise _kept_elsewhere(self.line, name)
+            if now is not given or given._version != version or id(given) in statistics.written:
+                changed[place] = now
         return made, changed
 
     def join(self, holds: Tensor, yes: dict[int, Tensor], no: dict[int, Tensor]) -> None:
