@@ -257,7 +257,8 @@ class _Buffers:
         own = list[tuple[Tensor, int]]()
         with torch.no_grad():
             for owner, name, buffer in self.held:
-                owner[name] = given = buffer.clone()
+                given = buffer.clone()
+                owner[name] = given
                 own.append((given, given._version))
         others = [buffer._version for _, _, buffer in self.others]
         with _Statistics() as statistics:
