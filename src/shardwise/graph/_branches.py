@@ -264,7 +264,8 @@ class _Buffers:
         with _Statistics() as statistics:
             made = block()
         for (owner, name, buffer), version in zip(self.others, others, strict=True):
-            if owner[name] is not buffer or buffer._version != version or id(buffer) in statistics.written:
+            written = buffer._version != version or id(buffer) in statistics.written
+            if written or owner[name] is not buffer:
                 raise _kept_elsewhere(self.line, name)
         changed: dict[int, Tensor] = {}
         for place, ((owner, name, buffer), (given, version)) in enumerate(zip(self.held, own, strict=True)):
