@@ -87,6 +87,21 @@ def test_a_graph_whose_kernels_give_other_dtypes_than_fake_tensors_is_read_again
     assert Graph.from_json(graph.to_json()) == graph
 
 
+@pytest.mark.parametrize(
+    "shapes", [((4, 1, 6, 2, 8),) * 2, ((4, 1, 6, 2, 8), (4, 1, 9, 2, 8)), ((1, 1, 1, 1, 3),) * 2]
+)
+def test_a_graph_with_dims_of_one_element_is_read_again(shapes):
+    """Of these, strides say nothing, and what computes them differs from call to call."""
+
+    def program(queries, keys):
+        scores = torch.einsum("...qhd,...khd->...hqk", queries, keys)
+        return scores, torch.einsum("...hqk,...khd->...qhd", scores.softmax(-1), keys).mT
+
+    args = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    graph = capture(program, args)
+    assert Graph.from_json(graph.to_json()) == graph
+
+
 def test_a_call_that_gives_another_shape_is_named():
     document = capture(nn.Linear(8, 4), (torch.rand(2, 8),), training=False).to_json()
     document["nodes"][0]["outputs"][0]["shape"] = [5, 5]

@@ -260,6 +260,19 @@ def test_rounding_is_distinguished_from_mistakes_with_figures(plan_of):
     assert str(report).endswith("verified: sharded equals unsharded up to rounding")
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sum_that_cancels_is_rounding_alone(plan_of, seed):
+    """The sum of what a layer normalisation makes is zero, in double precision as well."""
+    torch.manual_seed(seed)
+    layers, args = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.LayerNorm(8)), (torch.randn(4, 8),)
+
+    def model(x):
+        return layers(x).sum()
+
+    report = verify(model, args, plan=plan_of(capture(model, args), "a=2,b=2", seed), only_plan=True)
+    assert report.ok, str(report)
+
+
 def test_a_mistake_beside_rounding_is_wrong_and_named(plan_of):
     torch.manual_seed(0)
     model, args = Model(cancelling), (torch.randn(16, 8),)

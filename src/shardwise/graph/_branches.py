@@ -109,8 +109,9 @@ class _Helper:
         attributes: tuple[tuple[Any, str, str], ...],
         other: str,
         place: str,
+        owner: Any,
     ) -> Any:
-        """The values of names after one of two blocks, given those before."""
+        """The values of names after one of two blocks, given those before; `owner` is what the function is of."""
         decided = self.decided(test, place)
         if decided is not None:
             return (yes if decided else no)(*held)
@@ -135,7 +136,8 @@ class _Helper:
             return own.after(lambda: block(run, taken))
 
         _, (first, after_first), (second, after_second) = self._both(
-            holds, lambda: with_attributes(yes, holds), lambda: with_attributes(no, ~holds), line
+            *(holds, lambda: with_attributes(yes, holds), lambda: with_attributes(no, ~holds), line),
+            owner if isinstance(owner, nn.Module) else self.module,
         )
         own.join(holds, after_first, after_second)
         return _joined(holds, first, second, binds, line)
@@ -146,20 +148,20 @@ class _Helper:
         if decided is not None:
             return (yes if decided else no)()
         line = place.rpartition(":")[0]
-        made = self._both(test, lambda: (yes(),), lambda: (no(),), line)
+        made = self._both(test, lambda: (yes(),), lambda: (no(),), line, self.module)
         return _joined(*made, ("the value",), line)[0]
 
     def _both(
-        self, test: Any, yes: Callable[[], Any], no: Callable[[], Any], line: str
+        self, test: Any, yes: Callable[[], Any], no: Callable[[], Any], line: str, part: nn.Module
     ) -> tuple[Tensor, Any, Any]:
-        """Whether the first is taken, and the results of both."""
+        """Whether the first is taken, and the results of both, which may change buffers of a part of the model."""
         note = f"both branches at {line} are computed, and the results of one are taken"
         if self.notes is not None and note not in self.notes:
             self.notes.append(note)
         holds = _truth(test)
         self.depth += 1
         try:
-            buffers = _Buffers(self.module)
+            buffers = _Buffers(self.module, part, line)
             first, after_first = buffers.after(yes)
             second, after_second = buffers.after(no)
             buffers.join(holds, after_first, after_second)
@@ -242,31 +244,36 @@ def _copied(value: Any) -> Any:
 
 
 class _Buffers:
-    """A model's buffers before a branch. Each block has its own."""
+    """A model's buffers before a branch. Each block has its own of those of one part, and leaves the others alone."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.held = [
-            (part._buffers, name, buffer)
-            for part in module.modules()
-            for name, buffer in part._buffers.items()
-            if buffer is not None
-        ]
+    def __init__(self, module: nn.Module, part: nn.Module, line: str) -> None:
+        self.held = list(_buffers_of(part))
+        own = {id(buffer) for _, _, buffer in self.held}
+        self.others = [each for each in _buffers_of(module) if id(each[2]) not in own]
+        self.line = line
 
     def after(self, block: Callable[[], Any]) -> tuple[Any, dict[int, Tensor]]:
         """What a block makes, and the values of the buffers that it changes, by place."""
-        own = []
+        own = list[tuple[Tensor, int]]()
         with torch.no_grad():
             for owner, name, buffer in self.held:
-                owner[name] = buffer.clone()
-                own.append((owner[name], owner[name]._version))
+                given = buffer.clone()
+                owner[name] = given
+                own.append((given, given._version))
+        others = [buffer._version for _, _, buffer in self.others]
         with _Statistics() as statistics:
             made = block()
+        for (owner, name, buffer), version in zip(self.others, others, strict=True):
+            written = buffer._version != version or id(buffer) in statistics.written
+            if written or owner[name] is not buffer:
+                raise _kept_elsewhere(self.line, name)
         changed: dict[int, Tensor] = {}
         for place, ((owner, name, buffer), (given, version)) in enumerate(zip(self.held, own, strict=True)):
-            written = given._version != version or id(given) in statistics.written
-            if owner[name] is not given or written:
-                changed[place] = owner[name]
-            owner[name] = buffer
+            now, owner[name] = owner[name], buffer
+            if now is None:
+                raise _kept_elsewhere(self.line, name)
+            if now is not given or given._version != version or id(given) in statistics.written:
+                changed[place] = now
         return made, changed
 
     def join(self, holds: Tensor, yes: dict[int, Tensor], no: dict[int, Tensor]) -> None:
@@ -315,6 +322,13 @@ class _Attributes:
         joined = _joined(holds, yes, no, texts, self.line)
         for (owner, name, _, _), value in zip(self.held, joined, strict=True):
             setattr(owner, name, value)
+
+
+def _buffers_of(module: nn.Module) -> Iterator[tuple[dict[str, Tensor | None], str, Tensor]]:
+    for part in module.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                yield part._buffers, name, buffer
 
 
 class _Statistics(TorchFunctionMode):

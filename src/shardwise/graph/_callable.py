@@ -48,6 +48,10 @@ def _in_python(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_module(target: Any) -> nn.Module:
+    if isinstance(target, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        raise UsageError(
+            "a program of TorchScript cannot be captured: give the Python module or function that it was made of"
+        )
     if isinstance(target, nn.Module):
         return getattr(target, "_orig_mod", target)  # the argument of `torch.compile`
     if not callable(target):

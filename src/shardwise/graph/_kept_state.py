@@ -102,11 +102,11 @@ def _replaced_buffers(module: nn.Module, notes: list[str]) -> Iterator[None]:
                 )
 
     hooks = [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
-    nn.Module.__setattr__ = assign  # type: ignore[method-assign, assignment]
+    nn.Module.__setattr__ = assign
     try:
         yield
     finally:
-        nn.Module.__setattr__ = plain  # type: ignore[method-assign]
+        nn.Module.__setattr__ = plain
         for hook in hooks:
             hook.remove()
 

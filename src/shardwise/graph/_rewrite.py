@@ -248,6 +248,7 @@ class _Statements:
             *(ast.Tuple([_held(name) for name in names], ast.Load()), _constants(binds), _constants(written)),
             ast.Tuple([_attribute(each) for each in _distinct(attributes)], ast.Load()),
             *(ast.Constant(text), ast.Constant(self.place(statement.test))),
+            _held(self.owner) if self.owner else ast.Constant(None),
         )
         ast.copy_location(call, statement.test)
         target = ast.Tuple([ast.Name(name, ast.Store()) for name in binds], ast.Store())

@@ -27,16 +27,21 @@ _FLOOR = 1e-2  # of the largest value of its kind: below that a tensor may be ro
 
 @dataclass(frozen=True)
 class Check:
-    """One tensor that was compared. `error` is relative; integers and booleans must be equal."""
+    """One tensor that was compared. `error` is relative to `scale`; integers and booleans must be equal."""
 
     kind: str
     name: str
     error: float
     tolerance: float
+    scale: float = 1.0
 
     @property
     def ok(self) -> bool:
         return self.error <= self.tolerance
+
+    @property
+    def difference(self) -> float:
+        return self.error * self.scale
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -64,9 +69,8 @@ def compare(
             continue
         real = tensor.is_floating_point() or tensor.is_complex()
         allowed = max(tolerance(tensor.dtype), tolerance(least) if least and real else 0.0)
-        checks.append(
-            Check(kind, name, max(error_of(tensor, other, floor), disagreements.get(name, 0.0)), allowed)
-        )
+        error = max(error_of(tensor, other, floor), disagreements.get(name, 0.0))
+        checks.append(Check(kind, name, error, allowed, _relative_to(tensor, floor) if real else 1.0))
     return checks
 
 
@@ -83,7 +87,11 @@ def error_of(expected: Tensor, found: Tensor, floor: float = 0.0) -> float:
     worst = float(difference(found.detach(), expected.detach()).max())
     if not worst or not (expected.is_floating_point() or expected.is_complex()):
         return worst
-    return worst / max(_scale(expected), floor, torch.finfo(torch.float32).tiny)
+    return worst / _relative_to(expected, floor)
+
+
+def _relative_to(expected: Tensor, floor: float) -> float:
+    return max(_scale(expected), floor, torch.finfo(torch.float32).tiny)
 
 
 def _scale(tensor: Tensor) -> float:
