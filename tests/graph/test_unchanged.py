@@ -2,6 +2,7 @@
 
 import functools
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -115,6 +116,20 @@ def test_hooks_that_a_model_installs_on_its_first_call_are_not_left_behind():
     capture(model, (x,), training=False)
     assert not any(part._forward_hooks for part in model.modules())
     assert model.eval()(x).logits.shape == (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_hooks_for_all_modules_are_not_left_behind(fails):
+    known, model = torch.nn.modules.module, Messy(fails)
+
+    def program(x):
+        known.register_module_forward_hook(lambda *given: None)
+        known.register_module_buffer_registration_hook(lambda *given: None)
+        return model(x)
+
+    with pytest.raises(UsageError) if fails else nullcontext():
+        capture(program, (torch.randn(3, 4),), training=False)
+    assert not known._global_forward_hooks and not known._global_buffer_registration_hooks
 
 
 def test_what_a_program_closes_over_is_put_back():

@@ -1,4 +1,5 @@
-"""A program leaves everything that it can reach as it was before: attributes, hooks, lists, caches, random states.
+"""A program leaves everything that it can reach as it was before: attributes, hooks, those that torch has for all
+modules among them, lists, caches, random states.
 
 A model that is run on fake tensors may keep some of them: in a cache that it fills, in a list that it appends to, by
 hooks that it puts on its parts when it is first called. Its next call would find them. So what is reachable from a
@@ -27,7 +28,7 @@ def unchanged(*roots: Any) -> Iterator[None]:
 
     Values of parameters and buffers are not restored if they are written to: give the program others.
     """
-    noted = [_noted(each) for each in _reachable(roots)]
+    noted = [_noted(each) for each in _reachable((*roots, *_hooks_of_all_modules()))]
     states, dtype = _random_states(), torch.get_default_dtype()
     try:
         yield
@@ -41,6 +42,12 @@ def unchanged(*roots: Any) -> Iterator[None]:
 
 
 _CONTAINERS = (dict, list, set, deque)
+
+
+def _hooks_of_all_modules() -> list[dict[int, Any]]:
+    """What torch calls for every module. Before 2.13 its export leaves a hook there when a program fails."""
+    known = vars(torch.nn.modules.module)
+    return [held for name, held in known.items() if name.startswith("_global_") and isinstance(held, dict)]
 
 
 def _reachable(roots: tuple[Any, ...]) -> list[Any]:

@@ -110,9 +110,8 @@ class Evaluation:
         lasting, update = self.lasting()
         hidden = 0.0
         if self.plan.ahead is not None:
-            hidden = (
-                sum(entries) - timeline(self.schedule, entries, self.plan.mesh, self.plan.cluster).seconds
-            )
+            overlapped = timeline(self.schedule, entries, self.plan.mesh, self.plan.cluster)
+            hidden = max(0.0, sum(entries) - overlapped.seconds)  # never less but for rounding
         passes = self.plan.micro_batches
         communication = Counter({kind: passes * seconds for kind, seconds in communication.items()})
         sent = Counter({axis: passes * size for axis, size in sent.items()})
