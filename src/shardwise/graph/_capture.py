@@ -55,7 +55,7 @@ from ._refusal import NUMBER, frames_of, is_final, reads_values, refusal, value_
 from ._results import opened_results
 from ._unchanged import unchanged
 from ._values import undecided, values_read
-from ._versions import matrix_checks_without_effect
+from ._versions import matrix_checks_without_effect, met_a_number
 from ._whole import wholes
 
 
@@ -267,7 +267,12 @@ def _export(
         around,
     ):
         make_state_fake(mode, module, training)
-        exported = torch.export.export(module, args, kwargs, strict=False)
+        try:
+            exported = torch.export.export(module, args, kwargs, strict=False)
+        except AssertionError as error:
+            if met_a_number(error):
+                raise Undecided(NUMBER) from error
+            raise
     if returns_numbers(exported):
         raise Undecided(NUMBER)
     return exported, kept, (args, kwargs), notes
