@@ -65,8 +65,8 @@ def evaluate(plan: "Plan") -> Cost:
 
 
 def peak_of_values(plan: "Plan") -> int:
-    """Peak bytes of the values of a program that runs every call by itself, whichever kernels its price is of, without
-    what kernels hold for themselves and what the optimizer keeps."""
+    """Peak bytes of the values of a program that runs every call by itself: without those inside of kernels, as in the
+    plan's cost, and without what kernels hold for themselves and what the optimizer keeps."""
     evaluation = Evaluation(plan, plan.schedule)
     lasting = evaluation.state() + evaluation.accumulated()
     held, reducing = evaluation.held(lasting, whole_kernels=False)
@@ -214,7 +214,7 @@ class Evaluation:
 
     def held(self, lasting: int, whole_kernels: bool = True) -> tuple[list[int], int]:
         """Bytes held while each entry runs, and the most that are while gradients are reduced after the last pass;
-        unless of `whole_kernels`, with the values inside of them and without what they hold for themselves."""
+        unless of `whole_kernels`, without what they hold for themselves or write over what they read last."""
         held, reducing, kept = self._held(lasting, whole_kernels)
         others = (self.plan.in_flight - 1) * kept
         return [bytes_ + others for bytes_ in held], reducing
@@ -230,7 +230,7 @@ class Evaluation:
         now = lasting
         workspace = workspace_bytes(self.plan.graph, self.plan.cluster.device)
         arguments = self._arguments()
-        inner = {Value(ref) for ref in self.plan.graph.kernels.inner} if whole_kernels else set()
+        inner = {Value(ref) for ref in self.plan.graph.kernels.inner}
         ending = self._ending() if whole_kernels else {}
         for entry in self.plan.graph.inputs:
             value = Value(Ref(entry.name))
