@@ -75,6 +75,16 @@ Zero = Annotated[
 ]
 
 
+Reduce = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DTYPE",
+        help="The dtype in which gradients are added up over ranks and passes: float32; by default their own.",
+        show_default=False,
+    ),
+]
+
+
 Schedule = Annotated[
     str,
     typer.Option(help="On a mesh with the axis pp, one of torch's pipeline schedules, or auto."),

@@ -15,6 +15,7 @@ from ._build import (
     MicroBatches,
     NumberOfStages,
     Recompute,
+    Reduce,
     Schedule,
     SplitProducts,
     Zero,
@@ -41,6 +42,7 @@ def verify(
     loss_fn: LossFn = None,
     micro_batches: MicroBatches = 1,
     zero: Zero = False,
+    reduce: Reduce = None,
     schedule: Schedule = "1F1B",
     stages: NumberOfStages = None,
     backend: Annotated[
@@ -69,7 +71,7 @@ def verify(
     """
     import torch
 
-    from ..graph import capture
+    from ..graph import capture, reduced_dtype, with_reduced_gradients
     from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
     from ..planning import AXIS, load_plan, memory_of, plan_graph, plan_pipeline, random_plan
     from ..verification import verify as run
@@ -103,16 +105,17 @@ def verify(
             if AXIS in on:
                 if random or inference:
                     raise UsageError(f"--random and --inference cannot be combined with the axis {AXIS}")
-                options: Any = {**passes, "schedule": schedule, "stages": stages, "progress": progress}
+                options: Any = {**passes, "reduce": reduce, "schedule": schedule, "stages": stages, "progress": progress}
                 plans = [
                     plan_pipeline(graph, mesh=on, cluster=prices, memory=memory_of(None, prices), **options)
                 ]
             elif random:
+                graph = with_reduced_gradients(graph, reduced_dtype(reduce), summed=micro_batches > 1)
                 plans = [
                     random_plan(graph, mesh=str(mesh), seed=number, **passes) for number in range(random)
                 ]
             else:
-                options = {**passes, "compare": False, "progress": progress}
+                options = {**passes, "reduce": reduce, "compare": False, "progress": progress}
                 plans = [plan_graph(graph, mesh=str(mesh), cluster=prices, **options)]
         reports = []
         for number, chosen in enumerate(plans):

@@ -16,7 +16,7 @@ from ..redistribution import Chain
 from ._call_prices import CallPrice, CallPrices
 from ._choices import Layouts
 from ._elsewhere import place_of
-from ._prices import OptimizerCost, accumulation_seconds, host_seconds, workspace_bytes
+from ._prices import OptimizerCost, accumulation_seconds, cast_seconds, host_seconds, workspace_bytes
 from ._schedule import Compute, Entry, Move, Schedule, Value, backward_entries
 from ._timeline import timeline
 
@@ -179,8 +179,11 @@ class Evaluation:
                 local = self._laid(self.plan.home(entry.name), entry.tensor)
                 held += self.optimizer.state_bytes(local)
                 seconds += self.optimizer.seconds(local, device)
-        gradients = self._gradients()
-        return held, seconds + sum(accumulation_seconds(each, passes, device) for each in gradients.values())
+        for gradient in self._gradients().values():
+            seconds += accumulation_seconds(gradient, passes, device)
+        for move in self.plan.once.reductions:
+            seconds += cast_seconds(self._laid(move.change.target, move.tensor), move.dtype, device)
+        return held, seconds
 
     def accumulated(self) -> int:
         """Bytes of the gradients of passes before, of a step of several micro-batches."""
@@ -190,10 +193,14 @@ class Evaluation:
 
     def _gradients(self) -> dict[str, TensorInfo]:
         """What a rank has of the gradient of each parameter, as passes are added up."""
-        graph = self.plan.graph
-        tensors = {entry.name: entry.tensor for entry in graph.with_role("parameter")}
-        layouts = self.plan.once.accumulated
-        return {name: self._laid(layouts[name], tensors[name]) for name in layouts}
+        graph, layouts = self.plan.graph, self.plan.once.accumulated
+        named = {entry.target: entry.name for entry in graph.with_role("parameter")}
+        values = {named[target]: value for target, value in graph.gradients.items() if target in named}
+        return {
+            name: self._laid(layout, graph.tensor(value))
+            for name, layout in layouts.items()
+            if (value := values[name]) is not None
+        }
 
     def _laid(self, layout: Layout, tensor: TensorInfo) -> TensorInfo:
         return self.layouts.local(self.layouts.of(layout), tensor)
@@ -278,13 +285,19 @@ class Evaluation:
         return len(backward) - next((at for at, back in enumerate(reversed(backward)) if not back), 0)
 
     def _reducing(self, now: int) -> int:
-        """The most bytes that are held while gradients are reduced, one after another, from `now` at the end of a
-        pass."""
+        """The most bytes that are held while gradients are reduced and cast, one after another, from `now` at the end of
+        a pass."""
         most = 0
         for move in self.plan.once.reductions:
-            now += self._laid(move.change.target, move.tensor).bytes
-            most = max(most, now)
-            now -= self._laid(move.change.source, move.tensor).bytes
+            summed, reduced = (self._laid(end, move.tensor) for end in (move.change.source, move.change.target))
+            if move.change.steps:
+                now += reduced.bytes
+                most = max(most, now)
+                now -= summed.bytes
+            if move.dtype != move.tensor.dtype:
+                now += reduced.numel * move.dtype.itemsize
+                most = max(most, now)
+                now -= reduced.bytes
         return most
 
     def _ending(self) -> dict[str, list[Value]]:

@@ -225,7 +225,7 @@ class Explainer:
         entry = plan.graph[name]
         yield f"{entry.target} {entry.tensor}: [{plan.home(name)}]"  # type: ignore[union-attr]
         for verb, moves in (("held as", plan.once.gathers), ("gradient", plan.once.reductions)):
-            for change in (move.change for move in moves if move.name == name):
+            for change in (move.change for move in moves if move.name == name and move.change.steps):
                 kinds = ", ".join(step.kind for step in change.steps)
                 text = f"[{change.source}] -> [{change.target}] by {kinds}, {time_text(change.price)} once per step"
                 yield f"  {verb:<10} {text}"

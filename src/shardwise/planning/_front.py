@@ -165,6 +165,7 @@ def front(
     recompute: str | Mapping[str, str] = "auto",
     optimizer: str = "adam",
     zero: bool = False,
+    reduce: str | None = None,
     pin: Mapping[str, Pin] | None = None,
     gap: float = GAP,
     time_limit: float = 60.0,
@@ -192,7 +193,7 @@ def front(
         meshes_of(devices, mesh),
         passes,
         halves_of(most) if limits is None else list(map(bytes_of, limits)),
-        of_planner={"cluster": prices, "optimizer": optimizer, "zero": zero, "progress": progress},
+        of_planner={"cluster": prices, "optimizer": optimizer, "zero": zero, "reduce": reduce, "progress": progress},
         of_search={"pins": pin or {}, "gap": gap, "time_limit": time_limit},
         confirm=confirm,
     )

@@ -3,7 +3,7 @@
 The optimizer, its states and checkpoints see a parameter in its *home* layout. Every pass of a step begins from its
 *held* layout: the home itself, or a copy with some axes gathered, which is made once per step and kept through it. A
 pass ends with the gradient in the layout in which passes are *accumulated*: that of the home, or partial on some axes,
-which is then reduced once per step. Sharded and held sharded is ZeRO 3 or FSDP; held whole is ZeRO 2 if gradients are
+which is then reduced once per step. Gradients that are added up in a wider dtype than the parameter's are cast to it then. Sharded and held sharded is ZeRO 3 or FSDP; held whole is ZeRO 2 if gradients are
 reduced to shards in every pass, and ZeRO 1 if they are once.
 """
 
@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from ..graph import Graph, TensorInfo
 from ..layout import Layout
@@ -59,11 +60,12 @@ def pairs_of(layouts: Layouts, homes: np.ndarray, others: np.ndarray, *, gathere
 @dataclass(frozen=True)
 class OnceMove:
     """A redistribution that happens once per step: of a parameter from its home to what is held, or of its gradients,
-    added up, to its home."""
+    added up, to its home, where they are cast to `dtype`."""
 
     name: str
     tensor: TensorInfo
     change: Chain
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,14 @@ class Homes:
         return (*self.gathers, *self.reductions)
 
     @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that passes do not begin from as they are at home, or whose gradients they do not end with as
+        the optimizer has them."""
+        wider = {move.name for move in self.reductions}
+        known = self.plan.graph.with_role("parameter")
+        return tuple(entry.name for entry in known if entry.name in self.plan.homes or entry.name in wider)
+
+    @cached_property
     def accumulated(self) -> dict[str, Layout]:
         """The layout in which the gradients of each parameter that has some are added up, by name in the graph."""
         plan = self.plan
@@ -103,15 +113,14 @@ class Homes:
 
     def _moves(self, *, gathered: bool) -> Iterator[OnceMove]:
         prices = Prices(self.plan.cluster)
+        gradients = self.plan.graph.gradients
         for entry in self.plan.graph.with_role("parameter"):
-            if entry.name not in self.plan.homes:
-                continue
-            home, tensor = self.plan.homes[entry.name], entry.tensor
+            home, tensor = self.plan.home(entry.name), entry.tensor
             ends = home, self.plan.inputs[entry.name]
             if not gathered:
-                value = self.plan.graph.gradients[entry.target]
-                assert value is not None
+                if (value := gradients.get(entry.target)) is None:
+                    continue
                 ends, tensor = (self.accumulated[entry.name], home), self.plan.graph.tensor(value)
-            if ends[0] != ends[1]:
+            if ends[0] != ends[1] or tensor.dtype != entry.tensor.dtype:
                 change = prices.chain(*ends, tensor.shape, tensor.dtype.itemsize)
-                yield OnceMove(entry.name, tensor, change)
+                yield OnceMove(entry.name, tensor, change, entry.tensor.dtype)

@@ -8,7 +8,7 @@ single user pays for its own change on the tie to the maker. What memory it all 
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -28,7 +28,8 @@ from ._kinds import Kinds, units
 from ._move_tables import MoveTables
 from ._offers import Offers
 from ._pins import Pins
-from ._prices import OptimizerCost, accumulation_seconds
+from ._prices import OptimizerCost, accumulation_seconds, cast_seconds
+from ._sums import narrow_sums
 from ._weights import Weights
 
 FAR = 150  # nodes between two users that do not share a copy
@@ -199,11 +200,17 @@ class Items:
     def _add_input(self, entry: Input) -> None:
         options = self._options(entry.tensor)
         local = [self.layouts.local(number, entry.tensor) for number in options.tolist()]
-        trained = self.graph.training and entry.role == "parameter" and entry.trainable
-        once = [self.optimizer.seconds(part, self.cluster.device) if trained else 0.0 for part in local]
-        if entry.name in self.graph.accumulated and entry.name not in self.homed:
-            more = (accumulation_seconds(part, self.passes, self.cluster.device) for part in local)
-            once = [own + added for own, added in zip(once, more, strict=True)]
+        trained, device = self.graph.training and entry.role == "parameter" and entry.trainable, self.cluster.device
+        once = [self.optimizer.seconds(part, device) if trained else 0.0 for part in local]
+        if (gradient := self.gradient_of(entry)) is not None:
+            added = [self.layouts.local(number, gradient) for number in options.tolist()]
+            once = [
+                own + cast_seconds(part, entry.tensor.dtype, device)
+                for own, part in zip(once, added, strict=True)
+            ]
+            if entry.name not in self.homed:
+                more = (accumulation_seconds(part, self.passes, device) for part in added)
+                once = [own + seconds for own, seconds in zip(once, more, strict=True)]
         cost = [seconds / self.passes for seconds in once]
         arriving = self._transferring(Named.input(entry), entry.tensor, options, arrives=True)
         cost = [own + moved for own, moved in zip(cost, arriving, strict=True)]
@@ -425,6 +432,15 @@ class Items:
             table = self.moving.once(entry.tensor, self._options(entry.tensor), item.layouts, gathered=True)
             self._tie(home, held, table)
 
+    def gradient_of(self, entry: Input) -> TensorInfo | None:
+        """The gradient of a parameter, if it has one."""
+        value = self._gradients.get(entry.target) if entry.name in self.graph.accumulated else None
+        return None if value is None else self.graph.tensor(value)
+
+    @cached_property
+    def _gradients(self) -> Mapping[str, Ref | None]:
+        return self.graph.gradients
+
     def _is_gradient_at_home(self, output: Output) -> bool:
         """Whether an output is the gradient of a parameter that has a home."""
         return output.role == "gradient" and output.target in self._homed_targets
@@ -449,7 +465,14 @@ class Items:
         self.ties.append(Tie(a, b, table))
 
     def _moves(self, ref: Ref) -> Moves | None:
-        return None if self.restriction is None else self.restriction.of_move(ref)
+        moves = None if self.restriction is None else self.restriction.of_move(ref)
+        if ref not in self._narrow_sums:
+            return moves
+        return replace(moves or Moves((None,) * self.layouts.mesh.ndim, False), sums=True)
+
+    @cached_property
+    def _narrow_sums(self) -> frozenset[Ref]:
+        return narrow_sums(self.graph, self.offers)
 
     def _note_layouts(self) -> None:
         """Which layouts tensors of each size may have, so that their prices are worked out together."""

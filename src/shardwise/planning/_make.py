@@ -15,7 +15,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..errors import UsageError, require, require_given
 from ..expansion import Choice
 from ..experiments import Confirmations
-from ..graph import Execution, Graph, Ref, autocast_to, capture
+from ..graph import (
+    Execution,
+    Graph,
+    Ref,
+    autocast_to,
+    capture,
+    reduced_dtype,
+    with_reduced_gradients,
+)
 from ..layout import Layout, Sharding
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
@@ -69,6 +77,7 @@ def plan(
     micro_batches: int | Literal["auto"] | None = None,
     global_batch: int | None = None,
     zero: bool = False,
+    reduce: str | None = None,
     schedule: str = "1F1B",
     stages: int | None = None,
     pin: Mapping[str, Pin] | None = None,
@@ -96,7 +105,8 @@ def plan(
     arguments of a pass are rows of those given, repeated or left out, and `micro_batches` is chosen with the plan,
     unless it is given. With `zero`, states of the optimizer may be sharded where parameters are not: the plan decides
     for each parameter whether it is gathered in every pass or once per step, and its gradients reduced in every pass or
-    once. `loss_fn` is a function of the model's result where the loss is computed outside of the model, as for
+    once. With `reduce="float32"`, gradients of parameters in a narrower dtype are cast to it before they are added up
+    over ranks and over passes, and cast back afterwards. `loss_fn` is a function of the model's result where the loss is computed outside of the model, as for
     `capture`. `execution` is how every device runs its program: `eager`, or `compiled` by torch.compile, which fuses
     calls into kernels. `recompute` names the blocks of which backward computes again what it needs: `full`,
     `selective`, or by pattern `{"layers.[0-9]": "full"}`; with `auto` the plan decides that call by call, together with
@@ -167,6 +177,7 @@ def plan(
             schedule=schedule,
             stages=stages,
             zero=zero,
+            reduce=reduce,
             pins=pin,
             of_search={"share_layers": share_layers, "gap": gap, "time_limit": time_limit},
             confirm=confirm,
@@ -176,6 +187,7 @@ def plan(
         "cluster": prices,
         "optimizer": optimizer,
         "zero": zero,
+        "reduce": reduce,
         "elsewhere": elsewhere,
         "overlap": overlap,
         "progress": progress,
@@ -217,6 +229,7 @@ def plan_graph(
     optimizer: str = "adam",
     micro_batches: int = 1,
     zero: bool = False,
+    reduce: str | None = None,
     pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
     elsewhere: Mapping[str, Elsewhere] | None = None,
@@ -237,6 +250,7 @@ def plan_graph(
         optimizer=optimizer,
         micro_batches=micro_batches,
         zero=zero,
+        reduce=reduce,
         progress=progress,
         elsewhere=elsewhere,
         overlap=overlap,
@@ -278,11 +292,14 @@ class Planner:
         micro_batches: int = 1,
         in_flight: int = 1,
         zero: bool = False,
+        reduce: str | None = None,
         progress: Progress | None = None,
         elsewhere: Mapping[str, Elsewhere] | None = None,
         overlap: bool = False,
         late_gradients: bool = True,
     ) -> None:
+        require(micro_batches, int, "micro_batches", "a whole number, 1 or more")
+        graph = with_reduced_gradients(graph, reduced_dtype(reduce), summed=micro_batches > 1)
         self.captured, self.overlap, self.late_gradients = graph, overlap, overlap and late_gradients
         self.recomputable = Recomputable(with_late_gradients(graph) if self.late_gradients else graph)
         self.graph, self.mesh, self.cluster = self.recomputable.whole, mesh, cluster
@@ -290,7 +307,6 @@ class Planner:
         require_elsewhere(self.elsewhere, graph)
         self.memory = memory_of(memory, cluster)
         self.optimizer = OptimizerCost.of(optimizer)
-        require(micro_batches, int, "micro_batches", "a whole number, 1 or more")
         if micro_batches < 1:
             raise UsageError(f"micro_batches is {micro_batches}: give 1 or more")
         if micro_batches > 1 and not graph.training:

@@ -155,6 +155,14 @@ def accumulation_seconds(gradient: TensorInfo, passes: int, device: Device) -> f
     return (passes - 1) * 3 * gradient.bytes / (device.memory_bandwidth * device.share("memory"))
 
 
+def cast_seconds(gradient: TensorInfo, dtype: torch.dtype, device: Device) -> float:
+    """The time of casting a gradient that was added up to its parameter's dtype, if that is another."""
+    if gradient.dtype == dtype:
+        return 0.0
+    moved = gradient.bytes + gradient.numel * dtype.itemsize
+    return moved / (device.memory_bandwidth * device.share("memory"))
+
+
 @dataclass(frozen=True)
 class OptimizerCost:
     """What an optimizer keeps beside a parameter (copies of it in its dtype), and whether it keeps it in float32."""

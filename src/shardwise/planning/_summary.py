@@ -94,8 +94,8 @@ def _again(plan: "Plan") -> Iterator[tuple[str, str]]:
 def _once(plan: "Plan") -> Iterator[tuple[str, str]]:
     """What happens once per step instead of in every pass."""
     pairs = (("gathered", "parameter", plan.once.gathers), ("reduced", "gradient", plan.once.reductions))
-    for verb, what, moves in pairs:
-        if moves:
+    for verb, what, once in pairs:
+        if moves := [move for move in once if move.change.steps]:
             seconds = time_text(sum(move.change.price for move in moves))
             yield f"{verb} once", f"{len(moves)} {what}{'s' if len(moves) > 1 else ''}, {seconds} a step"
 
