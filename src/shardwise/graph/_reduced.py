@@ -59,11 +59,12 @@ def _casts(graph: Graph, value: Ref, own: TensorInfo, dtypes: Sequence[torch.dty
     """Casts of a value, one after another."""
     maker = graph[value.name]
     source = maker if isinstance(maker, Node) else graph.nodes[-1]
+    stem = value.name + (f"_{value.output}" if value.output else "")
     for dtype in dtypes:
         call = Call(torch.ops.aten._to_copy.default, (own,), {"dtype": dtype})
         made = replace(own, dtype=dtype)
         flops, bytes_ = cost(call, (made,))
-        name = _free_name(graph, f"{value.name}_{value.output}_as_{str(dtype)[6:]}")
+        name = _free_name(graph, f"{stem}_as_{str(dtype)[6:]}")
         yield Node(
             name,
             "aten._to_copy.default",

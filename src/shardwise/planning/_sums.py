@@ -24,7 +24,8 @@ def narrow_sums(graph: Graph, offers: Offers) -> frozenset[Ref]:
         found |= {ref for ref in alone if graph.tensor(ref).dtype.itemsize < graph.reduce.itemsize}
         on = bool(used) and alone == used and node.facts.kernel != "matmul"
         for place, ref in enumerate(node.inputs):
-            carries = on and any(_carries(row, place) for row in offers.of(node).rows)
+            # What is cast back is reduced before, in the wider dtype.
+            carries = on and (node.facts.cast or any(_carries(row, place) for row in offers.of(node).rows))
             carried[ref] = carried.get(ref, True) and carries
     return frozenset(found)
 
