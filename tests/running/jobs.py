@@ -542,13 +542,17 @@ def one_rank_is_killed():
 
 
 def compiled(seed, backend):
-    """What the program gives as it is, with collectives beside calls, and compiled, without these and with them: again
-    and again, in training and in evaluation."""
+    """What the program gives as it is, with collectives beside calls, and compiled, without these and with them, and with
+    parameters that are held otherwise than at home through a step of two passes: again and again, in training and in
+    evaluation."""
     model, args = example()
     plan = planned(model, args, "d=2", seed)
     overlapped = replace(plan, ahead=10**6)
+    homed = random_plan(capture(model, args), mesh="d=2", seed=1, micro_batches=2, zero=True)
+    assert homed.once.gathers and homed.once.reductions
     seen = []
-    for each, how in ((plan, False), (overlapped, False), (plan, backend), (overlapped, backend)):
+    ways = ((plan, False), (overlapped, False), (plan, backend), (overlapped, backend), (homed, backend))
+    for each, how in ways:
         sharded = sw.parallelize(model, args, mesh="d=2", plan=each, compile=how)
         for _ in range(2):
             loss = sharded(*args)

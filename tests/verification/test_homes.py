@@ -67,6 +67,21 @@ def test_what_runs_again_homes_and_sums_of_passes_go_together(mesh):
     assert ran and gathers and reductions
 
 
+def test_a_plan_under_a_limit_chooses_what_runs_again_and_what_is_held():
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)) for _ in range(2)]
+    model, args = nn.Sequential(*layers), (torch.rand(64, 16),)
+    graph = sw.capture(model, args, recompute="auto")
+    options = {"mesh": "d=2", "cluster": "laptop", "micro_batches": 3, "zero": True}
+    free = sw.planning.plan_graph(graph, **options, compare=False, confirm=False)
+    memory = int(0.75 * free.cost.peak)
+    plan = sw.planning.plan_graph(graph, **options, memory=memory, compare=False, confirm=False)
+    assert plan.cost.peak <= memory and plan.graph.again and plan.homes
+    report = sw.verify(model, args, plan=plan, steps=2, optimizer="adamw", only_plan=True)
+    assert report.ok, report
+    assert report.peak == report.predicted_peak
+
+
 def test_gradients_that_are_one_tensor_are_added_up_apart(shared):
     model, args = shared
     graph = sw.capture(model, args)
