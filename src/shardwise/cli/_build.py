@@ -85,6 +85,15 @@ Reduce = Annotated[
 ]
 
 
+Offload = Annotated[
+    bool,
+    typer.Option(
+        "--offload",
+        help="Parameters and their states may be in the memory of the host, where the optimizer then runs.",
+    ),
+]
+
+
 Schedule = Annotated[
     str,
     typer.Option(help="On a mesh with the axis pp, one of torch's pipeline schedules, or auto."),

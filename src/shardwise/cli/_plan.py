@@ -14,6 +14,7 @@ from ._build import (
     Execution,
     LossFn,
     NumberOfStages,
+    Offload,
     Recompute,
     Reduce,
     Schedule,
@@ -82,6 +83,7 @@ def plan(
     ] = None,
     zero: Zero = False,
     reduce: Reduce = None,
+    offload: Offload = False,
     schedule: Schedule = "1F1B",
     stages: NumberOfStages = None,
     pin: Annotated[
@@ -134,7 +136,7 @@ def plan(
     in_stages = AXIS in meshes[0]
     if in_stages:
         alone = {"--inference": inference, "--sharding": sharding, "--overlap": overlap, "--front": front}
-        for name, value in {**alone, "--trace": trace}.items():
+        for name, value in {**alone, "--trace": trace, "--offload": offload}.items():
             if value:
                 raise UsageError(f"{name} cannot be combined with the axis {AXIS}: leave out one of them")
     with Bars(quiet=as_json) as progress:
@@ -168,6 +170,7 @@ def plan(
                 "optimizer": optimizer,
                 "zero": zero,
                 "reduce": reduce,
+                "offload": offload,
                 "overlap": overlap,
                 "progress": progress,
             },
@@ -179,7 +182,7 @@ def plan(
             "compare": True,
             "confirm": confirm,
         }
-        plain = inference or execution not in (None, "eager") or sharding or overlap or front or trace
+        plain = inference or execution not in (None, "eager") or sharding or overlap or offload or front or trace
         if devices is not None and not plain and not build.endswith(".json"):
             staged_of = _graphs(*given, boundaries=True)[1]
             made = plan_devices(

@@ -31,7 +31,7 @@ class Cost:
     `entries` are the seconds of each entry of the schedule, `held` the bytes while each runs; a step of several
     micro-batches runs the schedule for each, and all other seconds and bytes are those of the whole step. Parameters,
     buffers, the optimizer's state and gradients that are accumulated are held throughout (`lasting`); arguments are
-    there when the step begins (`given`). `update` is the optimizer's update, and the accumulation of gradients.
+    there when the step begins (`given`). `update` is the optimizer's update, with what moves between device and host for it, and the accumulation of gradients.
     `waiting` is how long the device has nothing to do, since the host needs longer to start the step than the device to
     run it.
     `hidden` is what collectives beside calls save: their seconds, less those by which calls beside them are slower.
@@ -177,8 +177,11 @@ class Evaluation:
         for entry in self.plan.graph.with_role("parameter"):
             if entry.trainable and self.plan.graph.training:
                 local = self._laid(self.plan.home(entry.name), entry.tensor)
-                held += self.optimizer.state_bytes(local)
-                seconds += self.optimizer.seconds(local, device)
+                if entry.name in self.plan.on_host:
+                    seconds += self.optimizer.host_seconds(local, device)
+                else:
+                    held += self.optimizer.state_bytes(local)
+                    seconds += self.optimizer.seconds(local, device)
         for gradient in self._gradients().values():
             seconds += accumulation_seconds(gradient, passes, device)
         for move in self.plan.once.reductions:
@@ -208,7 +211,8 @@ class Evaluation:
     def state(self) -> int:
         """Bytes of what the model has, and of copies of parameters that are held through the step."""
         kept = (e for e in self.plan.graph.inputs if e.role in ("parameter", "buffer", "constant"))
-        homes = sum(self._laid(self.plan.home(entry.name), entry.tensor).bytes for entry in kept)
+        own = (entry for entry in kept if entry.name not in self.plan.on_host)
+        homes = sum(self._laid(self.plan.home(entry.name), entry.tensor).bytes for entry in own)
         return homes + sum(self._laid(m.change.target, m.tensor).bytes for m in self.plan.once.gathers)
 
     def _arguments(self) -> set[Value]:
@@ -285,8 +289,8 @@ class Evaluation:
         return len(backward) - next((at for at, back in enumerate(reversed(backward)) if not back), 0)
 
     def _reducing(self, now: int) -> int:
-        """The most bytes that are held while gradients are reduced and cast, one after another, from `now` at the end of
-        a pass."""
+        """The most bytes that are held while gradients are reduced, cast and moved to the host, one after another, from
+        `now` at the end of a pass."""
         most = 0
         for move in self.plan.once.reductions:
             summed, reduced = (self._laid(end, move.tensor) for end in (move.change.source, move.change.target))
@@ -298,6 +302,8 @@ class Evaluation:
                 now += reduced.numel * move.dtype.itemsize
                 most = max(most, now)
                 now -= reduced.bytes
+            if move.name in self.plan.on_host:
+                now -= reduced.numel * move.dtype.itemsize
         return most
 
     def _ending(self) -> dict[str, list[Value]]:

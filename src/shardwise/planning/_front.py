@@ -166,6 +166,7 @@ def front(
     optimizer: str = "adam",
     zero: bool = False,
     reduce: str | None = None,
+    offload: bool = False,
     pin: Mapping[str, Pin] | None = None,
     gap: float = GAP,
     time_limit: float = 60.0,
@@ -193,7 +194,7 @@ def front(
         meshes_of(devices, mesh),
         passes,
         halves_of(most) if limits is None else list(map(bytes_of, limits)),
-        of_planner={"cluster": prices, "optimizer": optimizer, "zero": zero, "reduce": reduce, "progress": progress},
+        of_planner={"cluster": prices, "optimizer": optimizer, "zero": zero, "reduce": reduce, "offload": offload, "progress": progress},
         of_search={"pins": pin or {}, "gap": gap, "time_limit": time_limit},
         confirm=confirm,
     )

@@ -3,7 +3,10 @@
 The optimizer, its states and checkpoints see a parameter in its *home* layout. Every pass of a step begins from its
 *held* layout: the home itself, or a copy with some axes gathered, which is made once per step and kept through it. A
 pass ends with the gradient in the layout in which passes are *accumulated*: that of the home, or partial on some axes,
-which is then reduced once per step. Gradients that are added up in a wider dtype than the parameter's are cast to it then. Sharded and held sharded is ZeRO 3 or FSDP; held whole is ZeRO 2 if gradients are
+which is then reduced once per step. Gradients that are added up in a wider dtype than the parameter's are cast to it then.
+
+A home may be in the memory of the host, whose processors then run the optimizer: passes begin from a copy on the
+device, and gradients are moved to the host at the end of a step. Sharded and held sharded is ZeRO 3 or FSDP; held whole is ZeRO 2 if gradients are
 reduced to shards in every pass, and ZeRO 1 if they are once.
 """
 
@@ -15,8 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ..errors import UsageError
 from ..graph import Graph, TensorInfo
 from ..layout import Layout
+from ..mesh import Cluster
 from ..placements import is_partial, is_replicate
 from ..redistribution import Chain, Prices
 from ._choices import Layouts
@@ -42,6 +47,16 @@ def may_be_held(home: Layout, held: Layout) -> bool:
     """Whether the second layout is the first with some axes gathered."""
     pairs = zip(home.placements, held.placements, strict=True)
     return all(own == other or is_replicate(other) for own, other in pairs)
+
+
+def require_host(cluster: Cluster) -> None:
+    """Refuse a cluster of which it is not known how fast its hosts are."""
+    device = cluster.device
+    if device.host_link is None or device.host_bandwidth is None:
+        raise UsageError(
+            f"offload needs to know the host of cluster {cluster.name!r}: give its device host_link and host_bandwidth, "
+            "in bytes per second"
+        )
 
 
 def may_be_accumulated(home: Layout, added: Layout) -> bool:
@@ -108,7 +123,10 @@ class Homes:
         }
 
     def differs(self, name: str) -> bool:
-        """Whether passes begin from a parameter, or end with its gradient, in another layout than its home's."""
+        """Whether passes begin from a parameter, or end with its gradient, in another layout than its home's, or in other
+        memory."""
+        if name in self.plan.on_host:
+            return True
         return not self.plan.inputs[name] == self.plan.home(name) == self.accumulated[name]
 
     def _moves(self, *, gathered: bool) -> Iterator[OnceMove]:
@@ -121,6 +139,7 @@ class Homes:
                 if (value := gradients.get(entry.target)) is None:
                     continue
                 ends, tensor = (self.accumulated[entry.name], home), self.plan.graph.tensor(value)
-            if ends[0] != ends[1] or tensor.dtype != entry.tensor.dtype:
+            moves = ends[0] != ends[1] or tensor.dtype != entry.tensor.dtype
+            if moves or entry.name in self.plan.on_host:
                 change = prices.chain(*ends, tensor.shape, tensor.dtype.itemsize)
                 yield OnceMove(entry.name, tensor, change, entry.tensor.dtype)

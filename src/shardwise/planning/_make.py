@@ -35,6 +35,7 @@ from ._confirm import confirmed_plan
 from ._elsewhere import Elsewhere, require_elsewhere
 from ._explain import all_considered
 from ._fold import Folded, fold
+from ._homes import require_host
 from ._items import CopyItem, Items, Restriction
 from ._kinds import Kinds
 from ._offers import Offers
@@ -78,6 +79,7 @@ def plan(
     global_batch: int | None = None,
     zero: bool = False,
     reduce: str | None = None,
+    offload: bool = False,
     schedule: str = "1F1B",
     stages: int | None = None,
     pin: Mapping[str, Pin] | None = None,
@@ -106,7 +108,8 @@ def plan(
     unless it is given. With `zero`, states of the optimizer may be sharded where parameters are not: the plan decides
     for each parameter whether it is gathered in every pass or once per step, and its gradients reduced in every pass or
     once. With `reduce="float32"`, gradients of parameters in a narrower dtype are cast to it before they are added up
-    over ranks and over passes, and cast back afterwards. `loss_fn` is a function of the model's result where the loss is computed outside of the model, as for
+    over ranks and over passes, and cast back afterwards. With `offload`, parameters and their states may be in the memory
+    of the host, as far as others do not fit: the host's processors run their update, and passes begin from a copy. `loss_fn` is a function of the model's result where the loss is computed outside of the model, as for
     `capture`. `execution` is how every device runs its program: `eager`, or `compiled` by torch.compile, which fuses
     calls into kernels. `recompute` names the blocks of which backward computes again what it needs: `full`,
     `selective`, or by pattern `{"layers.[0-9]": "full"}`; with `auto` the plan decides that call by call, together with
@@ -163,6 +166,7 @@ def plan(
             "shardings": shardings,
             "elsewhere": elsewhere,
             "overlap": overlap,
+            "offload": offload,
         }
         for name, given in refused.items():
             if given:
@@ -188,6 +192,7 @@ def plan(
         "optimizer": optimizer,
         "zero": zero,
         "reduce": reduce,
+        "offload": offload,
         "elsewhere": elsewhere,
         "overlap": overlap,
         "progress": progress,
@@ -200,7 +205,7 @@ def plan(
         "time_limit": time_limit,
     }
     limit = memory_of(memory, prices)
-    without_stages = not training or execution != "eager" or shardings or elsewhere or overlap
+    without_stages = not training or execution != "eager" or shardings or elsewhere or overlap or offload
     options: dict[str, Any] = {
         "of_planner": of_planner,
         "of_search": of_search,
@@ -230,6 +235,7 @@ def plan_graph(
     micro_batches: int = 1,
     zero: bool = False,
     reduce: str | None = None,
+    offload: bool = False,
     pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
     elsewhere: Mapping[str, Elsewhere] | None = None,
@@ -251,6 +257,7 @@ def plan_graph(
         micro_batches=micro_batches,
         zero=zero,
         reduce=reduce,
+        offload=offload,
         progress=progress,
         elsewhere=elsewhere,
         overlap=overlap,
@@ -293,6 +300,7 @@ class Planner:
         in_flight: int = 1,
         zero: bool = False,
         reduce: str | None = None,
+        offload: bool = False,
         progress: Progress | None = None,
         elsewhere: Mapping[str, Elsewhere] | None = None,
         overlap: bool = False,
@@ -314,6 +322,9 @@ class Planner:
                 "micro_batches is for training: a graph without backward has no gradients to accumulate"
             )
         self.micro_batches, self.in_flight, self.zero = micro_batches, in_flight, zero
+        self.offload = offload
+        if offload:
+            require_host(cluster)
         self.progress = progress or silent
         self.offers = Offers(self.graph, alone=mesh.ranks == 1)
         self.layouts = Layouts(mesh)
@@ -366,6 +377,7 @@ class Planner:
             micro_batches=self.micro_batches,
             in_flight=self.in_flight,
             zero=self.zero,
+            offload=self.offload,
             progress=self.progress,
             elsewhere=self.elsewhere,
             overlap=self.overlap,
@@ -568,9 +580,9 @@ class Planner:
         """
         clock = clock or Clock(60.0)
         steps = STEPS if search is None else COMPARED
-        zero = self.zero and restriction is None
-        if search is None or not keep or zero != self.zero or not search.items.only_choices(restriction):
-            items = self._items(pins, restriction, quiet=True, keep=keep, zero=zero)
+        plain = (self.zero or self.offload) and restriction is not None
+        if search is None or not keep or plain or not search.items.only_choices(restriction):
+            items = self._items(pins, restriction, quiet=True, keep=keep, homes=not plain)
             search, restriction = self._search(items, pins, len(items.all) > MANY, gap, clock, None), None
         return search.within(restriction, searches, steps)
 
@@ -582,7 +594,7 @@ class Planner:
         *,
         quiet: bool = False,
         keep: bool = True,
-        zero: bool | None = None,
+        homes: bool = True,
     ) -> Items:
         def note(done: int, total: int) -> None:
             if not quiet:
@@ -597,7 +609,8 @@ class Planner:
             keep=keep,
             passes=self.micro_batches,
             in_flight=self.in_flight,
-            zero=self.zero if zero is None else zero,
+            zero=self.zero and homes,
+            offload=self.offload and homes,
         )
 
     def _why_not(self, solution: Solution, pins: Pins, clock: Clock) -> str:
@@ -625,7 +638,7 @@ class Planner:
         chosen = np.array(solution.choices)[folded.node]
         layouts = self.layouts.all
         inputs: dict[str, Layout] = {}
-        homes, choices, copies = {}, {}, []
+        homes, choices, copies, on_host = {}, {}, [], []
         alike: dict[tuple[int, int], Choice] = {}  # of equal calls
         outputs: list[Any] = [None] * len(self.graph.outputs)
         for place, item in enumerate(items.all):
@@ -637,6 +650,8 @@ class Planner:
                     copies.append(Copy(item.ref, layouts[item.layouts[choice]], item.users))
             elif item.kind == "input":
                 inputs[item.name] = layouts[items.options_of(item)[choice]]
+                if items.on_host(item)[choice]:
+                    on_host.append(item.name)
             elif item.kind == "output":
                 outputs[int(item.name)] = layouts[items.options_of(item)[choice]]
             else:
@@ -669,6 +684,7 @@ class Planner:
             micro_batches=self.micro_batches,
             in_flight=self.in_flight,
             homes=homes,
+            on_host=tuple(on_host),
         )
         made = replace(made, homes={name: home for name, home in homes.items() if made.once.differs(name)})
         needed = tuple(copy for copy in copies if copy.layout != made.layout(copy.ref))

@@ -323,7 +323,8 @@ class Memory:
         home, copy = items.places["input", parameter.name], items.all[held]
         assert isinstance(copy, CopyItem)
         homes = items.options_of(items.all[home])
-        self._hold(home, self._bytes(tensor, homes) + self._state_bytes(tensor, homes), 0, end)
+        own = self._bytes(tensor, homes) + self._state_bytes(tensor, homes)
+        self._hold(home, np.where(items.on_host(items.all[home]), 0, own), 0, end)
         self._hold(held, np.where(np.arange(len(copy)) < copy.kept, 0, self._bytes(tensor, face)), 0, end)
         if items.passes > 1:
             given = items.places["output", str(self._gradient_of[parameter.target])]

@@ -33,6 +33,7 @@ class Held:
         values = {name: graph.gradients[self._parameter(name).target] for name in self.names}
         self._infos = {name: graph.tensor(value) for name, value in values.items() if value is not None}
         self._reductions = {move.name: move for move in plan.once.reductions}
+        self._on_host = frozenset(plan.on_host)
         self._copies: dict[str, Tensor] = {}
         self._sums: dict[str, Tensor] = {}
         self._seen: list[Any] = []  # how the parameters were when the copies were made
@@ -103,18 +104,20 @@ class Held:
         if name in self._sums:
             self._sums[name].add_(gradient)
         else:
-            self._sums[name] = gradient.clone()
+            alone = self.plan.micro_batches == 1
+            self._sums[name] = gradient if alone else gradient.clone()
 
     def _reduced(self, name: str) -> Tensor | None:
         return self._moved(self._reductions[name], self._sums.pop(name)) if name in self._sums else None
 
     def _moved(self, move: OnceMove, local: Tensor) -> Tensor:
         with torch.no_grad():
+            local = local.to(self.device_mesh.device_type)
             return run_chain(local, move.change, self.device_mesh, move.tensor.shape).to(move.dtype)
 
     def _at_home(self, name: str, local: Tensor) -> DTensor:
-        shape = self._parameter(name).tensor.shape
-        return as_dtensor(local, self.plan.home(name), self.device_mesh, shape)
+        shape, on_host = self._parameter(name).tensor.shape, name in self._on_host
+        return as_dtensor(local, self.plan.home(name), self.device_mesh, shape, on_host=on_host)
 
 
     def _parameter(self, name: str) -> Input:

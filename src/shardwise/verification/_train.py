@@ -52,7 +52,8 @@ def train(
     once, recorded = plan.once, list[Recorded]()
     homes = {n: copied_pieces(Pieces.of(widened(given[n], wide), home)) for n, home in plan.homes.items()}
     inputs |= homes
-    copied = sum(homes[move.name].locals[0].nbytes for move in once.gathers)
+    # Homes of copies are there besides, unless they are on the host.
+    copied = sum(homes[m.name].locals[0].nbytes for m in once.gathers if m.name not in plan.on_host)
     parameters = {e.target: inputs[e.name] for e in graph.inputs if e.role == "parameter" and e.trainable}
     targets = {entry.name: entry.target for entry in graph.with_role("parameter")}
     # Replicas are one tensor here, and an optimizer must step it once.
@@ -96,6 +97,8 @@ def train(
             if given_back is not summed:
                 trained.peak = max(trained.peak or 0, left + given_back.locals[0].nbytes)
                 left += given_back.locals[0].nbytes - summed.locals[0].nbytes
+            if move.name in plan.on_host:
+                left -= given_back.locals[0].nbytes
         trained.collectives.append(recorded)
         trained.gradients = trained.gradients or gradients
         trained.losses.append(loss)
