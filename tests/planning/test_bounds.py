@@ -91,11 +91,13 @@ class Case:
     passes: int = 1
     zero: bool = False
     reduce: str | None = None
+    offload: bool = False
 
     def planner(self, memory: int | None = None) -> Planner:
         laptop = sw.Cluster.of("laptop")
         # What is the same for every plan counts, too: workspaces, and the host, which some of the plans wait for.
         device = replace(laptop.device, workspace=WORKSPACE, host={"eager": (0.0, HOST)})
+        device = replace(device, host_link=1e8, host_bandwidth=1e8)
         cluster = replace(laptop, device=device)
         return Planner(
             *(self.graph, self.mesh, cluster),
@@ -104,6 +106,7 @@ class Case:
             micro_batches=self.passes,
             zero=self.zero,
             reduce=self.reduce,
+            offload=self.offload,
         )
 
 
@@ -133,22 +136,13 @@ DIFFERENTIABLE = (
 )
 
 
-def draw(
-    seed: int, recompute: bool = False, zero: bool = False
-) -> tuple[Case, list[tuple[float, int]]]:
-    """A problem with few enough plans, and what each of them costs and holds. With `zero`, a parameter has a home, a step
-    has several passes, and gradients in bfloat16 may be reduced in float32."""
-    r, of_zero = random.Random(seed), random.Random(seed)
-    narrow = zero and of_zero.random() < 0.4
+def draw(seed: int, recompute: bool = False) -> tuple[Case, list[tuple[float, int]]]:
+    """A problem with few enough plans, and what each of them costs and holds."""
+    r = random.Random(seed)
     with torch.device("meta"):
         if recompute:
             x = torch.empty(r.choice([4, 8, 5]), 4, requires_grad=True)
-            model = Trained(r)
-            if zero:
-                model.weight = nn.Parameter(torch.empty(4, 4))
-            if narrow:
-                model, x = model.bfloat16(), x.detach().bfloat16().requires_grad_()
-            graph = capture(model, (x,), recompute="auto")
+            graph = capture(Trained(r), (x,), recompute="auto")
         elif r.random() < 0.25:
             width, hidden = r.choice([4, 6]), r.choice([4, 6, 8])
             graph = capture(Layer(width, hidden), (torch.empty(r.choice([2, 6]), width),))
@@ -156,9 +150,7 @@ def draw(
             run, arguments = program(r)
             graph = capture(run, arguments, training=False)
     mesh = sw.Mesh.parse(r.choice(MESHES[:2] if recompute else MESHES))
-    case = Case(graph, mesh, {}, r.choice(["none", "adam"]), zero=zero)
-    if zero:
-        case.passes, case.reduce = of_zero.choice([1, 2, 4]), "float32" if narrow else None
+    case = Case(graph, mesh, {}, r.choice(["none", "adam"]))
     named = [entry.target for entry in graph.inputs if entry.role != "tangent"]
     named += [o.target for o in graph.outputs if o.role == "user_output" and o.value is not None]
     named += [node.name for node in graph.nodes]
@@ -170,9 +162,9 @@ def draw(
             all_choices = list(islice(choices_of(items), MOST_PLANS + 1))
             some = _plan(planner, items, next(choices_of(items, r)))
         except (TooMany, StopIteration):
-            return draw(seed + 100_000, recompute, zero)
+            return draw(seed + 100_000, recompute)
         if not named:
-            return draw(seed + 100_000, recompute, zero)
+            return draw(seed + 100_000, recompute)
         if len(all_choices) <= MOST_PLANS:
             costs = [_plan(planner, items, chosen).cost for chosen in all_choices]
             return case, [(cost.seconds, cost.peak) for cost in costs]
@@ -184,7 +176,7 @@ def draw(
 def _layout(graph: Graph, plan: sw.Plan, name: str) -> str:
     for entry in graph.inputs:
         if entry.target == name:
-            return str(plan.home(entry.name))
+            return str(plan.inputs[entry.name])
     for output, layout in zip(graph.outputs, plan.outputs, strict=True):
         if output.target == name and layout is not None:
             return str(layout)
@@ -263,9 +255,9 @@ def _plan(planner: Planner, items: Items, chosen: list[int]) -> sw.Plan:
     return planner._read(items, folded, Solution("feasible", chosen, 0, 0, 0, 0.0), Pins(planner.mesh, {}))
 
 
-def check(seed: int, recompute: bool = False, zero: bool = False) -> tuple[str, float]:
+def check(seed: int, recompute: bool = False) -> tuple[str, float]:
     """One problem with a limit that binds. Gives what happened, and how far the plan is from the best."""
-    case, found = draw(seed, recompute, zero)
+    case, found = draw(seed, recompute)
     r = random.Random(seed)
     peaks = sorted({peak for _, peak in found})
     cheapest = min(found)[1]
@@ -320,10 +312,22 @@ def test_with_the_choices_that_decide_a_peak_every_plan_holds_as_much(seed, reco
 def test_no_plan_whose_parameters_have_homes_is_below_a_bound_or_fits_below_a_need(mesh, passes):
     with torch.device("meta"):
         graph = capture(Layer(6, 8), (torch.empty(24, 6),))
-    case = Case(graph, sw.Mesh.parse(mesh), {}, "adam", passes, zero=True)
+    require_sound(Case(graph, sw.Mesh.parse(mesh), {}, "adam", passes, zero=True), 60)
+
+
+@pytest.mark.parametrize(("mesh", "passes"), [("d=3", 4), ("a=2,b=2", 1)])
+def test_nor_is_one_with_homes_on_the_host_and_gradients_reduced_in_float32(mesh, passes):
+    with torch.device("meta"):
+        graph = capture(Layer(6, 8).bfloat16(), (torch.empty(24, 6).bfloat16(),))
+    case = Case(graph, sw.Mesh.parse(mesh), {}, "adam", passes, reduce="float32", offload=True)
+    require_sound(case, 60)
+
+
+def require_sound(case: Case, samples: int) -> None:
+    """Compare bounds and needs with those of plans at random."""
     planner = case.planner()
     items = planner._items(Pins(case.mesh))
-    drawn = [next(choices_of(items, random.Random(seed))) for seed in range(60)]
+    drawn = [next(choices_of(items, random.Random(seed))) for seed in range(samples)]
     costs = [_plan(planner, items, chosen).cost for chosen in drawn]
     best = planner.plan({}, gap=0.0, compare=False)
     assert all(best.bound <= cost.seconds + UNIT for cost in costs)
@@ -334,14 +338,6 @@ def test_no_plan_whose_parameters_have_homes_is_below_a_bound_or_fits_below_a_ne
     plan = case.planner(memory).plan({}, gap=0.0, compare=False)
     assert plan.cost.peak <= memory
     assert all(plan.bound <= cost.seconds + UNIT for cost in costs if cost.peak <= memory)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(7200)
-def test_where_states_live_is_the_best_choice_of_all():
-    happened = [check(seed, recompute=True, zero=True) for seed in range(2000, 2040)]
-    assert {"plan", "exact need"} <= {what for what, _ in happened}
-    assert all(excess <= 1e-9 for _, excess in happened)
 
 
 @pytest.mark.long

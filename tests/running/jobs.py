@@ -410,12 +410,14 @@ def overlap():
 
 
 def homes(folder):
-    """Steps of three passes with parameters held whole and states sharded, beside the model itself: AdamW, one tensor
-    at a time, by lists and fused; clipping; checkpoints of torch; a step of fewer passes; and mistakes."""
+    """Steps of three passes with parameters held whole and states sharded, or on the host, beside the model itself:
+    AdamW, one tensor at a time, by lists and fused; clipping; checkpoints of torch; a step of fewer passes; and
+    mistakes."""
     model, args = example()
     given = [tuple(arg.roll(number, -1) for arg in args) for number in range(3)]
-    plan = random_plan(capture(model, args), mesh="dp=2,tp=2", seed=3, micro_batches=3, zero=True)
-    seen = {"moves": (len(plan.once.gathers), len(plan.once.reductions))}
+    plan = random_plan(capture(model, args), mesh="dp=2,tp=2", seed=5, micro_batches=3, offload=True)
+    seen = {"moves": (len(plan.once.gathers), len(plan.once.reductions), len(plan.on_host))}
+    seen["moves"] += (len(plan.homes) - len(plan.on_host),)
     for how in ({"foreach": False}, {"foreach": True}, {"fused": True}):
         sharded, twin = sw.parallelize(model, args, plan=plan), example()[0]
         ours = torch.optim.AdamW(sharded.parameters(), lr=1e-2, **how)

@@ -38,13 +38,14 @@ def test_any_homes_give_the_steps_of_the_model(mlp, mesh, passes):
     model, args, graph, offers = mlp
     gathers = reductions = 0
     for seed in range(5):
-        options = {"micro_batches": passes, "zero": True, "offers": offers}
+        options = {"micro_batches": passes, "zero": True, "offload": seed > 2, "offers": offers}
         plan = random_plan(graph, mesh=mesh, seed=seed, **options)
         assert sw.Plan.from_json(plan.to_json()) == plan
         report = sw.verify(model, args, plan=plan, steps=2, optimizer="adamw", only_plan=True)
         assert report.ok, report
         assert report.peak == report.predicted_peak
-        gathers, reductions = gathers + len(plan.once.gathers), reductions + len(plan.once.reductions)
+        if not plan.on_host:
+            gathers, reductions = gathers + len(plan.once.gathers), reductions + len(plan.once.reductions)
     assert gathers and bool(reductions) == (passes > 1)
 
 

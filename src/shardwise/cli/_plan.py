@@ -182,7 +182,9 @@ def plan(
             "compare": True,
             "confirm": confirm,
         }
-        plain = inference or execution not in (None, "eager") or sharding or overlap or offload or front or trace
+        plain = (
+            inference or execution not in (None, "eager") or sharding or overlap or offload or front or trace
+        )
         if devices is not None and not plain and not build.endswith(".json"):
             staged_of = _graphs(*given, boundaries=True)[1]
             made = plan_devices(

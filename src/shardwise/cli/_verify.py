@@ -109,7 +109,13 @@ def verify(
                     raise UsageError(
                         f"--random, --inference and --offload cannot be combined with the axis {AXIS}"
                     )
-                options: Any = {**passes, "reduce": reduce, "schedule": schedule, "stages": stages, "progress": progress}
+                options: Any = {
+                    **passes,
+                    "reduce": reduce,
+                    "schedule": schedule,
+                    "stages": stages,
+                    "progress": progress,
+                }
                 plans = [
                     plan_pipeline(graph, mesh=on, cluster=prices, memory=memory_of(None, prices), **options)
                 ]
@@ -120,7 +126,13 @@ def verify(
                     for number in range(random)
                 ]
             else:
-                options = {**passes, "reduce": reduce, "offload": offload, "compare": False, "progress": progress}
+                options = {
+                    **passes,
+                    "reduce": reduce,
+                    "offload": offload,
+                    "compare": False,
+                    "progress": progress,
+                }
                 plans = [plan_graph(graph, mesh=str(mesh), cluster=prices, **options)]
         reports = []
         for number, chosen in enumerate(plans):

@@ -15,9 +15,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from ..layout import Layout
 
 
-def dtensor_on_host(
-    local: Tensor, layout: Layout, device_mesh: DeviceMesh, shape: Sequence[int]
-) -> DTensor:
+def dtensor_on_host(local: Tensor, layout: Layout, device_mesh: DeviceMesh, shape: Sequence[int]) -> DTensor:
     """The DTensor with this rank's piece on the host, in memory from which a GPU copies without waiting."""
     piece = local.detach().cpu()
     if local.is_cuda:

@@ -293,7 +293,9 @@ class Evaluation:
         `now` at the end of a pass."""
         most = 0
         for move in self.plan.once.reductions:
-            summed, reduced = (self._laid(end, move.tensor) for end in (move.change.source, move.change.target))
+            summed, reduced = (
+                self._laid(end, move.tensor) for end in (move.change.source, move.change.target)
+            )
             if move.change.steps:
                 now += reduced.bytes
                 most = max(most, now)

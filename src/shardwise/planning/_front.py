@@ -194,7 +194,14 @@ def front(
         meshes_of(devices, mesh),
         passes,
         halves_of(most) if limits is None else list(map(bytes_of, limits)),
-        of_planner={"cluster": prices, "optimizer": optimizer, "zero": zero, "reduce": reduce, "offload": offload, "progress": progress},
+        of_planner={
+            "cluster": prices,
+            "optimizer": optimizer,
+            "zero": zero,
+            "reduce": reduce,
+            "offload": offload,
+            "progress": progress,
+        },
         of_search={"pins": pin or {}, "gap": gap, "time_limit": time_limit},
         confirm=confirm,
     )

@@ -208,7 +208,10 @@ class Items:
         options = self._homes_of(entry)
         offloaded = self.offload and entry.name in self.homed
         local = [self.layouts.local(number, entry.tensor) for number in options.tolist()]
-        trained, device = self.graph.training and entry.role == "parameter" and entry.trainable, self.cluster.device
+        trained, device = (
+            self.graph.training and entry.role == "parameter" and entry.trainable,
+            self.cluster.device,
+        )
         once = [self.optimizer.seconds(part, device) if trained else 0.0 for part in local]
         if offloaded:
             half = len(options) // 2
@@ -232,12 +235,18 @@ class Items:
             "input",
             entry.name,
             _units(cost, allowed),
-            ("input", entry.role, entry.trainable, entry.tensor, pattern(entry.target), offloaded, _key(allowed)),
+            (
+                "input",
+                entry.role,
+                entry.trainable,
+                entry.tensor,
+                pattern(entry.target),
+                offloaded,
+                _key(allowed),
+            ),
         )
         place = self._add(item)
-        self.made[Ref(entry.name)] = (
-            self._held(entry) if entry.name in self.homed else (place, options)
-        )
+        self.made[Ref(entry.name)] = self._held(entry) if entry.name in self.homed else (place, options)
 
     def _homes_of(self, entry: Input) -> np.ndarray:
         """The layouts of an input's choices: where it may be offloaded, first those on the device, then on the host."""

@@ -61,9 +61,7 @@ def _with_random_homes(rng: random.Random, plan: Plan, offload: bool) -> Plan:
         if output.role == "gradient" and output.target in by_target and plan.micro_batches > 1:
             outputs[position] = _some_axes(rng, homes[by_target[output.target]], "P(sum)")
     on_host = tuple(name for name in homes if offload and rng.random() < 0.5)
-    made = replace(
-        plan, inputs={**plan.inputs, **held}, outputs=tuple(outputs), homes=homes, on_host=on_host
-    )
+    made = replace(plan, inputs={**plan.inputs, **held}, outputs=tuple(outputs), homes=homes, on_host=on_host)
     return replace(made, homes={name: home for name, home in homes.items() if made.once.differs(name)})
 
 

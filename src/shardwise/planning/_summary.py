@@ -102,7 +102,10 @@ def _on_host(plan: "Plan") -> Iterator[tuple[str, str]]:
         local = [layouts.local(layouts.of(plan.home(entry.name)), entry.tensor) for entry in entries]
         held = bytes_text(sum(part.bytes + optimizer.state_bytes(part) for part in local))
         seconds = time_text(sum(optimizer.host_seconds(part, plan.cluster.device) for part in local))
-        yield "on the host", f"{len(local)} parameter{'s' if len(local) > 1 else ''}, {held}, {seconds} a step"
+        yield (
+            "on the host",
+            f"{len(local)} parameter{'s' if len(local) > 1 else ''}, {held}, {seconds} a step",
+        )
 
 
 def _once(plan: "Plan") -> Iterator[tuple[str, str]]:

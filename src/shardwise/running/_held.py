@@ -119,7 +119,6 @@ class Held:
         shape, on_host = self._parameter(name).tensor.shape, name in self._on_host
         return as_dtensor(local, self.plan.home(name), self.device_mesh, shape, on_host=on_host)
 
-
     def _parameter(self, name: str) -> Input:
         entry = self.plan.graph[name]
         assert isinstance(entry, Input)
