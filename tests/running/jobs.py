@@ -544,9 +544,9 @@ def one_rank_is_killed():
 
 
 def compiled(seed, backend):
-    """What the program gives as it is, with collectives beside calls, and compiled, without these and with them, and with
-    parameters that are held otherwise than at home through a step of two passes: again and again, in training and in
-    evaluation."""
+    """What the program gives as it is, with collectives beside calls, and compiled, without these and with them, and
+    with parameters that are held otherwise than at home through a step of two passes: again and again, in training and
+    in evaluation."""
     model, args = example()
     plan = planned(model, args, "d=2", seed)
     overlapped = replace(plan, ahead=10**6)

@@ -2,8 +2,8 @@
 
 Before ranks add up what they have of a gradient it is cast, and cast back afterwards, as by `reduce_dtype` of FSDP2.
 The casts are calls of the graph, so that they are planned and run like any other: a partial sum passes the first and
-not the second, which would round what is still to be added. Where gradients of several passes are added up, that is done
-in the wider dtype, too: the graph gives them as they are summed, and they are cast back once per step.
+not the second, which would round what is still to be added. Where gradients of several passes are added up, that is
+done in the wider dtype, too: the graph gives them as they are summed, and they are cast back once per step.
 """
 
 from collections.abc import Iterator, Sequence

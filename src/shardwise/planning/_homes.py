@@ -3,11 +3,12 @@
 The optimizer, its states and checkpoints see a parameter in its *home* layout. Every pass of a step begins from its
 *held* layout: the home itself, or a copy with some axes gathered, which is made once per step and kept through it. A
 pass ends with the gradient in the layout in which passes are *accumulated*: that of the home, or partial on some axes,
-which is then reduced once per step. Gradients that are added up in a wider dtype than the parameter's are cast to it then.
+which is then reduced once per step. Sharded and held sharded is ZeRO 3 or FSDP; held whole is ZeRO 2 if gradients are
+reduced to shards in every pass, and ZeRO 1 if they are once. Gradients that are added up in a wider dtype than the
+parameter's are cast to that in the end.
 
-A home may be in the memory of the host, whose processors then run the optimizer: passes begin from a copy on the
-device, and gradients are moved to the host at the end of a step. Sharded and held sharded is ZeRO 3 or FSDP; held whole is ZeRO 2 if gradients are
-reduced to shards in every pass, and ZeRO 1 if they are once.
+A home may be in the memory of the host, whose processors then run the optimizer: passes begin from a copy on the device,
+and gradients are moved to the host at the end of a step.
 """
 
 from collections.abc import Iterator
@@ -54,8 +55,8 @@ def require_host(cluster: Cluster) -> None:
     device = cluster.device
     if device.host_link is None or device.host_bandwidth is None:
         raise UsageError(
-            f"offload needs to know the host of cluster {cluster.name!r}: give its device host_link and host_bandwidth, "
-            "in bytes per second"
+            f"offload needs to know the host of cluster {cluster.name!r}: give its device host_link and "
+            "host_bandwidth, in bytes per second"
         )
 
 
@@ -123,8 +124,8 @@ class Homes:
         }
 
     def differs(self, name: str) -> bool:
-        """Whether passes begin from a parameter, or end with its gradient, in another layout than its home's, or in other
-        memory."""
+        """Whether passes begin from a parameter, or end with its gradient, in another layout than its home's, or in
+        other memory."""
         if name in self.plan.on_host:
             return True
         return not self.plan.inputs[name] == self.plan.home(name) == self.accumulated[name]

@@ -108,8 +108,9 @@ def plan(
     unless it is given. With `zero`, states of the optimizer may be sharded where parameters are not: the plan decides
     for each parameter whether it is gathered in every pass or once per step, and its gradients reduced in every pass or
     once. With `reduce="float32"`, gradients of parameters in a narrower dtype are cast to it before they are added up
-    over ranks and over passes, and cast back afterwards. With `offload`, parameters and their states may be in the memory
-    of the host, as far as others do not fit: the host's processors run their update, and passes begin from a copy. `loss_fn` is a function of the model's result where the loss is computed outside of the model, as for
+    over ranks and over passes, and cast back afterwards. With `offload`, parameters and their states may be in the
+    memory of the host, as far as others do not fit: the host's processors run their update, and passes begin from a
+    copy. `loss_fn` is a function of the model's result where the loss is computed outside of the model, as for
     `capture`. `execution` is how every device runs its program: `eager`, or `compiled` by torch.compile, which fuses
     calls into kernels. `recompute` names the blocks of which backward computes again what it needs: `full`,
     `selective`, or by pattern `{"layers.[0-9]": "full"}`; with `auto` the plan decides that call by call, together with
