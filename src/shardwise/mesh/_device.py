@@ -41,9 +41,9 @@ class Device:
     `host` is the seconds that the host needs for a step, and for each call or compiled kernel of it, by execution, and
     for a `collective`: a device that is faster waits. `workspace` is the bytes that libraries of matrix products keep
     for each thread that calls them. `host_link` is the bytes per second that are copied between the device and the
-    memory of its host, each way, and `host_bandwidth` those that an optimizer on the host's processors reads and writes,
-    of a host with several devices the share of each; None where they are unknown. `origin` says where the numbers are
-    from.
+    memory of its host, each way, and `host_bandwidth` those that an optimizer on the host's processors reads and
+    writes, of a host with several devices the share of each; None where they are unknown. `origin` says where the
+    numbers are from.
     """
 
     name: str

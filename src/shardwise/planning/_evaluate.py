@@ -31,9 +31,9 @@ class Cost:
     `entries` are the seconds of each entry of the schedule, `held` the bytes while each runs; a step of several
     micro-batches runs the schedule for each, and all other seconds and bytes are those of the whole step. Parameters,
     buffers, the optimizer's state and gradients that are accumulated are held throughout (`lasting`); arguments are
-    there when the step begins (`given`). `update` is the optimizer's update, with what moves between device and host for
-    it, and the accumulation of gradients. `waiting` is how long the device has nothing to do, since the host needs longer
-    to start the step than the device to run it.
+    there when the step begins (`given`). `update` is the optimizer's update, with what moves between device and host
+    for it, and the accumulation of gradients. `waiting` is how long the device has nothing to do, since the host needs
+    longer to start the step than the device to run it.
     `hidden` is what collectives beside calls save: their seconds, less those by which calls beside them are slower.
     `reducing` are the most bytes that are held while gradients of several passes are reduced, after the last.
     """

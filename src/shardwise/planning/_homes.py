@@ -7,8 +7,8 @@ which is then reduced once per step. Sharded and held sharded is ZeRO 3 or FSDP;
 reduced to shards in every pass, and ZeRO 1 if they are once. Gradients that are added up in a wider dtype than the
 parameter's are cast to that in the end.
 
-A home may be in the memory of the host, whose processors then run the optimizer: passes begin from a copy on the device,
-and gradients are moved to the host at the end of a step.
+A home may be in the memory of the host, whose processors then run the optimizer: passes begin from a copy on the
+device, and gradients are moved to the host at the end of a step.
 """
 
 from collections.abc import Iterator
