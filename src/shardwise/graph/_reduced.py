@@ -67,7 +67,7 @@ def _casts(graph: Graph, value: Ref, own: TensorInfo, dtypes: Sequence[torch.dty
         name = _free_name(graph, f"{stem}_as_{str(dtype)[6:]}")
         yield Node(
             name,
-            "aten._to_copy.default",
+            str(call.op),
             (value,),
             {"dtype": dtype},
             (made,),
