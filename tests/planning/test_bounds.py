@@ -90,11 +90,14 @@ class Case:
     optimizer: str
     passes: int = 1
     zero: bool = False
+    reduce: str | None = None
+    offload: bool = False
 
     def planner(self, memory: int | None = None) -> Planner:
         laptop = sw.Cluster.of("laptop")
         # What is the same for every plan counts, too: workspaces, and the host, which some of the plans wait for.
         device = replace(laptop.device, workspace=WORKSPACE, host={"eager": (0.0, HOST)})
+        device = replace(device, host_link=1e8, host_bandwidth=1e8)
         cluster = replace(laptop, device=device)
         return Planner(
             *(self.graph, self.mesh, cluster),
@@ -102,6 +105,8 @@ class Case:
             optimizer=self.optimizer,
             micro_batches=self.passes,
             zero=self.zero,
+            reduce=self.reduce,
+            offload=self.offload,
         )
 
 
@@ -307,10 +312,22 @@ def test_with_the_choices_that_decide_a_peak_every_plan_holds_as_much(seed, reco
 def test_no_plan_whose_parameters_have_homes_is_below_a_bound_or_fits_below_a_need(mesh, passes):
     with torch.device("meta"):
         graph = capture(Layer(6, 8), (torch.empty(24, 6),))
-    case = Case(graph, sw.Mesh.parse(mesh), {}, "adam", passes, zero=True)
+    require_sound(Case(graph, sw.Mesh.parse(mesh), {}, "adam", passes, zero=True), 60)
+
+
+@pytest.mark.parametrize(("mesh", "passes"), [("d=3", 4), ("a=2,b=2", 1)])
+def test_nor_is_one_with_homes_on_the_host_and_gradients_reduced_in_float32(mesh, passes):
+    with torch.device("meta"):
+        graph = capture(Layer(6, 8).bfloat16(), (torch.empty(24, 6).bfloat16(),))
+    case = Case(graph, sw.Mesh.parse(mesh), {}, "adam", passes, reduce="float32", offload=True)
+    require_sound(case, 60)
+
+
+def require_sound(case: Case, samples: int) -> None:
+    """Compare bounds and needs with those of plans at random."""
     planner = case.planner()
     items = planner._items(Pins(case.mesh))
-    drawn = [next(choices_of(items, random.Random(seed))) for seed in range(60)]
+    drawn = [next(choices_of(items, random.Random(seed))) for seed in range(samples)]
     costs = [_plan(planner, items, chosen).cost for chosen in drawn]
     best = planner.plan({}, gap=0.0, compare=False)
     assert all(best.bound <= cost.seconds + UNIT for cost in costs)

@@ -410,12 +410,14 @@ def overlap():
 
 
 def homes(folder):
-    """Steps of three passes with parameters held whole and states sharded, beside the model itself: AdamW, one tensor
-    at a time, by lists and fused; clipping; checkpoints of torch; a step of fewer passes; and mistakes."""
+    """Steps of three passes with parameters held whole and states sharded, or on the host, beside the model itself:
+    AdamW, one tensor at a time, by lists and fused; clipping; checkpoints of torch; a step of fewer passes; and
+    mistakes."""
     model, args = example()
     given = [tuple(arg.roll(number, -1) for arg in args) for number in range(3)]
-    plan = random_plan(capture(model, args), mesh="dp=2,tp=2", seed=3, micro_batches=3, zero=True)
-    seen = {"moves": (len(plan.once.gathers), len(plan.once.reductions))}
+    plan = random_plan(capture(model, args), mesh="dp=2,tp=2", seed=5, micro_batches=3, offload=True)
+    seen = {"moves": (len(plan.once.gathers), len(plan.once.reductions), len(plan.on_host))}
+    seen["moves"] += (len(plan.homes) - len(plan.on_host),)
     for how in ({"foreach": False}, {"foreach": True}, {"fused": True}):
         sharded, twin = sw.parallelize(model, args, plan=plan), example()[0]
         ours = torch.optim.AdamW(sharded.parameters(), lr=1e-2, **how)
@@ -542,13 +544,17 @@ def one_rank_is_killed():
 
 
 def compiled(seed, backend):
-    """What the program gives as it is, with collectives beside calls, and compiled, without these and with them: again
-    and again, in training and in evaluation."""
+    """What the program gives as it is, with collectives beside calls, and compiled, without these and with them, and
+    with parameters that are held otherwise than at home through a step of two passes: again and again, in training and
+    in evaluation."""
     model, args = example()
     plan = planned(model, args, "d=2", seed)
     overlapped = replace(plan, ahead=10**6)
+    homed = random_plan(capture(model, args), mesh="d=2", seed=1, micro_batches=2, zero=True)
+    assert homed.once.gathers and homed.once.reductions
     seen = []
-    for each, how in ((plan, False), (overlapped, False), (plan, backend), (overlapped, backend)):
+    ways = ((plan, False), (overlapped, False), (plan, backend), (overlapped, backend), (homed, backend))
+    for each, how in ways:
         sharded = sw.parallelize(model, args, mesh="d=2", plan=each, compile=how)
         for _ in range(2):
             loss = sharded(*args)

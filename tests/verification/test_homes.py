@@ -9,7 +9,7 @@ from torch import nn
 
 import shardwise as sw
 from shardwise.graph import chosen_again, may_run_again
-from shardwise.planning import random_plan
+from shardwise.planning import plan_graph, random_plan
 
 
 class Shared(nn.Module):
@@ -38,13 +38,14 @@ def test_any_homes_give_the_steps_of_the_model(mlp, mesh, passes):
     model, args, graph, offers = mlp
     gathers = reductions = 0
     for seed in range(5):
-        options = {"micro_batches": passes, "zero": True, "offers": offers}
+        options = {"micro_batches": passes, "zero": True, "offload": seed > 2, "offers": offers}
         plan = random_plan(graph, mesh=mesh, seed=seed, **options)
         assert sw.Plan.from_json(plan.to_json()) == plan
         report = sw.verify(model, args, plan=plan, steps=2, optimizer="adamw", only_plan=True)
         assert report.ok, report
         assert report.peak == report.predicted_peak
-        gathers, reductions = gathers + len(plan.once.gathers), reductions + len(plan.once.reductions)
+        if not plan.on_host:
+            gathers, reductions = gathers + len(plan.once.gathers), reductions + len(plan.once.reductions)
     assert gathers and bool(reductions) == (passes > 1)
 
 
@@ -65,6 +66,21 @@ def test_what_runs_again_homes_and_sums_of_passes_go_together(mesh):
         ran += len(some.again)
         gathers, reductions = gathers + len(plan.once.gathers), reductions + len(plan.once.reductions)
     assert ran and gathers and reductions
+
+
+def test_a_plan_under_a_limit_chooses_what_runs_again_and_what_is_held():
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+    model, args = nn.Sequential(layer), (torch.rand(64, 16),)
+    graph = sw.capture(model, args, recompute="auto")
+    options = {"mesh": "d=2", "cluster": "laptop", "micro_batches": 3, "zero": True}
+    free = plan_graph(graph, **options, compare=False, confirm=False)
+    memory = int(0.85 * free.cost.peak)
+    plan = plan_graph(graph, **options, memory=memory, compare=False, confirm=False)
+    assert plan.cost.peak <= memory and plan.graph.again and plan.homes
+    report = sw.verify(model, args, plan=plan, steps=2, optimizer="adamw", only_plan=True)
+    assert report.ok, report
+    assert report.peak == report.predicted_peak
 
 
 def test_gradients_that_are_one_tensor_are_added_up_apart(shared):

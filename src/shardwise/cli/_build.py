@@ -75,6 +75,25 @@ Zero = Annotated[
 ]
 
 
+Reduce = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DTYPE",
+        help="The dtype in which gradients are added up over ranks and passes: float32; by default their own.",
+        show_default=False,
+    ),
+]
+
+
+Offload = Annotated[
+    bool,
+    typer.Option(
+        "--offload",
+        help="Parameters and their states may be in the memory of the host, where the optimizer then runs.",
+    ),
+]
+
+
 Schedule = Annotated[
     str,
     typer.Option(help="On a mesh with the axis pp, one of torch's pipeline schedules, or auto."),

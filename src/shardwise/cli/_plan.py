@@ -14,7 +14,9 @@ from ._build import (
     Execution,
     LossFn,
     NumberOfStages,
+    Offload,
     Recompute,
+    Reduce,
     Schedule,
     SplitProducts,
     Zero,
@@ -80,6 +82,8 @@ def plan(
         ),
     ] = None,
     zero: Zero = False,
+    reduce: Reduce = None,
+    offload: Offload = False,
     schedule: Schedule = "1F1B",
     stages: NumberOfStages = None,
     pin: Annotated[
@@ -132,6 +136,7 @@ def plan(
         recompute = ["auto"]
     in_stages = AXIS in meshes[0]
     alone = {"--inference": inference, "--sharding": sharding, "--overlap": overlap, "--front": front}
+    alone |= {"--offload": offload}
     may_be_staged = may_have_stages(meshes[0], execution or "eager", {**alone, "--trace": trace})
     with Bars(quiet=as_json) as progress:
         given = (
@@ -150,6 +155,7 @@ def plan(
                 schedule=schedule,
                 stages=stages,
                 zero=zero,
+                reduce=reduce,
                 pins=dict(_pins(pin or [])),
                 of_search={"time_limit": time_limit},
                 confirm=confirm,
@@ -162,6 +168,8 @@ def plan(
                 "cluster": prices,
                 "optimizer": optimizer,
                 "zero": zero,
+                "reduce": reduce,
+                "offload": offload,
                 "overlap": overlap,
                 "progress": progress,
             },

@@ -14,7 +14,9 @@ from ._build import (
     LossFn,
     MicroBatches,
     NumberOfStages,
+    Offload,
     Recompute,
+    Reduce,
     Schedule,
     SplitProducts,
     Zero,
@@ -41,6 +43,8 @@ def verify(
     loss_fn: LossFn = None,
     micro_batches: MicroBatches = 1,
     zero: Zero = False,
+    reduce: Reduce = None,
+    offload: Offload = False,
     schedule: Schedule = "1F1B",
     stages: NumberOfStages = None,
     backend: Annotated[
@@ -69,7 +73,7 @@ def verify(
     """
     import torch
 
-    from ..graph import capture
+    from ..graph import capture, reduced_dtype, with_reduced_gradients
     from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
     from ..planning import AXIS, load_plan, memory_of, plan_graph, plan_pipeline, random_plan
     from ..verification import verify as run
@@ -101,18 +105,34 @@ def verify(
             passes: Any = {"micro_batches": micro_batches, "zero": zero}
             prices = Cluster.of(cluster or DEFAULT_CLUSTER)
             if AXIS in on:
-                if random or inference:
-                    raise UsageError(f"--random and --inference cannot be combined with the axis {AXIS}")
-                options: Any = {**passes, "schedule": schedule, "stages": stages, "progress": progress}
+                if random or inference or offload:
+                    raise UsageError(
+                        f"--random, --inference and --offload cannot be combined with the axis {AXIS}"
+                    )
+                options: Any = {
+                    **passes,
+                    "reduce": reduce,
+                    "schedule": schedule,
+                    "stages": stages,
+                    "progress": progress,
+                }
                 plans = [
                     plan_pipeline(graph, mesh=on, cluster=prices, memory=memory_of(None, prices), **options)
                 ]
             elif random:
+                graph = with_reduced_gradients(graph, reduced_dtype(reduce), summed=micro_batches > 1)
                 plans = [
-                    random_plan(graph, mesh=str(mesh), seed=number, **passes) for number in range(random)
+                    random_plan(graph, mesh=str(mesh), seed=number, offload=offload, **passes)
+                    for number in range(random)
                 ]
             else:
-                options = {**passes, "compare": False, "progress": progress}
+                options = {
+                    **passes,
+                    "reduce": reduce,
+                    "offload": offload,
+                    "compare": False,
+                    "progress": progress,
+                }
                 plans = [plan_graph(graph, mesh=str(mesh), cluster=prices, **options)]
         reports = []
         for number, chosen in enumerate(plans):

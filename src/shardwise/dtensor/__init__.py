@@ -5,6 +5,7 @@ from ._group import arrived, begin_along, with_late_waits
 from ._hooks import use_search
 from ._install import install, reset, uninstall
 from ._lists import run_step_on_all
+from ._on_host import dtensor_on_host
 from ._pipeline import (
     SCHEDULES,
     Action,
@@ -38,6 +39,7 @@ __all__ = [
     "decide",
     "decisions",
     "default_store",
+    "dtensor_on_host",
     "extend",
     "install",
     "layout_of",

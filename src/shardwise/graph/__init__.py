@@ -22,6 +22,7 @@ from ._loss import with_loss
 from ._named import Named, matched, named_tensors
 from ._norms import rms_norm, rms_norm_backward
 from ._recompute_blocks import kept_by_selective, may_run_again
+from ._reduced import reduced_dtype, with_reduced_gradients
 from ._results import opened
 from ._run import Ran, arguments, constants, inputs_of, run
 from ._segments import Crossing, Segments
@@ -80,11 +81,13 @@ __all__ = [
     "named_tensors",
     "opened",
     "read_graph",
+    "reduced_dtype",
     "rms_norm",
     "rms_norm_backward",
     "run",
     "run_again",
     "unchanged",
     "with_loss",
+    "with_reduced_gradients",
     "without_memory",
 ]

@@ -186,9 +186,9 @@ class Graph:
     regional: each block compiled, and the rest call by call.
 
     `recompute` says of which blocks backward computes what again, and `again` which calls of forward a plan has chosen
-    for that where it is to decide. `autocast` is the dtype of the autocast that was
-    active around the program, whose casts are nodes. `notes` say what the program does besides, and the graph does not;
-    a graph that was loaded has none.
+    for that where it is to decide. `autocast` is the dtype of the autocast that was active around the program, whose
+    casts are nodes, and `reduce` the dtype in which ranks add up gradients of parameters whose own is narrower. `notes`
+    say what the program does besides, and the graph does not; a graph that was loaded has none.
     """
 
     name: str
@@ -202,6 +202,7 @@ class Graph:
     recompute: "Policies" = ()
     autocast: torch.dtype | None = None
     again: tuple[str, ...] = ()
+    reduce: torch.dtype | None = None
 
     @cached_property
     def makers(self) -> dict[str, Input | Node]:

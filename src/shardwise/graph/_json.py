@@ -20,6 +20,7 @@ from ..files import read_document, write_text
 from ._consistent import require_consistent
 from ._graph import Execution, Graph, Input, InputRole, Node, Output, OutputRole, Phase, Ref, TensorInfo
 from ._recompute_blocks import Policy
+from ._reduced import REDUCED
 
 FORMAT = "shardwise.graph/1"
 
@@ -37,6 +38,8 @@ def to_json(graph: Graph) -> dict[str, Any]:
     }
     if graph.again:
         document["again"] = list(graph.again)
+    if graph.reduce is not None:
+        document["reduce"] = str(graph.reduce)[6:]
     return document if graph.autocast is None else {**document, "autocast": str(graph.autocast)[6:]}
 
 
@@ -55,7 +58,7 @@ def read_graph(document: Field) -> Graph:
     """The graph in a field of a document."""
     parts = ("inputs", "nodes", "outputs")
     fields = document.object(
-        ("format", "name", "training", "execution", "recompute", *parts), ("autocast", "again")
+        ("format", "name", "training", "execution", "recompute", *parts), ("autocast", "again", "reduce")
     )
     fields["format"].one_of([FORMAT])
     inputs, nodes, outputs = (fields[name].items() for name in parts)
@@ -73,6 +76,7 @@ def read_graph(document: Field) -> Graph:
         ),
         autocast=_dtype(fields["autocast"]) if "autocast" in fields else None,
         again=_again_in(fields["again"], calls) if "again" in fields else (),
+        reduce=REDUCED[fields["reduce"].one_of(list(REDUCED))] if "reduce" in fields else None,
     )
     require_consistent(graph, inputs, nodes, outputs)
     return graph

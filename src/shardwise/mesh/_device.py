@@ -40,7 +40,10 @@ class Device:
 
     `host` is the seconds that the host needs for a step, and for each call or compiled kernel of it, by execution, and
     for a `collective`: a device that is faster waits. `workspace` is the bytes that libraries of matrix products keep
-    for each thread that calls them. `origin` says where the numbers are from.
+    for each thread that calls them. `host_link` is the bytes per second that are copied between the device and the
+    memory of its host, each way, and `host_bandwidth` those that an optimizer on the host's processors reads and
+    writes, of a host with several devices the share of each; None where they are unknown. `origin` says where the
+    numbers are from.
     """
 
     name: str
@@ -58,6 +61,8 @@ class Device:
     tail: float = 0.0
     host: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     workspace: int = 0
+    host_link: float | None = None
+    host_bandwidth: float | None = None
     origin: str = ""
 
     def rate(self, dtype: object) -> float:
@@ -143,7 +148,8 @@ class Device:
             raise UsageError(
                 f"device {self.name!r} has no efficiency for memory, which other kinds of kernels default to"
             )
-        stated = {"memory": self.memory, "memory_bandwidth": self.memory_bandwidth, "elements": self.elements}
+        names = ("memory", "memory_bandwidth", "elements", "host_link", "host_bandwidth")
+        stated = {name: getattr(self, name) for name in names}
         for table in ("flops", "efficiency", "exposed", "sustained"):
             stated |= {f"{table} of {key}": rate for key, rate in getattr(self, table).items()}
         for what, rate in stated.items():
@@ -153,7 +159,8 @@ class Device:
     def __hash__(self) -> int:
         tables = (self.flops, self.efficiency, self.startup, self.exposed, self.sustained)
         rates = tuple(tuple(sorted(table.items())) for table in tables)
-        return hash((self.name, rates, self.memory, self.memory_bandwidth, self.launch, self.elements))
+        host = self.host_link, self.host_bandwidth
+        return hash((self.name, rates, self.memory, self.memory_bandwidth, self.launch, self.elements, host))
 
 
 # Fractions of peaks in a document.
@@ -173,7 +180,8 @@ def read_device(document: Field) -> Device:
         "matmul",
         "sustained",
     )
-    fields = document.object(required, (*optional, "tail", "host", "workspace", "origin"))
+    host = ("host", "host_link", "host_bandwidth")
+    fields = document.object(required, (*optional, "tail", *host, "workspace", "origin"))
     given: dict[str, Any] = {
         name: _rates(fields[name], KERNELS, SECONDS if name == "startup" else _SHARES)
         for name in ("efficiency", "startup", "exposed", "sustained")
@@ -181,8 +189,9 @@ def read_device(document: Field) -> Device:
     }
     if "launch" in fields:
         given["launch"] = fields["launch"].number(*SECONDS)
-    if "elements" in fields:
-        given["elements"] = fields["elements"].optional(lambda one: one.number(*RATES))
+    for name in ("elements", "host_link", "host_bandwidth"):
+        if name in fields:
+            given[name] = fields[name].optional(lambda one: one.number(*RATES))
     if "tiled_heads" in fields:
         given["tiled_heads"] = fields["tiled_heads"].flag()
     if "matmul" in fields:

@@ -49,6 +49,7 @@ def moved_to(plan: Plan, graph: Graph, pins: Mapping[str, Any]) -> Plan:
             for copy in plan.copies
         ),
         homes={names[name]: layout for name, layout in plan.homes.items()},
+        on_host=tuple(names[name] for name in plan.on_host),
         pins=pins,
     )
 

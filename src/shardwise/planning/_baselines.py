@@ -111,13 +111,17 @@ class BaselineRestriction:
 
 @dataclass(frozen=True)
 class Moves:
-    """The redistributions that the modes of axes allow: of a parameter, or of another tensor."""
+    """The redistributions that the modes of axes allow: of a parameter, or of another tensor; of one with `sums`, those
+    that leave sums over ranks as they are."""
 
     modes: tuple[str | None, ...]
     weight: bool
+    sums: bool = False
 
     def allowed(self, source: Layout, target: Layout, shape: tuple[int, ...]) -> bool:
-        pairs = zip(self.modes, source.placements, target.placements, strict=True)
+        pairs = list(zip(self.modes, source.placements, target.placements, strict=True))
+        if self.sums and any(is_partial(a) and a != b for _, a, b in pairs):
+            return False
         small = len(shape) < 2 or shape[-1] == 1
         return all(mode is None or self._on_axis(mode, a, b, small) for mode, a, b in pairs)
 

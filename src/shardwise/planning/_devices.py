@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..graph import Graph
+from ..graph import Graph, reduced_dtype
 from ..mesh import Cluster, Mesh
 from ..progress import Progress, silent
 from ._candidates import Candidate
@@ -130,13 +130,15 @@ class _Staged:
         self.cluster: Cluster = of_planner["cluster"]
         self.progress: Progress = of_planner.get("progress") or silent
         self.of_planner = {name: of_planner[name] for name in ("optimizer", "zero") if name in of_planner}
+        self.reduce = reduced_dtype(of_planner.get("reduce"))
         self.pins = of_search.get("pins", {})
         self.of_search = {name: value for name, value in of_search.items() if name in _OF_STAGES}
         self.schedule, self.stages = schedule, stages
 
     def stretches(self, micro_batches: int) -> Stretches:
         if micro_batches not in self._stretches:
-            self._stretches[micro_batches] = Stretches(self._graph_of(micro_batches))
+            graph = self._graph_of(micro_batches)
+            self._stretches[micro_batches] = Stretches(graph, self.reduce, summed=micro_batches > 1)
         return self._stretches[micro_batches]
 
     def estimates(self, meshes: Sequence[Mesh]) -> list[Candidate]:

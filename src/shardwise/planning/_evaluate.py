@@ -16,7 +16,7 @@ from ..redistribution import Chain
 from ._call_prices import CallPrice, CallPrices
 from ._choices import Layouts
 from ._elsewhere import place_of
-from ._prices import OptimizerCost, accumulation_seconds, host_seconds, workspace_bytes
+from ._prices import OptimizerCost, accumulation_seconds, cast_seconds, host_seconds, workspace_bytes
 from ._schedule import Compute, Entry, Move, Schedule, Value, backward_entries
 from ._timeline import timeline
 
@@ -31,9 +31,9 @@ class Cost:
     `entries` are the seconds of each entry of the schedule, `held` the bytes while each runs; a step of several
     micro-batches runs the schedule for each, and all other seconds and bytes are those of the whole step. Parameters,
     buffers, the optimizer's state and gradients that are accumulated are held throughout (`lasting`); arguments are
-    there when the step begins (`given`). `update` is the optimizer's update, and the accumulation of gradients.
-    `waiting` is how long the device has nothing to do, since the host needs longer to start the step than the device to
-    run it.
+    there when the step begins (`given`). `update` is the optimizer's update, with what moves between device and host
+    for it, and the accumulation of gradients. `waiting` is how long the device has nothing to do, since the host needs
+    longer to start the step than the device to run it.
     `hidden` is what collectives beside calls save: their seconds, less those by which calls beside them are slower.
     `reducing` are the most bytes that are held while gradients of several passes are reduced, after the last.
     """
@@ -65,8 +65,8 @@ def evaluate(plan: "Plan") -> Cost:
 
 
 def peak_of_values(plan: "Plan") -> int:
-    """Peak bytes of the values of a program that runs every call by itself, whichever kernels its price is of, without
-    what kernels hold for themselves and what the optimizer keeps."""
+    """Peak bytes of the values of a program that runs every call by itself: without those inside of kernels, as in the
+    plan's cost, and without what kernels hold for themselves and what the optimizer keeps."""
     evaluation = Evaluation(plan, plan.schedule)
     lasting = evaluation.state() + evaluation.accumulated()
     held, reducing = evaluation.held(lasting, whole_kernels=False)
@@ -176,10 +176,16 @@ class Evaluation:
         for entry in self.plan.graph.with_role("parameter"):
             if entry.trainable and self.plan.graph.training:
                 local = self._laid(self.plan.home(entry.name), entry.tensor)
-                held += self.optimizer.state_bytes(local)
-                seconds += self.optimizer.seconds(local, device)
-        gradients = self._gradients()
-        return held, seconds + sum(accumulation_seconds(each, passes, device) for each in gradients.values())
+                if entry.name in self.plan.on_host:
+                    seconds += self.optimizer.host_seconds(local, device)
+                else:
+                    held += self.optimizer.state_bytes(local)
+                    seconds += self.optimizer.seconds(local, device)
+        for gradient in self._gradients().values():
+            seconds += accumulation_seconds(gradient, passes, device)
+        for move in self.plan.once.reductions:
+            seconds += cast_seconds(self._laid(move.change.target, move.tensor), move.dtype, device)
+        return held, seconds
 
     def accumulated(self) -> int:
         """Bytes of the gradients of passes before, of a step of several micro-batches."""
@@ -189,10 +195,14 @@ class Evaluation:
 
     def _gradients(self) -> dict[str, TensorInfo]:
         """What a rank has of the gradient of each parameter, as passes are added up."""
-        graph = self.plan.graph
-        tensors = {entry.name: entry.tensor for entry in graph.with_role("parameter")}
-        layouts = self.plan.once.accumulated
-        return {name: self._laid(layouts[name], tensors[name]) for name in layouts}
+        graph, layouts = self.plan.graph, self.plan.once.accumulated
+        named = {entry.target: entry.name for entry in graph.with_role("parameter")}
+        values = {named[target]: value for target, value in graph.gradients.items() if target in named}
+        return {
+            name: self._laid(layout, graph.tensor(value))
+            for name, layout in layouts.items()
+            if (value := values[name]) is not None
+        }
 
     def _laid(self, layout: Layout, tensor: TensorInfo) -> TensorInfo:
         return self.layouts.local(self.layouts.of(layout), tensor)
@@ -200,7 +210,8 @@ class Evaluation:
     def state(self) -> int:
         """Bytes of what the model has, and of copies of parameters that are held through the step."""
         kept = (e for e in self.plan.graph.inputs if e.role in ("parameter", "buffer", "constant"))
-        homes = sum(self._laid(self.plan.home(entry.name), entry.tensor).bytes for entry in kept)
+        own = (entry for entry in kept if entry.name not in self.plan.on_host)
+        homes = sum(self._laid(self.plan.home(entry.name), entry.tensor).bytes for entry in own)
         return homes + sum(self._laid(m.change.target, m.tensor).bytes for m in self.plan.once.gathers)
 
     def _arguments(self) -> set[Value]:
@@ -213,7 +224,7 @@ class Evaluation:
 
     def held(self, lasting: int, whole_kernels: bool = True) -> tuple[list[int], int]:
         """Bytes held while each entry runs, and the most that are while gradients are reduced after the last pass;
-        unless of `whole_kernels`, with the values inside of them and without what they hold for themselves."""
+        unless of `whole_kernels`, without what they hold for themselves or write over what they read last."""
         held, reducing, kept = self._held(lasting, whole_kernels)
         others = (self.plan.in_flight - 1) * kept
         return [bytes_ + others for bytes_ in held], reducing
@@ -229,7 +240,7 @@ class Evaluation:
         now = lasting
         workspace = workspace_bytes(self.plan.graph, self.plan.cluster.device)
         arguments = self._arguments()
-        inner = {Value(ref) for ref in self.plan.graph.kernels.inner} if whole_kernels else set()
+        inner = {Value(ref) for ref in self.plan.graph.kernels.inner}
         ending = self._ending() if whole_kernels else {}
         for entry in self.plan.graph.inputs:
             value = Value(Ref(entry.name))
@@ -277,13 +288,23 @@ class Evaluation:
         return len(backward) - next((at for at, back in enumerate(reversed(backward)) if not back), 0)
 
     def _reducing(self, now: int) -> int:
-        """The most bytes that are held while gradients are reduced, one after another, from `now` at the end of a
-        pass."""
+        """The most bytes that are held while gradients are reduced, cast and moved to the host, one after another, from
+        `now` at the end of a pass."""
         most = 0
         for move in self.plan.once.reductions:
-            now += self._laid(move.change.target, move.tensor).bytes
-            most = max(most, now)
-            now -= self._laid(move.change.source, move.tensor).bytes
+            summed, reduced = (
+                self._laid(end, move.tensor) for end in (move.change.source, move.change.target)
+            )
+            if move.change.steps:
+                now += reduced.bytes
+                most = max(most, now)
+                now -= summed.bytes
+            if move.dtype != move.tensor.dtype:
+                now += reduced.numel * move.dtype.itemsize
+                most = max(most, now)
+                now -= reduced.bytes
+            if move.name in self.plan.on_host:
+                now -= reduced.numel * move.dtype.itemsize
         return most
 
     def _ending(self) -> dict[str, list[Value]]:

@@ -127,6 +127,7 @@ class Explainer:
             passes=plan.micro_batches,
             in_flight=plan.in_flight,
             zero=bool(plan.homes),
+            offload=bool(plan.on_host),
         )
         self.chosen = [self._choice_of(place) for place in range(len(self.items.all))]
         self.ties: list[list[tuple[np.ndarray, int]]] = [[] for _ in self.items.all]
@@ -137,7 +138,7 @@ class Explainer:
     def _choice_of(self, place: int) -> int:
         item, plan = self.items.all[place], self.plan
         if isinstance(item, CopyItem) and item.kind == "held":
-            moved = plan.home(item.name) != plan.inputs[item.name]
+            moved = item.name in plan.on_host or plan.home(item.name) != plan.inputs[item.name]
             own = slice(item.kept, None) if moved else slice(item.kept)
             return (own.start or 0) + self._place_of(plan.inputs[item.name], item.layouts[own], item)
         if isinstance(item, CopyItem):
@@ -159,7 +160,10 @@ class Explainer:
             return _first(match, item, wanted)
         layout = plan.home(item.name) if item.kind == "input" else plan.outputs[int(item.name)]
         assert layout is not None
-        return self._place_of(layout, self.items.options_of(item), item)
+        options = self.items.options_of(item)
+        if item.kind == "input":
+            options = np.where(self.items.on_host(item) == (item.name in plan.on_host), options, -1)
+        return self._place_of(layout, options, item)
 
     def _place_of(self, layout: Layout, options: np.ndarray, item: Item) -> int:
         return _first(options == self.layouts.of(layout), item, layout)
@@ -225,7 +229,7 @@ class Explainer:
         entry = plan.graph[name]
         yield f"{entry.target} {entry.tensor}: [{plan.home(name)}]"  # type: ignore[union-attr]
         for verb, moves in (("held as", plan.once.gathers), ("gradient", plan.once.reductions)):
-            for change in (move.change for move in moves if move.name == name):
+            for change in (move.change for move in moves if move.name == name and move.change.steps):
                 kinds = ", ".join(step.kind for step in change.steps)
                 text = f"[{change.source}] -> [{change.target}] by {kinds}, {time_text(change.price)} once per step"
                 yield f"  {verb:<10} {text}"

@@ -4,7 +4,11 @@ The optimizer, its states and checkpoints see a parameter in its *home* layout. 
 *held* layout: the home itself, or a copy with some axes gathered, which is made once per step and kept through it. A
 pass ends with the gradient in the layout in which passes are *accumulated*: that of the home, or partial on some axes,
 which is then reduced once per step. Sharded and held sharded is ZeRO 3 or FSDP; held whole is ZeRO 2 if gradients are
-reduced to shards in every pass, and ZeRO 1 if they are once.
+reduced to shards in every pass, and ZeRO 1 if they are once. Gradients that are added up in a wider dtype than the
+parameter's are cast to that in the end.
+
+A home may be in the memory of the host, whose processors then run the optimizer: passes begin from a copy on the
+device, and gradients are moved to the host at the end of a step.
 """
 
 from collections.abc import Iterator
@@ -13,9 +17,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
+from ..errors import UsageError
 from ..graph import Graph, TensorInfo
 from ..layout import Layout
+from ..mesh import Cluster
 from ..placements import is_partial, is_replicate
 from ..redistribution import Chain, Prices
 from ._choices import Layouts
@@ -43,6 +50,16 @@ def may_be_held(home: Layout, held: Layout) -> bool:
     return all(own == other or is_replicate(other) for own, other in pairs)
 
 
+def require_host(cluster: Cluster) -> None:
+    """Refuse a cluster of which it is not known how fast its hosts are."""
+    device = cluster.device
+    if device.host_link is None or device.host_bandwidth is None:
+        raise UsageError(
+            f"offload needs to know the host of cluster {cluster.name!r}: give its device host_link and "
+            "host_bandwidth, in bytes per second"
+        )
+
+
 def may_be_accumulated(home: Layout, added: Layout) -> bool:
     """Whether the second layout is the first with sums over some axes that are still to be reduced."""
     pairs = zip(home.placements, added.placements, strict=True)
@@ -59,11 +76,12 @@ def pairs_of(layouts: Layouts, homes: np.ndarray, others: np.ndarray, *, gathere
 @dataclass(frozen=True)
 class OnceMove:
     """A redistribution that happens once per step: of a parameter from its home to what is held, or of its gradients,
-    added up, to its home."""
+    added up, to its home, where they are cast to `dtype`."""
 
     name: str
     tensor: TensorInfo
     change: Chain
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -86,6 +104,14 @@ class Homes:
         return (*self.gathers, *self.reductions)
 
     @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that passes do not begin from as they are at home, or whose gradients they do not end with as
+        the optimizer has them."""
+        wider = {move.name for move in self.reductions}
+        known = self.plan.graph.with_role("parameter")
+        return tuple(entry.name for entry in known if entry.name in self.plan.homes or entry.name in wider)
+
+    @cached_property
     def accumulated(self) -> dict[str, Layout]:
         """The layout in which the gradients of each parameter that has some are added up, by name in the graph."""
         plan = self.plan
@@ -98,20 +124,23 @@ class Homes:
         }
 
     def differs(self, name: str) -> bool:
-        """Whether passes begin from a parameter, or end with its gradient, in another layout than its home's."""
+        """Whether passes begin from a parameter, or end with its gradient, in another layout than its home's, or in
+        other memory."""
+        if name in self.plan.on_host:
+            return True
         return not self.plan.inputs[name] == self.plan.home(name) == self.accumulated[name]
 
     def _moves(self, *, gathered: bool) -> Iterator[OnceMove]:
         prices = Prices(self.plan.cluster)
+        gradients = self.plan.graph.gradients
         for entry in self.plan.graph.with_role("parameter"):
-            if entry.name not in self.plan.homes:
-                continue
-            home, tensor = self.plan.homes[entry.name], entry.tensor
+            home, tensor = self.plan.home(entry.name), entry.tensor
             ends = home, self.plan.inputs[entry.name]
             if not gathered:
-                value = self.plan.graph.gradients[entry.target]
-                assert value is not None
+                if (value := gradients.get(entry.target)) is None:
+                    continue
                 ends, tensor = (self.accumulated[entry.name], home), self.plan.graph.tensor(value)
-            if ends[0] != ends[1]:
+            moves = ends[0] != ends[1] or tensor.dtype != entry.tensor.dtype
+            if moves or entry.name in self.plan.on_host:
                 change = prices.chain(*ends, tensor.shape, tensor.dtype.itemsize)
-                yield OnceMove(entry.name, tensor, change)
+                yield OnceMove(entry.name, tensor, change, entry.tensor.dtype)

@@ -8,7 +8,7 @@ single user pays for its own change on the tie to the maker. What memory it all 
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -28,7 +28,8 @@ from ._kinds import Kinds, units
 from ._move_tables import MoveTables
 from ._offers import Offers
 from ._pins import Pins
-from ._prices import OptimizerCost, accumulation_seconds
+from ._prices import OptimizerCost, accumulation_seconds, cast_seconds
+from ._sums import narrow_sums
 from ._weights import Weights
 
 FAR = 150  # nodes between two users that do not share a copy
@@ -110,11 +111,13 @@ class Items:
         passes: int = 1,
         in_flight: int = 1,
         zero: bool = False,
+        offload: bool = False,
     ) -> None:
         self.in_flight = in_flight  # passes of which forward has run and backward has not
         self.passes = passes  # of a step: costs are those of one, with its share of what happens once
         # Parameters that need not be held as they are at home.
-        self.homed = homed(graph) if zero else frozenset()
+        self.homed = homed(graph) if zero or offload else frozenset()
+        self.offload = offload  # whether these may be at home in the memory of the host
         self.kinds = kinds or Kinds(graph, layouts, cluster)
         self.keep = keep  # whether what may be computed again may also be kept
         self.elsewhere = elsewhere or {}
@@ -161,8 +164,13 @@ class Items:
         if item.kind == "input":
             entry = self.graph[item.name]
             assert isinstance(entry, Input)
-            return self._options(entry.tensor)
+            return self._homes_of(entry)
         return self._given_options(self.graph.outputs[int(item.name)])
+
+    def on_host(self, item: Item) -> np.ndarray:
+        """Which choices of an input are homes in the memory of the host."""
+        offloaded = self.offload and item.name in self.homed
+        return np.arange(len(item)) >= (len(item) // 2 if offloaded else len(item))
 
     @property
     def lasting(self) -> set[int]:
@@ -197,13 +205,26 @@ class Items:
         return len(self.all) - 1
 
     def _add_input(self, entry: Input) -> None:
-        options = self._options(entry.tensor)
+        options = self._homes_of(entry)
+        offloaded = self.offload and entry.name in self.homed
         local = [self.layouts.local(number, entry.tensor) for number in options.tolist()]
-        trained = self.graph.training and entry.role == "parameter" and entry.trainable
-        once = [self.optimizer.seconds(part, self.cluster.device) if trained else 0.0 for part in local]
-        if entry.name in self.graph.accumulated and entry.name not in self.homed:
-            more = (accumulation_seconds(part, self.passes, self.cluster.device) for part in local)
-            once = [own + added for own, added in zip(once, more, strict=True)]
+        trained, device = (
+            self.graph.training and entry.role == "parameter" and entry.trainable,
+            self.cluster.device,
+        )
+        once = [self.optimizer.seconds(part, device) if trained else 0.0 for part in local]
+        if offloaded:
+            half = len(options) // 2
+            once[half:] = [self.optimizer.host_seconds(part, device) for part in local[half:]]
+        if (gradient := self.gradient_of(entry)) is not None:
+            added = [self.layouts.local(number, gradient) for number in options.tolist()]
+            once = [
+                own + cast_seconds(part, entry.tensor.dtype, device)
+                for own, part in zip(once, added, strict=True)
+            ]
+            if entry.name not in self.homed:
+                more = (accumulation_seconds(part, self.passes, device) for part in added)
+                once = [own + seconds for own, seconds in zip(once, more, strict=True)]
         cost = [seconds / self.passes for seconds in once]
         arriving = self._transferring(Named.input(entry), entry.tensor, options, arrives=True)
         cost = [own + moved for own, moved in zip(cost, arriving, strict=True)]
@@ -214,17 +235,33 @@ class Items:
             "input",
             entry.name,
             _units(cost, allowed),
-            ("input", entry.role, entry.trainable, entry.tensor, pattern(entry.target), _key(allowed)),
+            (
+                "input",
+                entry.role,
+                entry.trainable,
+                entry.tensor,
+                pattern(entry.target),
+                offloaded,
+                _key(allowed),
+            ),
         )
         place = self._add(item)
-        self.made[Ref(entry.name)] = (
-            self._held(entry, options) if entry.name in self.homed else (place, options)
-        )
+        self.made[Ref(entry.name)] = self._held(entry) if entry.name in self.homed else (place, options)
 
-    def _held(self, entry: Input, homes: np.ndarray) -> tuple[int, np.ndarray]:
-        """What every pass has of a parameter: its home, or a copy with some axes gathered."""
+    def _homes_of(self, entry: Input) -> np.ndarray:
+        """The layouts of an input's choices: where it may be offloaded, first those on the device, then on the host."""
+        options = self._options(entry.tensor)
+        if not (self.offload and entry.name in self.homed):
+            return options
+        return self._array(np.concatenate([options, options]))
+
+    def _held(self, entry: Input) -> tuple[int, np.ndarray]:
+        """What every pass has of a parameter: its home, or a copy with some axes gathered; of one that may be offloaded
+        also a copy as it is."""
+        homes = self._options(entry.tensor)
         pairs = pairs_of(self.layouts, homes, homes, gathered=True) & ~np.eye(len(homes), dtype=bool)
-        layouts = self._array(np.concatenate([homes, homes[pairs.any(axis=0)]]))
+        copies = homes if self.offload else homes[pairs.any(axis=0)]
+        layouts = self._array(np.concatenate([homes, copies]))
         label = ("held", id(layouts), entry.tensor, pattern(entry.target))
         cost = np.zeros(len(layouts), np.int64)
         item = CopyItem("held", entry.name, cost, label, Ref(entry.name), (), layouts, len(homes))
@@ -411,7 +448,7 @@ class Items:
             table = self._array(np.where(np.eye(len(options), dtype=bool), 0, FORBIDDEN))
             if self._is_gradient_at_home(output):
                 tensor = self.graph.tensor(output.value)
-                table = self.moving.once(tensor, options, self._given_options(output), gathered=False)
+                table = self.moving.once(tensor, self._homes_of(partner), self._given_options(output))
             self._tie(self.places["input", partner.name], self.places["output", str(position)], table)
 
     def _tie_homes(self) -> None:
@@ -422,8 +459,21 @@ class Items:
             home, held = self.places["input", entry.name], self.places["held", entry.name]
             item = self.all[held]
             assert isinstance(item, CopyItem)
-            table = self.moving.once(entry.tensor, self._options(entry.tensor), item.layouts, gathered=True)
+            table = self.moving.once(
+                *(entry.tensor, self._homes_of(entry), item.layouts),
+                kept=item.kept,
+                on_host=self.on_host(self.all[home]),
+            )
             self._tie(home, held, table)
+
+    def gradient_of(self, entry: Input) -> TensorInfo | None:
+        """The gradient of a parameter, if it has one."""
+        value = self._gradients.get(entry.target) if entry.name in self.graph.accumulated else None
+        return None if value is None else self.graph.tensor(value)
+
+    @cached_property
+    def _gradients(self) -> Mapping[str, Ref | None]:
+        return self.graph.gradients
 
     def _is_gradient_at_home(self, output: Output) -> bool:
         """Whether an output is the gradient of a parameter that has a home."""
@@ -449,7 +499,14 @@ class Items:
         self.ties.append(Tie(a, b, table))
 
     def _moves(self, ref: Ref) -> Moves | None:
-        return None if self.restriction is None else self.restriction.of_move(ref)
+        moves = None if self.restriction is None else self.restriction.of_move(ref)
+        if ref not in self._narrow_sums:
+            return moves
+        return replace(moves or Moves((None,) * self.layouts.mesh.ndim, False), sums=True)
+
+    @cached_property
+    def _narrow_sums(self) -> frozenset[Ref]:
+        return narrow_sums(self.graph, self.offers)
 
     def _note_layouts(self) -> None:
         """Which layouts tensors of each size may have, so that their prices are worked out together."""

@@ -58,6 +58,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "rows": [row.to_json() for row in rows],
         "inputs": {name: str(layout) for name, layout in plan.inputs.items()},
         "homes": {name: str(layout) for name, layout in plan.homes.items()},
+        "on_host": list(plan.on_host),
         "choices": choices,
         "copies": [
             [copy.ref.name, copy.ref.output, str(copy.layout), list(copy.users)] for copy in plan.copies
@@ -89,7 +90,7 @@ def from_json(document: Any) -> Plan:
 
 def read_plan(document: Field) -> Plan:
     """The plan in a field of a document."""
-    fields = document.object(_FIELDS, ("meshes", "homes"))
+    fields = document.object(_FIELDS, ("meshes", "homes", "on_host"))
     graph, mesh = read_graph(fields["graph"]), fields["mesh"].parsed(Mesh.parse)
     reading = _Reading(graph, mesh)
     inputs = reading.inputs(fields["inputs"])
@@ -103,6 +104,7 @@ def read_plan(document: Field) -> Plan:
         tuple(reading.copies(fields["copies"])),
         tuple(reading.outputs(fields["outputs"], homes)),
         homes=homes,
+        on_host=reading.on_host(fields["on_host"], homes) if "on_host" in fields else (),
         **reading.options(fields["options"]),
     )
     _require_kept(plan, fields)
@@ -138,6 +140,9 @@ class _Reading:
     def inputs(self, field: Field) -> dict[str, Layout]:
         fields = field.object([entry.name for entry in self.graph.inputs])
         return {entry.name: self.whole(fields[entry.name], entry.tensor) for entry in self.graph.inputs}
+
+    def on_host(self, field: Field, homes: Mapping[str, Layout]) -> tuple[str, ...]:
+        return tuple(name.one_of(list(homes)) for name in field.items())
 
     def homes(self, field: Field, held: Mapping[str, Layout]) -> dict[str, Layout]:
         known = {entry.name: entry for entry in self.graph.inputs if entry.name in homed(self.graph)}

@@ -15,7 +15,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..errors import UsageError, require, require_given
 from ..expansion import Choice
 from ..experiments import Confirmations
-from ..graph import Execution, Graph, Ref, autocast_to, capture
+from ..graph import (
+    Execution,
+    Graph,
+    Ref,
+    autocast_to,
+    capture,
+    reduced_dtype,
+    with_reduced_gradients,
+)
 from ..layout import Layout, Sharding
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress, silent
@@ -27,6 +35,7 @@ from ._confirm import confirmed_plan
 from ._elsewhere import Elsewhere, require_elsewhere
 from ._explain import all_considered
 from ._fold import Folded, fold
+from ._homes import require_host
 from ._items import CopyItem, Items, Restriction
 from ._kinds import Kinds
 from ._offers import Offers
@@ -69,6 +78,8 @@ def plan(
     micro_batches: int | Literal["auto"] | None = None,
     global_batch: int | None = None,
     zero: bool = False,
+    reduce: str | None = None,
+    offload: bool = False,
     schedule: str = "1F1B",
     stages: int | None = None,
     pin: Mapping[str, Pin] | None = None,
@@ -96,7 +107,10 @@ def plan(
     arguments of a pass are rows of those given, repeated or left out, and `micro_batches` is chosen with the plan,
     unless it is given. With `zero`, states of the optimizer may be sharded where parameters are not: the plan decides
     for each parameter whether it is gathered in every pass or once per step, and its gradients reduced in every pass or
-    once. `loss_fn` is a function of the model's result where the loss is computed outside of the model, as for
+    once. With `reduce="float32"`, gradients of parameters in a narrower dtype are cast to it before they are added up
+    over ranks and over passes, and cast back afterwards. With `offload`, parameters and their states may be in the
+    memory of the host, as far as others do not fit: the host's processors run their update, and passes begin from a
+    copy. `loss_fn` is a function of the model's result where the loss is computed outside of the model, as for
     `capture`. `execution` is how every device runs its program: `eager`, or `compiled` by torch.compile, which fuses
     calls into kernels. `recompute` names the blocks of which backward computes again what it needs: `full`,
     `selective`, or by pattern `{"layers.[0-9]": "full"}`; with `auto` the plan decides that call by call, together with
@@ -148,7 +162,7 @@ def plan(
     passes, graph_of = graphs_with(in_stages)
     prices = Cluster.of(cluster)
     alone = {"training=False": not training, "shardings": shardings, "elsewhere": elsewhere}
-    may_be_staged = may_have_stages(meshes[0], execution, {**alone, "overlap": overlap})
+    may_be_staged = may_have_stages(meshes[0], execution, {**alone, "overlap": overlap, "offload": offload})
     if in_stages:
         return plan_pipeline(
             graph_of(passes[-1]),
@@ -160,6 +174,7 @@ def plan(
             schedule=schedule,
             stages=stages,
             zero=zero,
+            reduce=reduce,
             pins=pin,
             of_search={"share_layers": share_layers, "gap": gap, "time_limit": time_limit},
             confirm=confirm,
@@ -169,6 +184,8 @@ def plan(
         "cluster": prices,
         "optimizer": optimizer,
         "zero": zero,
+        "reduce": reduce,
+        "offload": offload,
         "elsewhere": elsewhere,
         "overlap": overlap,
         "progress": progress,
@@ -209,6 +226,8 @@ def plan_graph(
     optimizer: str = "adam",
     micro_batches: int = 1,
     zero: bool = False,
+    reduce: str | None = None,
+    offload: bool = False,
     pin: Mapping[str, Pin] | None = None,
     shardings: Mapping[str, Sharding | str] | None = None,
     elsewhere: Mapping[str, Elsewhere] | None = None,
@@ -229,6 +248,8 @@ def plan_graph(
         optimizer=optimizer,
         micro_batches=micro_batches,
         zero=zero,
+        reduce=reduce,
+        offload=offload,
         progress=progress,
         elsewhere=elsewhere,
         overlap=overlap,
@@ -270,11 +291,15 @@ class Planner:
         micro_batches: int = 1,
         in_flight: int = 1,
         zero: bool = False,
+        reduce: str | None = None,
+        offload: bool = False,
         progress: Progress | None = None,
         elsewhere: Mapping[str, Elsewhere] | None = None,
         overlap: bool = False,
         late_gradients: bool = True,
     ) -> None:
+        require(micro_batches, int, "micro_batches", "a whole number, 1 or more")
+        graph = with_reduced_gradients(graph, reduced_dtype(reduce), summed=micro_batches > 1)
         self.captured, self.overlap, self.late_gradients = graph, overlap, overlap and late_gradients
         self.recomputable = Recomputable(with_late_gradients(graph) if self.late_gradients else graph)
         self.graph, self.mesh, self.cluster = self.recomputable.whole, mesh, cluster
@@ -282,7 +307,6 @@ class Planner:
         require_elsewhere(self.elsewhere, graph)
         self.memory = memory_of(memory, cluster)
         self.optimizer = OptimizerCost.of(optimizer)
-        require(micro_batches, int, "micro_batches", "a whole number, 1 or more")
         if micro_batches < 1:
             raise UsageError(f"micro_batches is {micro_batches}: give 1 or more")
         if micro_batches > 1 and not graph.training:
@@ -290,6 +314,9 @@ class Planner:
                 "micro_batches is for training: a graph without backward has no gradients to accumulate"
             )
         self.micro_batches, self.in_flight, self.zero = micro_batches, in_flight, zero
+        self.offload = offload
+        if offload:
+            require_host(cluster)
         self.progress = progress or silent
         self.offers = Offers(self.graph, alone=mesh.ranks == 1)
         self.layouts = Layouts(mesh)
@@ -342,6 +369,7 @@ class Planner:
             micro_batches=self.micro_batches,
             in_flight=self.in_flight,
             zero=self.zero,
+            offload=self.offload,
             progress=self.progress,
             elsewhere=self.elsewhere,
             overlap=self.overlap,
@@ -544,9 +572,9 @@ class Planner:
         """
         clock = clock or Clock(60.0)
         steps = STEPS if search is None else COMPARED
-        zero = self.zero and restriction is None
-        if search is None or not keep or zero != self.zero or not search.items.only_choices(restriction):
-            items = self._items(pins, restriction, quiet=True, keep=keep, zero=zero)
+        plain = (self.zero or self.offload) and restriction is not None
+        if search is None or not keep or plain or not search.items.only_choices(restriction):
+            items = self._items(pins, restriction, quiet=True, keep=keep, homes=not plain)
             search, restriction = self._search(items, pins, len(items.all) > MANY, gap, clock, None), None
         return search.within(restriction, searches, steps)
 
@@ -558,7 +586,7 @@ class Planner:
         *,
         quiet: bool = False,
         keep: bool = True,
-        zero: bool | None = None,
+        homes: bool = True,
     ) -> Items:
         def note(done: int, total: int) -> None:
             if not quiet:
@@ -573,7 +601,8 @@ class Planner:
             keep=keep,
             passes=self.micro_batches,
             in_flight=self.in_flight,
-            zero=self.zero if zero is None else zero,
+            zero=self.zero and homes,
+            offload=self.offload and homes,
         )
 
     def _why_not(self, solution: Solution, pins: Pins, clock: Clock) -> str:
@@ -601,7 +630,7 @@ class Planner:
         chosen = np.array(solution.choices)[folded.node]
         layouts = self.layouts.all
         inputs: dict[str, Layout] = {}
-        homes, choices, copies = {}, {}, []
+        homes, choices, copies, on_host = {}, {}, [], []
         alike: dict[tuple[int, int], Choice] = {}  # of equal calls
         outputs: list[Any] = [None] * len(self.graph.outputs)
         for place, item in enumerate(items.all):
@@ -613,6 +642,8 @@ class Planner:
                     copies.append(Copy(item.ref, layouts[item.layouts[choice]], item.users))
             elif item.kind == "input":
                 inputs[item.name] = layouts[items.options_of(item)[choice]]
+                if items.on_host(item)[choice]:
+                    on_host.append(item.name)
             elif item.kind == "output":
                 outputs[int(item.name)] = layouts[items.options_of(item)[choice]]
             else:
@@ -645,6 +676,7 @@ class Planner:
             micro_batches=self.micro_batches,
             in_flight=self.in_flight,
             homes=homes,
+            on_host=tuple(on_host),
         )
         made = replace(made, homes={name: home for name, home in homes.items() if made.once.differs(name)})
         needed = tuple(copy for copy in copies if copy.layout != made.layout(copy.ref))

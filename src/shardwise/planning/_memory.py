@@ -280,8 +280,8 @@ class Memory:
             usage = self._bytes(tensor, face)
             if maker.role == "parameter" and maker.trainable and self.graph.training:
                 usage = usage + self._state_bytes(tensor, face)
-            if self.items.passes > 1 and maker.name in self.graph.accumulated:
-                usage = usage + self._bytes(tensor, face)
+            if self.items.passes > 1 and (gradient := self.items.gradient_of(maker)) is not None:
+                usage = usage + self._bytes(gradient, face)
             self._hold(place, usage, 0, self.points.end)
         elif root in self.graph.kernels.inner:
             lasting = True  # it takes no memory, so nothing that lies in it does
@@ -323,11 +323,14 @@ class Memory:
         home, copy = items.places["input", parameter.name], items.all[held]
         assert isinstance(copy, CopyItem)
         homes = items.options_of(items.all[home])
-        self._hold(home, self._bytes(tensor, homes) + self._state_bytes(tensor, homes), 0, end)
+        own = self._bytes(tensor, homes) + self._state_bytes(tensor, homes)
+        self._hold(home, np.where(items.on_host(items.all[home]), 0, own), 0, end)
         self._hold(held, np.where(np.arange(len(copy)) < copy.kept, 0, self._bytes(tensor, face)), 0, end)
         if items.passes > 1:
             given = items.places["output", str(self._gradient_of[parameter.target])]
-            self._hold(given, self._bytes(tensor, items.options_of(items.all[given])), 0, end)
+            gradient = items.gradient_of(parameter)
+            assert gradient is not None
+            self._hold(given, self._bytes(gradient, items.options_of(items.all[given])), 0, end)
 
     @cached_property
     def _gradient_of(self) -> dict[str, int]:

@@ -113,17 +113,28 @@ class MoveTables:
         return self._prices[key]
 
     def once(
-        self, tensor: TensorInfo, homes: np.ndarray, others: np.ndarray, *, gathered: bool
+        self,
+        tensor: TensorInfo,
+        homes: np.ndarray,
+        others: np.ndarray,
+        *,
+        kept: int | None = None,
+        on_host: np.ndarray | None = None,
     ) -> np.ndarray:
-        """What it costs each pass that a parameter is gathered once per step, or its gradients reduced."""
+        """What it costs each pass that gradients are reduced once per step; or that a parameter is gathered, if so many
+        of the `others` are homes that are `kept` as they are. There is no such home `on_host`."""
+        gathered = kept is not None
         key = "once", tensor.shape, tensor.dtype.itemsize, id(homes), id(others), gathered
         if key not in self._tables:
             ends = (homes, others) if gathered else (others, homes)
             moving = self.between(tensor, *ends, None, None)
             moving = np.where(moving < FORBIDDEN, moving // self.passes, FORBIDDEN)
             allowed = pairs_of(self.layouts, homes, others, gathered=gathered)
-            if gathered:  # the first are homes that are held as they are
-                kept = np.arange(len(others)) < len(homes)
-                allowed = np.where(kept, homes[:, None] == others, allowed & (homes[:, None] != others))
+            if kept is not None:
+                same, host = homes[:, None] == others, np.zeros((len(homes), 1), bool)
+                if on_host is not None:
+                    host = on_host[:, None]
+                as_is = np.arange(len(others)) < kept
+                allowed = np.where(as_is, same & ~host, allowed & (~same | host))
             self._tables[key] = np.where(allowed, moving if gathered else moving.T, FORBIDDEN)
         return self._tables[key]

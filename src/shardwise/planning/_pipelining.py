@@ -13,7 +13,7 @@ from typing import Any
 from ..dtensor import SCHEDULES, pipeline_actions, stage_ranks
 from ..errors import UsageError, require
 from ..experiments import Confirmations
-from ..graph import Graph
+from ..graph import Graph, reduced_dtype
 from ..mesh import Cluster, Mesh
 from ..progress import Progress, silent
 from ._cuts import Cuts, best_cuts
@@ -46,6 +46,7 @@ def plan_pipeline(
     schedule: str = "1F1B",
     stages: int | None = None,
     zero: bool = False,
+    reduce: str | None = None,
     pins: Mapping[str, Pin] | None = None,
     of_search: Mapping[str, Any] | None = None,
     confirm: bool = True,
@@ -58,8 +59,13 @@ def plan_pipeline(
     """
     require(schedule, str, "schedule", f"one of {', '.join(SCHEDULES)}, or 'auto'")
     tell = progress or silent
+    stretches = (
+        graph
+        if isinstance(graph, Stretches)
+        else Stretches(graph, reduced_dtype(reduce), summed=micro_batches > 1)
+    )
     planner = Stages(
-        *(graph if isinstance(graph, Stretches) else Stretches(graph), mesh, cluster),
+        *(stretches, mesh, cluster),
         memory=memory,
         pins=pins or {},
         of_planner={

@@ -88,7 +88,8 @@ class Plan(Shown):
     where it is begun. A step is `micro_batches` passes of the graph, whose gradients are added up; there are at most
     `in_flight` passes of which forward has run and backward has not. `homes` are the layouts of parameters, by name in
     the graph, for the optimizer and checkpoints, where these are not those in which every pass begins from them and
-    ends with their gradients (`once` says how the one comes from the other). `candidates` are the meshes among which
+    ends with their gradients (`once` says how the one comes from the other); those `on_host` are in the memory of the
+    host, with the states of the optimizer. `candidates` are the meshes among which
     this one was chosen.
     """
 
@@ -112,6 +113,7 @@ class Plan(Shown):
     micro_batches: int = 1
     in_flight: int = 1
     homes: Mapping[str, Layout] = field(default_factory=dict)
+    on_host: tuple[str, ...] = ()
     candidates: tuple[Candidate, ...] = ()
 
     @cached_property

@@ -155,6 +155,14 @@ def accumulation_seconds(gradient: TensorInfo, passes: int, device: Device) -> f
     return (passes - 1) * 3 * gradient.bytes / (device.memory_bandwidth * device.share("memory"))
 
 
+def cast_seconds(gradient: TensorInfo, dtype: torch.dtype, device: Device) -> float:
+    """The time of casting a gradient that was added up to its parameter's dtype, if that is another."""
+    if gradient.dtype == dtype:
+        return 0.0
+    moved = gradient.bytes + gradient.numel * dtype.itemsize
+    return moved / (device.memory_bandwidth * device.share("memory"))
+
+
 @dataclass(frozen=True)
 class OptimizerCost:
     """What an optimizer keeps beside a parameter (copies of it in its dtype), and whether it keeps it in float32."""
@@ -182,7 +190,14 @@ class OptimizerCost:
 
     def seconds(self, parameter: TensorInfo, device: Device) -> float:
         """The time of one update: everything is read, and all but the gradient is written."""
+        return self._moved(parameter) / (device.memory_bandwidth * device.share("memory"))
+
+    def host_seconds(self, parameter: TensorInfo, device: Device) -> float:
+        """The time of one update by the host, to which the gradient is moved, and from which the parameter comes."""
+        assert device.host_link is not None and device.host_bandwidth is not None
+        return 2 * parameter.bytes / device.host_link + self._moved(parameter) / device.host_bandwidth
+
+    def _moved(self, parameter: TensorInfo) -> int:
         if self.name == "none":
-            return 0.0
-        moved = 2 * (parameter.bytes + self.state_bytes(parameter)) + parameter.bytes
-        return moved / (device.memory_bandwidth * device.share("memory"))
+            return 0
+        return 2 * (parameter.bytes + self.state_bytes(parameter)) + parameter.bytes

@@ -27,10 +27,12 @@ def random_plan(
     replicated: float = 0.1,
     micro_batches: int = 1,
     zero: bool = False,
+    offload: bool = False,
 ) -> Plan:
     """A plan with rows at random for every node (with probability `replicated`, the replicated one), and random
     layouts for what the graph is given and gives back. A gradient has its parameter's layout, unless with `zero`
-    parameters have homes: then each axis may be gathered once per step, and its sums reduced once."""
+    parameters have homes: then each axis may be gathered once per step, and its sums reduced once. With `offload` some
+    homes are on the host."""
     rng, mesh, offers = random.Random(seed), Mesh.of(mesh), offers or Offers(graph)
     inputs = {entry.name: _random_layout(rng, mesh, entry.tensor.shape) for entry in graph.inputs}
     choices = {node.name: _random_choice(rng, node, mesh, offers, replicated) for node in graph.nodes}
@@ -45,10 +47,10 @@ def random_plan(
             outputs.append(by_target[output.target])
     made = Plan(graph, mesh, Cluster.of(cluster), inputs, choices, (), tuple(outputs))
     made = replace(made, micro_batches=micro_batches)
-    return _with_random_homes(rng, made) if zero else made
+    return _with_random_homes(rng, made, offload) if zero or offload else made
 
 
-def _with_random_homes(rng: random.Random, plan: Plan) -> Plan:
+def _with_random_homes(rng: random.Random, plan: Plan, offload: bool) -> Plan:
     homes = {
         entry.name: plan.inputs[entry.name] for entry in plan.graph.inputs if entry.name in homed(plan.graph)
     }
@@ -58,7 +60,8 @@ def _with_random_homes(rng: random.Random, plan: Plan) -> Plan:
     for position, output in enumerate(plan.graph.outputs):
         if output.role == "gradient" and output.target in by_target and plan.micro_batches > 1:
             outputs[position] = _some_axes(rng, homes[by_target[output.target]], "P(sum)")
-    made = replace(plan, inputs={**plan.inputs, **held}, outputs=tuple(outputs), homes=homes)
+    on_host = tuple(name for name in homes if offload and rng.random() < 0.5)
+    made = replace(plan, inputs={**plan.inputs, **held}, outputs=tuple(outputs), homes=homes, on_host=on_host)
     return replace(made, homes={name: home for name, home in homes.items() if made.once.differs(name)})
 
 

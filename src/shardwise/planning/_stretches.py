@@ -2,13 +2,17 @@
 
 from collections.abc import Hashable
 
-from ..graph import Graph, Segments
+import torch
+
+from ..graph import Graph, Segments, with_reduced_gradients
 from ._alike import signature
 
 
 class Stretches:
-    def __init__(self, graph: Graph) -> None:
-        self.segments = Segments(graph)
+    """`reduce` is the dtype in which gradients are reduced, where that is not their own, once they are `summed`."""
+
+    def __init__(self, graph: Graph, reduce: torch.dtype | None = None, *, summed: bool = False) -> None:
+        self.segments, self.reduce, self.summed = Segments(graph), reduce, summed
         self._graphs: dict[tuple[int, int], Graph] = {}
         self._signatures: dict[tuple[int, int], Hashable] = {}
 
@@ -18,7 +22,8 @@ class Stretches:
 
     def graph(self, begin: int, end: int) -> Graph:
         if (begin, end) not in self._graphs:
-            self._graphs[begin, end] = self.segments.stage(begin, end)
+            stage = self.segments.stage(begin, end)
+            self._graphs[begin, end] = with_reduced_gradients(stage, self.reduce, summed=self.summed)
         return self._graphs[begin, end]
 
     def signature(self, begin: int, end: int) -> Hashable:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from ..calls import short_name
 from ..display import Bar, Bars, Block, Heading, Table, as_text
 from ..graph import Node, block_of, chosen_copies
+from ._choices import Layouts
 from ._items import pattern
+from ._prices import OptimizerCost
 from ._schedule import Compute, Move, Wait
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ def blocks(plan: "Plan", most: int = 10) -> Iterator[Block]:
             ("over the step", f"`{sparkline(cost.held)}`"),
             *_again(plan),
             *_once(plan),
+            *_on_host(plan),
         ],
     )
     if plan.shardings:
@@ -91,11 +94,25 @@ def _again(plan: "Plan") -> Iterator[tuple[str, str]]:
         yield "computed again", f"{len(again)} calls{where}, {time_text(sum(s for _, s in again))}"
 
 
+def _on_host(plan: "Plan") -> Iterator[tuple[str, str]]:
+    """What lives in the memory of the host."""
+    if plan.on_host:
+        optimizer, layouts = OptimizerCost.of(plan.optimizer), Layouts(plan.mesh)
+        entries = [entry for entry in plan.graph.with_role("parameter") if entry.name in plan.on_host]
+        local = [layouts.local(layouts.of(plan.home(entry.name)), entry.tensor) for entry in entries]
+        held = bytes_text(sum(part.bytes + optimizer.state_bytes(part) for part in local))
+        seconds = time_text(sum(optimizer.host_seconds(part, plan.cluster.device) for part in local))
+        yield (
+            "on the host",
+            f"{len(local)} parameter{'s' if len(local) > 1 else ''}, {held}, {seconds} a step",
+        )
+
+
 def _once(plan: "Plan") -> Iterator[tuple[str, str]]:
     """What happens once per step instead of in every pass."""
     pairs = (("gathered", "parameter", plan.once.gathers), ("reduced", "gradient", plan.once.reductions))
-    for verb, what, moves in pairs:
-        if moves:
+    for verb, what, once in pairs:
+        if moves := [move for move in once if move.change.steps]:
             seconds = time_text(sum(move.change.price for move in moves))
             yield f"{verb} once", f"{len(moves)} {what}{'s' if len(moves) > 1 else ''}, {seconds} a step"
 

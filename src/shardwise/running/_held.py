@@ -3,7 +3,8 @@
 Copies are made when a step begins, which is at the first forward after the last backward of the step before; calls
 without gradients between steps make their own. Every backward adds to the sums; that of a step's last pass reduces them
 to the home's layout, so that autograd, and then the optimizer, gets them as ordinary gradients, and lets go of the
-copies. Nothing depends on when or how parameters are written between steps.
+copies. So it is where gradients are added up in a wider dtype than the parameter's, to which they are cast then.
+Nothing depends on when or how parameters are written between steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +27,13 @@ class Held:
 
     def __init__(self, plan: Plan, device_mesh: DeviceMesh, rank: int) -> None:
         self.plan, self.device_mesh, self.rank = plan, device_mesh, rank
-        self.names = tuple(entry.name for entry in plan.graph.inputs if entry.name in plan.homes)
+        self.names = plan.once.names
         self._gathers = {move.name: move for move in plan.once.gathers}
+        graph = plan.graph
+        values = {name: graph.gradients[self._parameter(name).target] for name in self.names}
+        self._infos = {name: graph.tensor(value) for name, value in values.items() if value is not None}
         self._reductions = {move.name: move for move in plan.once.reductions}
+        self._on_host = frozenset(plan.on_host)
         self._copies: dict[str, Tensor] = {}
         self._sums: dict[str, Tensor] = {}
         self._seen: list[Any] = []  # how the parameters were when the copies were made
@@ -60,12 +65,11 @@ class Held:
 
     def empty(self) -> tuple[Tensor, ...]:
         layouts, device = self.plan.once.accumulated, self.device_mesh.device_type
-        infos = {name: self._parameter(name).tensor for name in self.names}
         return tuple(
             torch.empty((), dtype=info.dtype, device=device).expand(
                 layouts[name].local_shape(info.shape, self.rank)
             )
-            for name, info in infos.items()
+            for name, info in self._infos.items()
         )
 
     def gradients(self, made: Sequence[Tensor | None]) -> list[DTensor | None]:
@@ -100,18 +104,20 @@ class Held:
         if name in self._sums:
             self._sums[name].add_(gradient)
         else:
-            self._sums[name] = gradient.clone()
+            alone = self.plan.micro_batches == 1
+            self._sums[name] = gradient if alone else gradient.clone()
 
     def _reduced(self, name: str) -> Tensor | None:
         return self._moved(self._reductions[name], self._sums.pop(name)) if name in self._sums else None
 
     def _moved(self, move: OnceMove, local: Tensor) -> Tensor:
         with torch.no_grad():
-            return run_chain(local, move.change, self.device_mesh, move.tensor.shape)
+            local = local.to(self.device_mesh.device_type)
+            return run_chain(local, move.change, self.device_mesh, move.tensor.shape).to(move.dtype)
 
     def _at_home(self, name: str, local: Tensor) -> DTensor:
-        shape = self._parameter(name).tensor.shape
-        return as_dtensor(local, self.plan.homes[name], self.device_mesh, shape)
+        shape, on_host = self._parameter(name).tensor.shape, name in self._on_host
+        return as_dtensor(local, self.plan.home(name), self.device_mesh, shape, on_host=on_host)
 
     def _parameter(self, name: str) -> Input:
         entry = self.plan.graph[name]

@@ -7,7 +7,15 @@ from typing import Any
 from torch import nn
 
 from ..errors import UsageError
-from ..graph import Graph, as_module, autocast_to, capture, chosen_again, has_layers
+from ..graph import (
+    Graph,
+    as_module,
+    autocast_to,
+    capture,
+    chosen_again,
+    has_layers,
+    with_reduced_gradients,
+)
 from ..planning import Plan
 
 
@@ -35,6 +43,7 @@ def with_live_graph(
                 recompute=dict(plan.graph.recompute) or "none",
                 split_products=has_layers(plan.graph),
             )
+        graph = with_reduced_gradients(graph, plan.graph.reduce, summed=plan.micro_batches > 1)
         graph = _in_order(plan.graph, chosen_again(graph, plan.graph.again))
     require_same_graph(plan.graph, graph)
     return replace(plan, graph=graph)

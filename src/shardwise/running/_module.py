@@ -28,9 +28,10 @@ class Holder(nn.Module):
         layout: Layout,
         device_mesh: DeviceMesh,
         persistent: Callable[[str], bool],
+        on_host: bool = False,
     ) -> None:
-        """Take this rank's piece of a parameter or buffer."""
-        tensor = as_dtensor(local, layout, device_mesh, entry.tensor.shape)
+        """Take this rank's piece of a parameter or buffer; one `on_host` is kept in the memory of the host."""
+        tensor = as_dtensor(local, layout, device_mesh, entry.tensor.shape, on_host=on_host)
         held: Tensor = (
             nn.Parameter(tensor, requires_grad=entry.trainable) if entry.role == "parameter" else tensor
         )
@@ -84,7 +85,8 @@ class Sharded(Holder):
         for entry in self.plan.graph.inputs:
             if entry.role in ("parameter", "buffer"):
                 layout = self.plan.home(entry.name)
-                self.hold(entry, state[entry.target], layout, device_mesh, persistent)
+                on_host = entry.name in self.plan.on_host
+                self.hold(entry, state[entry.target], layout, device_mesh, persistent, on_host)
 
         def step(program: RankProgram) -> Step:
             return Step(program, device_mesh, self.place, local_outputs=local_outputs, compile=compile)

@@ -9,7 +9,15 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import UsageError
-from ..graph import Graph, Segments, autocast_to, capture, chosen_again, has_layers
+from ..graph import (
+    Graph,
+    Segments,
+    autocast_to,
+    capture,
+    chosen_again,
+    has_layers,
+    with_reduced_gradients,
+)
 from ..mesh import Mesh
 from ..planning import AXIS, Pipeline, Plan
 from ._agree import agreed, from_first
@@ -94,7 +102,10 @@ def with_live_stages(
         )
     stages = []
     for plan, (begin, end) in zip(pipeline.stages, pairwise(pipeline.cuts), strict=True):
-        live = chosen_again(segments.stage(begin, end), plan.graph.again)
+        live = with_reduced_gradients(
+            segments.stage(begin, end), plan.graph.reduce, summed=pipeline.micro_batches > 1
+        )
+        live = chosen_again(live, plan.graph.again)
         require_same_graph(plan.graph, live)
         stages.append(replace(plan, graph=live))
     return replace(pipeline, stages=tuple(stages)), segments.whole

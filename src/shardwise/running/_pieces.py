@@ -8,10 +8,16 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from ..dtensor import dtensor_on_host
 from ..layout import Layout
 
 
-def as_dtensor(local: Tensor, layout: Layout, device_mesh: DeviceMesh, shape: Sequence[int]) -> DTensor:
+def as_dtensor(
+    local: Tensor, layout: Layout, device_mesh: DeviceMesh, shape: Sequence[int], *, on_host: bool = False
+) -> DTensor:
+    """The DTensor of which this is a piece; one `on_host` has its pieces in the memory of the host."""
+    if on_host:
+        return dtensor_on_host(local, layout, device_mesh, shape)
     strides = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
     return DTensor.from_local(
         local, device_mesh, layout.to_placements(), run_check=False, shape=torch.Size(shape), stride=strides

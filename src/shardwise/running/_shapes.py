@@ -44,8 +44,11 @@ class Shapes:
         self.first, self.make = first, make
         if first.plan.elsewhere:
             raise UsageError("`shapes` cannot be combined with a plan whose arguments come from other meshes")
-        if first.plan.homes:
-            raise UsageError("`shapes` cannot be combined with zero: other shapes have passes of their own")
+        if first.plan.once.names:
+            option = "offload" if first.plan.on_host else "zero" if first.plan.homes else "reduce"
+            raise UsageError(
+                f"`shapes` cannot be combined with {option}: other shapes have passes of their own"
+            )
         inputs = {entry.target: entry.tensor for entry in self._graph.with_role("user_input")}
         for pattern in self.allowed:
             for name, shape in pattern.items():

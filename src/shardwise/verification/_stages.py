@@ -19,7 +19,7 @@ from ..progress import Progress, silent
 from ..running import MakeOptimizer, Pieces, Simulated, Simulation, widened
 from ._passes import of_pass
 from ._reference import run_graph
-from ._train import Trained, copied_pieces, sum_of, written_back
+from ._train import Trained, cast_to, copied_pieces, sum_of, written_back
 from ._verdict import first_wrong_call
 
 
@@ -78,6 +78,8 @@ def train_stages(
         if stepper is not None:
             for name, stage in owners.items():
                 gradient, entry = gradients.get(name), stage.parameters[name]
+                if gradient is not None:
+                    gradient = cast_to(gradient, stage.inputs[entry.name])
                 for rank, local in enumerate(stage.inputs[entry.name].locals):
                     local.grad = None if gradient is None else gradient.locals[rank]
             stepper.step()

@@ -1,7 +1,7 @@
 """Training steps on simulated ranks: every rank's optimizer steps the rank's own pieces."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -52,7 +52,8 @@ def train(
     once, recorded = plan.once, list[Recorded]()
     homes = {n: copied_pieces(Pieces.of(widened(given[n], wide), home)) for n, home in plan.homes.items()}
     inputs |= homes
-    copied = sum(homes[move.name].locals[0].nbytes for move in once.gathers)
+    # Homes of copies are there besides, unless they are on the host.
+    copied = sum(homes[m.name].locals[0].nbytes for m in once.gathers if m.name not in plan.on_host)
     parameters = {e.target: inputs[e.name] for e in graph.inputs if e.role == "parameter" and e.trainable}
     targets = {entry.name: entry.target for entry in graph.with_role("parameter")}
     # Replicas are one tensor here, and an optimizer must step it once.
@@ -87,9 +88,17 @@ def train(
         for move in once.reductions:
             summed = gradients[targets[move.name]]
             assert summed is not None
-            reduced = gradients[targets[move.name]] = moved(move.change, summed, recorded)
-            trained.peak = max(trained.peak or 0, left + reduced.locals[0].nbytes)
-            left += reduced.locals[0].nbytes - summed.locals[0].nbytes
+            if move.change.steps:
+                reduced = moved(move.change, summed, recorded)
+                trained.peak = max(trained.peak or 0, left + reduced.locals[0].nbytes)
+                left += reduced.locals[0].nbytes - summed.locals[0].nbytes
+                summed = reduced
+            given_back = gradients[targets[move.name]] = cast_to(summed, inputs[move.name])
+            if given_back is not summed:
+                trained.peak = max(trained.peak or 0, left + given_back.locals[0].nbytes)
+                left += given_back.locals[0].nbytes - summed.locals[0].nbytes
+            if move.name in plan.on_host:
+                left -= given_back.locals[0].nbytes
         trained.collectives.append(recorded)
         trained.gradients = trained.gradients or gradients
         trained.losses.append(loss)
@@ -110,6 +119,14 @@ def sum_of(before: Pieces | None, now: Pieces | None, accumulated: bool) -> Piec
         return now
     pairs = zip(before.locals, now.locals, strict=True)
     return Pieces(now.layout, now.shape, tuple(old + new for old, new in pairs))
+
+
+def cast_to(gradient: Pieces, parameter: Pieces) -> Pieces:
+    """A gradient in the dtype of its parameter."""
+    dtype = parameter.locals[0].dtype
+    if gradient.locals[0].dtype == dtype:
+        return gradient
+    return replace(gradient, locals=tuple(local.to(dtype) for local in gradient.locals))
 
 
 def loss_of(plan: Plan, outputs: Mapping[str, Pieces | None]) -> float:
