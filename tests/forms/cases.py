@@ -169,9 +169,9 @@ LOSSES = {
     }.items()
 }
 LAYERS = {
-    "layer": (own.linear.default, r(3, 9, 7), r(5, 7)),
-    "layer of matrices": (own.linear.default, r(9, 7), r(5, 7)),
-    "layer in bfloat16": (own.linear.default, r(2, 3, 5, 7).bfloat16(), r(5, 7).bfloat16()),
+    "linear layer": (own.linear.default, r(3, 9, 7), r(5, 7)),
+    "linear layer of matrices": (own.linear.default, r(9, 7), r(5, 7)),
+    "linear layer in bfloat16": (own.linear.default, r(2, 3, 5, 7).bfloat16(), r(5, 7).bfloat16()),
     "gradient of a weight": (own.linear_weight.default, r(3, 9, 5), r(3, 9, 7)),
 }
 QUERY, KEY, VALUE = r(2, 4, 9, 6), r(2, 2, 9, 6), r(2, 2, 9, 5)
@@ -193,18 +193,14 @@ ATTENTION = {
     "causal grouped attention": attended(None, True),
     "masked attention": attended(MASK, False),
 }
-CALLS = {
-    **REDUCTIONS,
-    **NORMS,
-    **EXPERTS,
-    **LOSSES,
-    **LAYERS,
-    **{
-        f"{name}{' backward' if number else ''}": call
-        for name, calls in {**WINDOWS, **ATTENTION}.items()
-        for number, call in enumerate(calls)
-    },
+BOTH_WAYS = {
+    f"{name}{' backward' if number else ''}": call
+    for name, calls in {**WINDOWS, **ATTENTION}.items()
+    for number, call in enumerate(calls)
 }
+_KINDS = (REDUCTIONS, NORMS, EXPERTS, LOSSES, LAYERS, BOTH_WAYS)
+CALLS = {name: call for calls in _KINDS for name, call in calls.items()}
+assert len(CALLS) == sum(map(len, _KINDS)), "no name is that of two calls"
 
 
 def call_of(name: str) -> Call:

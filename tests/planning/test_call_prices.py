@@ -1,5 +1,7 @@
 """Prices of calls by their forms: what a form runs, and the collectives inside of it."""
 
+import math
+
 import pytest
 import torch
 
@@ -9,8 +11,9 @@ from shardwise.expansion import Choice
 from shardwise.forms import communicating
 from shardwise.mesh import Cluster, Device, Level, Link, Mesh
 from shardwise.placements import Row
-from shardwise.planning import form_price
-from shardwise.rules import own_rules, row_of
+from shardwise.planning import collectives_inside, form_price
+from shardwise.rules import own_rules, row_of, rows_besides
+from tests.forms.cases import NORMS, call_of
 
 MESH = Mesh.parse("cp=4")
 H100 = Cluster.preset("h100")
@@ -144,3 +147,23 @@ def test_the_loss_of_a_layer_costs_alike_by_what_is_declared_and_by_what_runs(cl
     traffic = device.traffic_seconds("memory", declared.traffic(**alone.arguments))
     assert shared.compute == pytest.approx(products + traffic, rel=0.08)
     assert shared.scratch == pytest.approx(declared.scratch(**alone.arguments), rel=0.15)
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_the_ranks_of_a_norm_communicate_once(name):
+    call = call_of(name)
+    for row in rows_besides(call):
+        ((_, size, ranks),) = collectives_inside(call, Choice(Mesh.parse("dp=3"), (row,)), H100)
+        assert ranks == 3 and size <= 16 * 3 * math.prod(call.shapes[0][:2])
+
+
+def test_a_ring_of_two_axes_goes_round_both():
+    """Between hosts and inside of them together it sends as often as there are ranks, by the slower links."""
+    call, mesh = attention(positions=1 << 20), Mesh.parse("dp=8,cp=8")
+    ring = Row.parse(RING)
+    both = form_price(call, Choice(mesh, (ring, ring)), H100)
+    inside = form_price(call, Choice(mesh, (Row.parse("R, R, R -> R, R"), ring)), H100)
+    assert (len(both.collectives), len(inside.collectives)) == (63, 7)
+    assert both.compute < inside.compute / 5
+    per_byte = [sum(s for *_, s in price.collectives) / price.sent for price in (both, inside)]
+    assert per_byte[0] > per_byte[1]

@@ -1,6 +1,8 @@
 """What limits a kernel follows from how its tensors lie in memory."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -174,3 +176,31 @@ def test_an_operator_declares_its_kernel_its_operations_and_its_memory():
     assert kernel_kind(op, [x, y], (result,)) == "matmul"
     assert cost(call, (result,))[0] == 2 * 64 * 32
     assert scratch_bytes(call) == 64 * 4
+
+
+def measured_experts():
+    """What benchmarks/experts_on_gpu.py measured: sizes, direction, milliseconds and MiB."""
+    kept = Path(__file__).parents[2] / "benchmarks" / "results" / "experts_on_gpu.json"
+    (sheet,) = json.loads(kept.read_text())["sheets"]
+    place = list(sheet["columns"]).index
+    return [(row[:5], row[5], row[place("measured")], row[place("peak measured")]) for row in sheet["rows"]]
+
+
+@pytest.mark.parametrize(("sizes", "way", "milliseconds", "mebibytes"), measured_experts())
+def test_mixtures_of_experts_cost_what_was_measured(sizes, way, milliseconds, mebibytes):
+    tokens, slots, width, features, experts = sizes
+    shapes = {"input": (tokens, width), "index": (tokens, slots), "weight": (tokens, slots)}
+    shapes |= {"up": (experts, width, 2, features), "down": (experts, features, width)}
+    given = {
+        name: TensorInfo(shape, torch.int64 if name == "index" else BF16) for name, shape in shapes.items()
+    }
+    rest = {"up_bias": None, "down_bias": None, "gate": "silu_gated", "experts": experts}
+    made, op = [given["input"]], "shardwise.experts.default"
+    if way == "backward":
+        made, op = [given[n] for n in ("input", "weight", "up", "down")], "shardwise.experts_backward.default"
+        rest["grad"] = given["input"]
+    call = Call.named(overload(op), {**given, **rest})
+    device = Cluster.preset("h200").device
+    assert compute_seconds(device, "matmul", call, made) * 1e3 == pytest.approx(milliseconds, rel=0.06)
+    held = scratch_bytes(call) + sum(tensor.bytes for tensor in made)
+    assert held / 2**20 == pytest.approx(mebibytes, rel=0.01)

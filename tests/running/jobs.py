@@ -96,7 +96,7 @@ def rows_that_communicate():
             held = [choice.held(call, call.shapes, made, member) for member in range(mesh.ranks)]
             layouts = zip(call.tensors, choice.input_layouts, strict=True)
             local = call.with_tensors([layout.piece(tensor, rank) for tensor, layout in layouts])
-            run = call_in_group(row.local, local, Group(rank, held, begin_along(device_mesh, [0])))
+            run = call_in_group(row.local, local, Group(rank, held, begin_along(device_mesh, (0,))))
             found[name, row.text] = flat_outputs(run_alone(run, arrived))
     return found
 

@@ -133,6 +133,7 @@ def _talks(choice: Choice, axes: list[int]) -> bool:
     return [axis for axis in choice.group_axes if choice.mesh.shape[axis] > 1] == axes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("program", "kind"), [("images", "batch_norm"), ("captured", "attention")])
 def test_ranks_of_two_axes_are_one_group_on_gloo(program, kind, request):
     """Batch norm of images sharded along one axis and their rows along another, and attention in one ring."""
