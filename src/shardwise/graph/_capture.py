@@ -37,6 +37,7 @@ from ._exported import (
     returns_numbers,
     start_backward_from,
     take_out_copies,
+    take_out_unread,
 )
 from ._fake import fake_arguments, known_values, make_state_fake
 from ._graph import Execution, Graph, Live
@@ -274,12 +275,18 @@ def _export(
 
 
 def _refuse_hidden_parameters(name: str, exported: torch.export.ExportedProgram) -> None:
-    for constant in exported.constants.values():
-        if isinstance(constant, torch.Tensor) and constant.requires_grad:
+    take_out_unread(exported)
+    lifted = exported.graph_signature.inputs_to_lifted_tensor_constants
+    read = {lifted[node.name] for node in exported.graph.nodes if node.name in lifted and node.users}
+    for target, constant in exported.constants.items():
+        if not (isinstance(constant, torch.Tensor) and constant.requires_grad):
+            continue
+        if target in read:
             raise UsageError(
                 f"{name} uses a tensor of shape {list(constant.shape)} that requires a gradient and is neither an "
                 "argument nor a registered parameter: give it as an argument or register it"
             )
+        exported.constants[target] = constant.detach()
 
 
 def _refuse_frozen_state(name: str, module: nn.Module, joint: torch.fx.GraphModule) -> None:

@@ -30,6 +30,16 @@ def keep_one_of_tied(module: fx.GraphModule, ties: Mapping[str, str]) -> None:
     module.recompile()
 
 
+def take_out_unread(exported: torch.export.ExportedProgram) -> None:
+    """Remove calls of operators whose results nothing reads, which `vmap` leaves behind with tensors of its own."""
+    for node in reversed(exported.graph.nodes):
+        op = node.target
+        if node.users or not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten":
+            continue
+        if not (op._schema.is_mutable or facts(op).random):
+            exported.graph.erase_node(node)
+
+
 def take_out_copies(module: fx.GraphModule) -> list[str]:
     """Turn copies into buffers, which export puts at the end, into further results; returns the buffers' names.
 
