@@ -136,7 +136,7 @@ CAUSAL = """
     qwen3_moe qwen3_next recurrent_gemma reformer rembert roberta roberta-prelayernorm roc_bert roformer rwkv
     seed_oss smollm3 solar_open stablelm starcoder2 trocr vaultgemma whisper xglm xlm xlm-roberta xlm-roberta-xl
     xlnet xlstm xmod youtu zamba
-    bamba camembert dbrx exaone_moe falcon_h1 gemma4_text granitemoe_swa jais2 lfm2_moe megatron-bert minimax_m2
+    bamba camembert exaone_moe falcon_h1 gemma4_text granitemoe_swa jais2 lfm2_moe megatron-bert minimax_m2
     ministral3 qwen3_5_text
 """
 MASKED = """

@@ -275,18 +275,18 @@ def _export(
 
 
 def _refuse_hidden_parameters(name: str, exported: torch.export.ExportedProgram) -> None:
-    take_out_unread(exported)
     lifted = exported.graph_signature.inputs_to_lifted_tensor_constants
-    read = {lifted[node.name] for node in exported.graph.nodes if node.name in lifted and node.users}
-    for target, constant in exported.constants.items():
+    for node in exported.graph.find_nodes(op="placeholder"):
+        constant = exported.constants.get(lifted.get(node.name, ""))
         if not (isinstance(constant, torch.Tensor) and constant.requires_grad):
             continue
-        if target in read:
+        take_out_unread(node)
+        if node.users:
             raise UsageError(
                 f"{name} uses a tensor of shape {list(constant.shape)} that requires a gradient and is neither an "
                 "argument nor a registered parameter: give it as an argument or register it"
             )
-        exported.constants[target] = constant.detach()
+        exported.constants[lifted[node.name]] = constant.detach()
 
 
 def _refuse_frozen_state(name: str, module: nn.Module, joint: torch.fx.GraphModule) -> None:

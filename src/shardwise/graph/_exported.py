@@ -30,14 +30,15 @@ def keep_one_of_tied(module: fx.GraphModule, ties: Mapping[str, str]) -> None:
     module.recompile()
 
 
-def take_out_unread(exported: torch.export.ExportedProgram) -> None:
-    """Remove calls of operators whose results nothing reads, which `vmap` leaves behind with tensors of its own."""
-    for node in reversed(exported.graph.nodes):
-        op = node.target
-        if node.users or not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten":
-            continue
-        if not (op._schema.is_mutable or facts(op).random):
-            exported.graph.erase_node(node)
+def take_out_unread(node: fx.Node) -> None:
+    """Remove the calls of operators that a node leads to whose results nothing reads. `vmap` leaves some behind, with
+    tensors of its own."""
+    for user in list(node.users):
+        take_out_unread(user)
+        op = user.target
+        plain = isinstance(op, torch._ops.OpOverload) and op.namespace == "aten" and not op._schema.is_mutable
+        if plain and not user.users:
+            user.graph.erase_node(user)
 
 
 def take_out_copies(module: fx.GraphModule) -> list[str]:
