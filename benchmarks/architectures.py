@@ -136,11 +136,13 @@ CAUSAL = """
     qwen3_moe qwen3_next recurrent_gemma reformer rembert roberta roberta-prelayernorm roc_bert roformer rwkv
     seed_oss smollm3 solar_open stablelm starcoder2 trocr vaultgemma whisper xglm xlm xlm-roberta xlm-roberta-xl
     xlnet xlstm xmod youtu zamba
+    bamba camembert exaone_moe falcon_h1 gemma4_text granitemoe_swa jais2 lfm2_moe megatron-bert minimax_m2
+    ministral3 qwen3_5_text
 """
 MASKED = """
     albert bart bert big_bird camembert convbert data2vec-text deberta deberta-v2 distilbert electra ernie esm
     eurobert flaubert fnet funnel ibert layoutlm longformer luke megatron-bert mobilebert modernbert mpnet mra mvp
-    nezha nystromformer perceiver rembert roberta roformer squeezebert xlm-roberta yoso
+    nezha nomic_bert nystromformer perceiver rembert roberta roformer squeezebert xlm-roberta yoso
 """
 SEQUENCES = """
     bart bigbird_pegasus blenderbot encoder-decoder fsmt led longt5 m2m_100 marian mbart mt5 mvp nllb-moe pegasus
@@ -161,9 +163,12 @@ TIMM = """
     repvgg_a0 rexnet_100 tinynet_e dla34 hardcorenas_a lcnet_035 mobileone_s0 fbnetc_100 mnasnet_small resnest14d
     selecsls42 skresnet18 vovnet39a darknet17 cspresnet50 nfnet_l0 botnet26t_256 coatnet_nano_rw_224 poolformer_s12
     edgenext_xx_small inception_next_atto starnet_s1 fastvit_t8 repghostnet_050
+    efficientvit_b0 mobilevitv2_050 regnety_002 tf_efficientnetv2_b0
 """
 SPECIAL: dict[str, dict[str, Any]] = {
     "gptj": {"rotary_dim": 4},
+    "textnet": {"image_size": [64, 64]},
+    "reformer": {"is_decoder": True},
     "efficientnet": {"image_size": 64, "hidden_dim": 2560},
     "convnext": {"patch_size": 4},
     "convnextv2": {"patch_size": 4},
@@ -258,10 +263,106 @@ def _of_diffusers() -> dict[str, Callable[[], Built]]:
         ),
     }
 
+    tokens = {"hidden_states": torch.randn(2, 16, 4), "encoder_hidden_states": torch.randn(2, 6, 32)}
+    pooled = {"pooled_projections": torch.randn(2, 32), "timestep": sample["timestep"].float()}
+    joint = {"attention_head_dim": 16, "num_attention_heads": 2, "num_layers": 1, "joint_attention_dim": 32}
+    made |= {
+        "FluxTransformer2DModel": (
+            {**joint, "patch_size": 1, "in_channels": 4, "num_single_layers": 1, "pooled_projection_dim": 32}
+            | {"axes_dims_rope": (4, 4, 8)},
+            {**tokens, **pooled, "img_ids": torch.randn(16, 3), "txt_ids": torch.randn(6, 3)},
+        ),
+        "SD3Transformer2DModel": (
+            {**joint, "sample_size": 8, "patch_size": 2, "in_channels": 4, "out_channels": 4}
+            | {"caption_projection_dim": 32, "pooled_projection_dim": 32, "pos_embed_max_size": 8},
+            {**tokens, **pooled, "hidden_states": sample["sample"]},
+        ),
+        "VQModel": (
+            {"block_out_channels": (16, 32), "norm_num_groups": 8, "sample_size": 16, "num_vq_embeddings": 12}
+            | {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2},
+            {"sample": torch.randn(2, 3, 16, 16)},
+        ),
+    }
+
     def build(name: str, config: dict[str, Any], inputs: dict[str, Any]) -> Built:
         return getattr(diffusers, name)(**config), (), dict(inputs)
 
     return {f"diffusers {name}": partial(build, name, *given) for name, given in made.items()}
+
+
+class _Program(nn.Module):
+    """A function of a layer and an input."""
+
+    def __init__(self, function: Callable[..., torch.Tensor], layer: nn.Module) -> None:
+        super().__init__()
+        self.function, self.layer = function, layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.layer, x)
+
+
+class _Average(nn.Module):
+    """Subtracts a moving average, which it assigns."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.zeros(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.average = 0.9 * self.average + 0.1 * x.detach().mean(0)
+        return x - self.average
+
+
+def _steps(cell: Any, x: torch.Tensor) -> torch.Tensor:
+    state = (x.new_zeros(x.shape[1:]),) * 2
+    for each in x:
+        state = cell(each, state)
+    return state[0]
+
+
+def _vmapped(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.vmap(lambda row: (layer.weight @ row).cumsum(0))(x)
+
+
+def _jvp(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.func.jvp(lambda y: layer(y).tanh(), (x,), (torch.ones_like(x),))[1]
+
+
+def _penalised(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    x = x.detach().requires_grad_()
+    made = layer(x).tanh().sum()
+    return made + torch.autograd.grad(made, x, create_graph=True)[0].square().sum()
+
+
+def _softmax_in_place(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    made = layer(x)
+    made -= made.detach().amax(-1, keepdim=True)
+    made.exp_()
+    return (made / made.sum(-1, keepdim=True)).square().sum()
+
+
+def _spectrum(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.fft.rfft(layer(x)).abs().square().mean()
+
+
+def _selected_rows(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    return layer(x[x[:, 0] > 0]).square().mean()
+
+
+def _decoded(layers: Any, ids: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        ids = torch.cat([ids, layers(ids)[:, -1:].argmax(-1)], 1)
+    return layers(ids).logsumexp(-1).mean()
+
+
+def _ctc(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    lengths = torch.full((4,), 10), torch.full((4,), 3)
+    return nn.functional.ctc_loss(layer(x).log_softmax(-1), torch.ones(4, 3, dtype=torch.int64), *lengths)
+
+
+def _packed(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 4, 3, 2]))
+    return nn.utils.rnn.pad_packed_sequence(layer(packed)[0])[0].sum()
 
 
 def _of_torch() -> dict[str, Callable[[], Built]]:
@@ -310,6 +411,34 @@ def _of_torch() -> dict[str, Callable[[], Built]]:
         "torch spectral norm": layers(lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(8, 6)), 4, 8),
         "torch orthogonal": layers(lambda: nn.utils.parametrizations.orthogonal(nn.Linear(8, 8)), 4, 8),
         "torch EmbeddingBag": lambda: (nn.EmbeddingBag(20, 8), (torch.randint(20, (4, 6)),), {}),
+        "torch EmbeddingBag, offsets": lambda: (
+            nn.EmbeddingBag(20, 8, mode="mean"),
+            (torch.randint(20, (12,)), torch.tensor([0, 3, 7])),
+            {},
+        ),
+        "torch LSTM, projections": layers(lambda: nn.LSTM(8, 16, proj_size=4, bidirectional=True), 6, 4, 8),
+        "torch LSTMCell": layers(lambda: _Program(_steps, nn.LSTMCell(8, 8)), 3, 4, 8),
+        "torch TransformerEncoder, padding": lambda: (
+            encoder(),
+            (torch.randn(4, 6, 32),),
+            {"src_key_padding_mask": torch.arange(6).repeat(4, 1) > 3},
+        ),
+        "torch vmap": layers(lambda: _Program(_vmapped, nn.Linear(8, 8)), 4, 8),
+        "torch jvp": layers(lambda: _Program(_jvp, nn.Linear(8, 8)), 4, 8),
+        "torch gradient penalty": layers(lambda: _Program(_penalised, nn.Linear(8, 8)), 4, 8),
+        "torch in-place softmax": layers(lambda: _Program(_softmax_in_place, nn.Linear(8, 8)), 4, 8),
+        "torch FFT": layers(lambda: _Program(_spectrum, nn.Linear(8, 8)), 4, 8),
+        "torch moving average in a buffer": layers(
+            lambda: nn.Sequential(nn.Linear(8, 8), _Average(8), nn.Linear(8, 4)), 4, 8
+        ),
+        "torch selected rows": layers(lambda: _Program(_selected_rows, nn.Linear(8, 8)), 4, 8),
+        "torch greedy decoding": lambda: (
+            _Program(_decoded, nn.Sequential(nn.Embedding(12, 8), nn.Linear(8, 12))),
+            (torch.randint(12, (4, 3)),),
+            {},
+        ),
+        "torch CTC loss": layers(lambda: _Program(_ctc, nn.Linear(8, 6)), 10, 4, 8),
+        "torch packed sequence": layers(lambda: _Program(_packed, nn.LSTM(8, 8)), 5, 4, 8),
         "torch PixelShuffle, Upsample": layers(
             lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.PixelShuffle(2), nn.Upsample(scale_factor=2)),
             2,
@@ -320,12 +449,41 @@ def _of_torch() -> dict[str, Callable[[], Built]]:
     }
 
 
+def _of_peft() -> dict[str, Callable[[], Built]]:
+    """Llama with what is trained in its place."""
+    import peft
+
+    task, attention = {"task_type": "CAUSAL_LM"}, ["q_proj", "v_proj"]
+    low_rank = {**task, "r": 4, "target_modules": attention}
+    given: dict[str, tuple[str, dict[str, Any]]] = {
+        "LoRA": ("LoraConfig", {**low_rank, "lora_dropout": 0.1}),
+        "LoRA of all layers, whole head": (
+            "LoraConfig",
+            {**low_rank, "target_modules": "all-linear", "modules_to_save": ["lm_head"]},
+        ),
+        "DoRA": ("LoraConfig", {**low_rank, "use_dora": True}),
+        "VeRA": ("VeraConfig", low_rank),
+        "IA3": (
+            "IA3Config",
+            {**task, "target_modules": [*attention, "down_proj"], "feedforward_modules": ["down_proj"]},
+        ),
+        "prefix tuning": ("PrefixTuningConfig", {**task, "num_virtual_tokens": 4}),
+    }
+
+    def build(config: str, fields: dict[str, Any]) -> Built:
+        model, args, kwargs = causal("llama", "LlamaForCausalLM")
+        return peft.get_peft_model(model, getattr(peft, config)(**fields)), args, kwargs
+
+    return {f"peft {name}": partial(build, *each) for name, each in given.items()}
+
+
 _LIBRARIES: dict[str, Callable[[], dict[str, Callable[[], Built]]]] = {
     "torch": _of_torch,
     "torchvision": _of_torchvision,
     "timm": _of_timm,
     "diffusers": _of_diffusers,
     "transformers": _of_transformers,
+    "peft": _of_peft,
 }
 
 

@@ -1,4 +1,4 @@
-"""How many architectures work unmodified: tiny models of transformers, timm, diffusers, torchvision and torch.
+"""How many architectures work unmodified: tiny models of transformers, timm, diffusers, torchvision, peft and torch.
 
 Each is trained for a step on a mesh of 2x2 simulated ranks, by the cheapest plan and by two random ones, and compared
 with itself unsharded; its state before capture, after it and after verification is compared as well. Every model has a
@@ -15,8 +15,8 @@ kept in one JSON file, model by model, and a second run of the command goes on w
 A library that is not installed is skipped. Those besides transformers may lie in a folder on PYTHONPATH, as Python
 files alone, since their compiled operators are not used; Pillow must be one for the running Python:
 
-    pip install --no-deps --target FOLDER timm diffusers torchvision requests urllib3 idna certifi charset_normalizer \\
-        importlib_metadata zipp pillow
+    pip install --no-deps --target FOLDER timm diffusers torchvision peft accelerate psutil requests urllib3 idna \\
+        certifi charset_normalizer importlib_metadata zipp pillow
 """
 
 import argparse

@@ -284,6 +284,7 @@ KEPT = {
     "forces": forces,
     "data": clamped_weight,
     "vmap": lambda model, x: torch.vmap(lambda row: (row**3).cumsum(0))(x),
+    "vmap with a weight": lambda model, x: torch.vmap(lambda row: model.first.weight @ row)(x),
     "is_compiling": compiled,
 }
 

@@ -1,5 +1,6 @@
 """A model that cannot be captured: the reason, and the line."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,31 @@ def test_wrong_arguments():
 def test_not_a_program():
     with pytest.raises(UsageError, match=r"give an nn.Module or a function"):
         capture("model", ())
+
+
+def test_a_program_of_torchscript():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        script = torch.jit.trace(nn.Linear(3, 3), torch.randn(2, 3))
+    with pytest.raises(
+        UsageError, match="TorchScript cannot be captured: give the Python module or function"
+    ):
+        capture(script, (torch.randn(2, 3),))
+
+
+def test_lazy_modules():
+    with pytest.raises(
+        UsageError, match="lazy modules that have no parameters yet; call the model once before"
+    ):
+        capture(nn.Sequential(nn.LazyLinear(3)), (torch.randn(2, 3),))
+
+
+def test_arguments_of_unknown_classes():
+    class Batch:
+        x = torch.randn(2, 3)
+
+    with pytest.raises(UsageError, match=r"argument is an object of a class .* in a dict or a tuple$"):
+        capture(lambda batch: batch.x.sum(), (Batch(),))
 
 
 def test_sparse_tensors():

@@ -37,6 +37,7 @@ from ._exported import (
     returns_numbers,
     start_backward_from,
     take_out_copies,
+    take_out_unread,
 )
 from ._fake import fake_arguments, known_values, make_state_fake
 from ._graph import Execution, Graph, Live
@@ -279,12 +280,18 @@ def _export(
 
 
 def _refuse_hidden_parameters(name: str, exported: torch.export.ExportedProgram) -> None:
-    for constant in exported.constants.values():
-        if isinstance(constant, torch.Tensor) and constant.requires_grad:
+    lifted = exported.graph_signature.inputs_to_lifted_tensor_constants
+    for node in exported.graph.find_nodes(op="placeholder"):
+        constant = exported.constants.get(lifted.get(node.name, ""))
+        if not (isinstance(constant, torch.Tensor) and constant.requires_grad):
+            continue
+        take_out_unread(node)
+        if node.users:
             raise UsageError(
                 f"{name} uses a tensor of shape {list(constant.shape)} that requires a gradient and is neither an "
                 "argument nor a registered parameter: give it as an argument or register it"
             )
+        exported.constants[lifted[node.name]] = constant.detach()
 
 
 def _refuse_frozen_state(name: str, module: nn.Module, joint: torch.fx.GraphModule) -> None:

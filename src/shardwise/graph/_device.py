@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from io import StringIO
@@ -99,7 +100,8 @@ _LESS = (torch.Tensor.__lt__, torch.Tensor.lt, torch.lt, torch.Tensor.__le__, to
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress what torch prints about an error before it raises it.
+    """Suppress what torch prints about an error before it raises it, and its warning about gradients that it looks for
+    itself among the tensors of a program.
 
     Torch prints the graph so far straight to stderr, where the program may print as well: that is shown unless there is
     an error.
@@ -109,7 +111,8 @@ def quiet() -> Iterator[None]:
     for handler in handlers:
         handler.addFilter(_nothing)
     try:
-        with redirect_stderr(StringIO()) as printed:
+        with redirect_stderr(StringIO()) as printed, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
             yield
         sys.stderr.write(printed.getvalue())
     finally:

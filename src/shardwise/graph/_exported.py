@@ -30,6 +30,17 @@ def keep_one_of_tied(module: fx.GraphModule, ties: Mapping[str, str]) -> None:
     module.recompile()
 
 
+def take_out_unread(node: fx.Node) -> None:
+    """Remove the calls of operators that a node leads to whose results nothing reads. `vmap` leaves some behind, with
+    tensors of its own."""
+    for user in list(node.users):
+        take_out_unread(user)
+        op = user.target
+        plain = isinstance(op, torch._ops.OpOverload) and op.namespace == "aten" and not op._schema.is_mutable
+        if plain and not user.users:
+            user.graph.erase_node(user)
+
+
 def take_out_copies(module: fx.GraphModule) -> list[str]:
     """Turn copies into buffers, which export puts at the end, into further results; returns the buffers' names.
 

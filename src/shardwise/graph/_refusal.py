@@ -54,6 +54,16 @@ _MEANINGS = (
         "a size is the value of a tensor here, as in packed sequences",
         "take sizes from shapes; give recurrent layers the padded sequences, and mask their results",
     ),
+    (
+        r"Unsupported input type",
+        "an argument is an object of a class that torch does not take apart",
+        "register the class with torch.export.register_dataclass, or give its tensors in a dict or a tuple",
+    ),
+    (
+        r"an uninitialized parameter",
+        "it has lazy modules that have no parameters yet",
+        "call the model once before, with arguments of these sizes",
+    ),
     (r"_nested_tensor", "it computes with nested tensors", "use padded ones and a mask"),
     (r"_local_scalar_dense|SymFloat|SymInt", "it takes a number from a tensor's values here", _KEEP_TENSOR),
     (r"data-dependent|DataDependent|unbacked|u0", "its control flow depends on tensor values here", _ADVICE),

@@ -148,6 +148,7 @@ class _Run:
         self.log: list[Improvement] = []
         self.explain = True
         self.slowest_check = 0.0
+        self.last_checked: tuple[np.ndarray, tuple[list[int], Evaluation]] | None = None
         self.start: tuple[list[int], Evaluation] | None = None
 
     def begin_at(self, choices: Sequence[int]) -> None:
@@ -307,11 +308,12 @@ class _Run:
     def _checked(self, choice: np.ndarray) -> tuple[list[int], Evaluation]:
         """A solution of the kernel as one of the problem, checked by the evaluator."""
         assert self.reduction is not None
-        begun = time.monotonic()
-        choices = self.reduction.expand(choice).tolist()
-        checked = evaluate(self.problem, choices)
-        self.slowest_check = max(self.slowest_check, time.monotonic() - begun)
-        return choices, checked
+        if self.last_checked is None or not np.array_equal(self.last_checked[0], choice):
+            begun = time.monotonic()
+            choices = self.reduction.expand(choice).tolist()
+            self.last_checked = choice, (choices, evaluate(self.problem, choices))
+            self.slowest_check = max(self.slowest_check, time.monotonic() - begun)
+        return self.last_checked[1]
 
     def _unknown(self, reason: str, bound: float = -math.inf) -> Solution:
         if self.start is not None:
