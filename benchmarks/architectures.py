@@ -137,7 +137,7 @@ CAUSAL = """
     seed_oss smollm3 solar_open stablelm starcoder2 trocr vaultgemma whisper xglm xlm xlm-roberta xlm-roberta-xl
     xlnet xlstm xmod youtu zamba
     bamba camembert exaone_moe falcon_h1 gemma4_text granitemoe_swa jais2 lfm2_moe megatron-bert minimax_m2
-    ministral3 qwen3_5_text
+    ministral3
 """
 MASKED = """
     albert bart bert big_bird camembert convbert data2vec-text deberta deberta-v2 distilbert electra ernie esm

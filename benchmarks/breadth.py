@@ -272,7 +272,9 @@ def report(told: dict[str, dict[str, Any]], known: int, record: Record, seconds:
     others = record.sheet("not verified", {"model": "", "outcome": "", "why": ""}, wide=40)
     for name, each in sorted(ran.items()):
         if each["outcome"] != "verified":
-            others.add(name, each["outcome"], re.sub(r"\S*/site-packages/", "", each["why"]))
+            others.add(
+                name, each["outcome"], re.sub(r"\S*/(?:site-packages/|(?=benchmarks/))", "", each["why"])
+            )
     verified = sum(each["outcome"] == "verified" for each in ran.values())
     record.say(
         f"{len(told)} of {known} models were run, in one or more runs of the command, each for at most {seconds} CPU "
