@@ -19,6 +19,7 @@ from ._candidates import Candidate
 from ._front import Front, chosen, meshes_of
 from ._pipeline import AXIS, Pipeline
 from ._pipelining import Cutting, plan_pipeline, schedules
+from ._stage_times import PipelineTime
 from ._stages import LARGE, Stages
 from ._stretches import Stretches
 from ._summary import bytes_text, time_text
@@ -127,6 +128,7 @@ class _Staged:
     ) -> None:
         self._graph_of, self.devices, self.passes, self.memory = graph_of, devices, passes, memory
         self._stretches: dict[int, Stretches] = {}
+        self._fits: dict[Cutting, PipelineTime | None] = {}
         self.cluster: Cluster = of_planner["cluster"]
         self.progress: Progress = of_planner.get("progress") or silent
         self.of_planner = {name: of_planner[name] for name in ("optimizer", "zero") if name in of_planner}
@@ -142,32 +144,39 @@ class _Staged:
         return self._stretches[micro_batches]
 
     def estimates(self, meshes: Sequence[Mesh]) -> list[Candidate]:
-        """Every mesh with stages, and of a large model the `meshes` without them, the fastest first.
+        """Meshes with stages, and of a large model the `meshes` without them, the fastest first.
 
-        Parts are planned with their share of the memory where a step without that limit may be the fastest.
+        Parts are planned with their share of the memory where a step without that limit may be the fastest. More places
+        are not looked at where fewer were faster, and fit: every number of them has a graph of its own to capture.
         """
-        try:
-            setups = list(self._meshes())
-        except UsageError as error:  # the model cannot be cut
-            return [Candidate(AXIS, self.passes[-1], None, True, self.schedule, why=str(error))]
-        if setups and len(self.stretches(setups[0][1]).segments.graph.nodes) > LARGE:
-            alone = (Mesh((AXIS, *mesh.names), (1, *mesh.shape)) for mesh in meshes)
-            setups += [(mesh, setups[0][1]) for mesh in alone]
         found: list[Candidate] = []
         waiting: list[tuple[Candidate, Cutting]] = []
-        for number, (mesh, micro_batches) in enumerate(setups):
-            self.progress("meshes", number, len(setups), note=str(mesh))
-            for candidate, cutting in self._free(mesh, micro_batches):
-                if cutting is None:
-                    found.append(candidate)
+        fastest: tuple[Candidate, Cutting] | None = None
+        try:
+            for places, micro_batches in self._places():
+                if (
+                    not found
+                    and not waiting
+                    and len(self.stretches(micro_batches).segments.graph.nodes) > LARGE
+                ):
+                    alone = [Mesh((AXIS, *mesh.names), (1, *mesh.shape)) for mesh in meshes]
+                    self._estimate(alone, micro_batches, found, waiting)
+                before = len(waiting)
+                self._estimate(list(self._meshes(places)), micro_batches, found, waiting)
+                best = min(waiting[before:], key=lambda pair: _order(pair[0]), default=None)
+                if fastest is not None and (best is None or _order(best[0]) > _order(fastest[0])):
+                    if self._fitted(fastest[1]) is not None:
+                        break
                 else:
-                    waiting.append((candidate, cutting))
+                    fastest = best
+        except UsageError as error:  # the model cannot be cut
+            return [Candidate(AXIS, self.passes[-1], None, True, self.schedule, why=str(error))]
         waiting.sort(key=lambda pair: _order(pair[0]))
         least = math.inf
         for candidate, cutting in waiting:
             made = candidate
             if _order(candidate) <= least * NEAR:
-                time = cutting.fitting()
+                time = self._fitted(cutting)
                 if time is None:
                     made = replace(
                         candidate, seconds=None, why=f"parts do not fit in {bytes_text(self.memory)}"
@@ -177,6 +186,28 @@ class _Staged:
                     least = min(least, time.seconds)
             found.append(made)
         return _best_of_meshes(found)
+
+    def _estimate(
+        self,
+        meshes: Sequence[Mesh],
+        micro_batches: int,
+        found: list[Candidate],
+        waiting: list[tuple[Candidate, Cutting]],
+    ) -> None:
+        """Add what a step takes on meshes to those that wait to be fitted into the memory, or to what is known."""
+        for number, mesh in enumerate(meshes):
+            self.progress("meshes", number, len(meshes), note=str(mesh))
+            for candidate, cutting in self._free(mesh, micro_batches):
+                if cutting is None:
+                    found.append(candidate)
+                else:
+                    waiting.append((candidate, cutting))
+
+    def _fitted(self, cutting: Cutting) -> PipelineTime | None:
+        """What a step takes within the memory; None if it was not found to fit."""
+        if cutting not in self._fits:
+            self._fits[cutting] = cutting.fitting()
+        return self._fits[cutting]
 
     def planned(self, candidate: Candidate, confirm: bool = False) -> Pipeline:
         return plan_pipeline(
@@ -194,21 +225,25 @@ class _Staged:
             **self.of_planner,
         )
 
-    def _meshes(self) -> Iterator[tuple[Mesh, int]]:
-        """Stages of one or two axes each, of which the inner one stays in an island, and in how many passes."""
-        size = self.cluster.levels[0].size or self.devices
+    def _places(self) -> Iterator[tuple[int, int]]:
+        """How many places there may be, and in how many passes."""
         for places in (number for number in range(2, self.devices + 1) if self.devices % number == 0):
             enough = [number for number in self.passes if number >= places]
             if not enough:
                 continue
             micro_batches = next((number for number in enough if number >= FILLED * places), enough[-1])
-            if places > len(self.stretches(micro_batches)):
+            known = next(iter(self._stretches), micro_batches)  # parts are the same for all numbers of passes
+            if places > len(self.stretches(known)):
                 break
-            inner = self.devices // places
-            yield Mesh.parse(f"{AXIS}={places}" + (f",dp={inner}" if inner > 1 else "")), micro_batches
-            for tp in range(2, min(inner, size + 1)):
-                if inner % tp == 0:
-                    yield Mesh.parse(f"{AXIS}={places},dp={inner // tp},tp={tp}"), micro_batches
+            yield places, micro_batches
+
+    def _meshes(self, places: int) -> Iterator[Mesh]:
+        """Stages of one or two axes each, of which the inner one stays in an island."""
+        size, inner = self.cluster.levels[0].size or self.devices, self.devices // places
+        yield Mesh.parse(f"{AXIS}={places}" + (f",dp={inner}" if inner > 1 else ""))
+        for tp in range(2, min(inner, size + 1)):
+            if inner % tp == 0:
+                yield Mesh.parse(f"{AXIS}={places},dp={inner // tp},tp={tp}")
 
     def _free(self, mesh: Mesh, micro_batches: int) -> Iterator[tuple[Candidate, Cutting | None]]:
         """What a step takes by each schedule, whatever it holds; without a cut where there is none, and why."""
