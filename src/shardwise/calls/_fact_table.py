@@ -217,7 +217,7 @@ TABLE = (
         products=grouped_products,
         follows={"offs": ends_of_groups},
         dtypes=of_product,
-        stride_dependent=True,  # it refuses rows that begin anywhere
+        refuses_orders=True,  # one dim has to be dense, and lie in steps of 16 bytes
     ),
     # In mixed precision, as autocast runs them: the input in bfloat16, the parameters in float32.
     _of(

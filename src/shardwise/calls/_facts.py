@@ -49,6 +49,7 @@ class Facts:
     - `by_strides`: it finds elements by the strides of its input
     - `stride_dependent`: its kernel relies on the order in which the dims of its inputs are stored; otherwise stored,
       they give other values, or an error
+    - `refuses_orders`: its kernel takes only some orders in which these dims may be stored, and gives the same for all
     - `elementwise`: each element of its result comes from the elements in the same place
     - `inlined`: compilers compute each element of its result where that is used, as they do for `elementwise` ones
     - `cast`: it changes the dtype and nothing else
@@ -103,6 +104,7 @@ class Facts:
     any_strides: str | None = None
     by_strides: bool = False
     stride_dependent: bool = False
+    refuses_orders: bool = False
     elementwise: bool = False
     inlined: bool = False
     cast: bool = False

@@ -58,7 +58,7 @@ class Lowering:
         infos = [self.plan.graph.tensor(ref) for ref in node.inputs]
         if node.facts.by_strides:
             return [_restrided(tensors[0], infos[0].stride), *tensors[1:]]
-        if node.facts.stride_dependent:
+        if node.facts.stride_dependent or node.facts.refuses_orders:
             return [_in_order(tensor, info.stride) for tensor, info in zip(tensors, infos, strict=True)]
         return list(tensors)
 
