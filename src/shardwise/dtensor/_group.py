@@ -17,7 +17,7 @@ def begin_along(device_mesh: DeviceMesh, axes: Sequence[int]) -> Callable[[Reque
     group = _group(device_mesh, axes)
 
     def begin(request: Request) -> None:
-        sent = request.sent
+        sent = request.sent.contiguous()  # torch 2.11 takes no others
         if request.kind == "all_gather":
             request.arriving = all_gather_single(sent.unsqueeze(0), 0, group)
         elif request.kind == "reduce_scatter":
