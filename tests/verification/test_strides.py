@@ -250,3 +250,23 @@ def test_a_determinant_of_a_transposed_parameter_has_the_gradient_of_the_model(l
     ran = simulate(model, (x,), plan=plan)
     model(x).backward()
     torch.testing.assert_close(ran.gradients["weight"].whole(), model.weight.grad)
+
+
+class Turned(nn.Module):
+    """Channels that lie side by side, as attention leaves them, and are normalised in groups."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(8, 8), nn.GroupNorm(2, 8)
+
+    def forward(self, x):
+        return self.norm(self.layer(x).transpose(1, 2).unflatten(2, (4, 4))).square().mean()
+
+
+def test_a_piece_of_one_sample_is_stored_as_its_kernel_reads_it():
+    torch.manual_seed(0)
+    model, x = Turned(), torch.randn(2, 16, 8)
+    plan = shardwise.plan(
+        model, (x,), mesh="dp=2", cluster="laptop", pin={"x": "S(0)", "*norm": "S(0)"}, compare=False
+    )
+    assert verify(model, (x,), plan=plan).ok

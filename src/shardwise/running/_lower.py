@@ -172,11 +172,11 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def _in_order(tensor: Tensor, stride: tuple[int, ...] | None) -> Tensor:
     """The tensor, dense, with its dims stored in the order in which those strides store them."""
-    if stride is None:
-        return tensor.contiguous()
-    order = sorted(range(tensor.dim()), key=lambda dim: -stride[dim])
+    order = sorted(range(tensor.dim()), key=lambda dim: -stride[dim] if stride else dim)
     back = [order.index(dim) for dim in range(tensor.dim())]
-    return tensor.permute(order).contiguous().permute(back)
+    dense = tensor.permute(order).contiguous()
+    # Kernels that look at strides look at those of dims of one element, too, which `contiguous` leaves as they are.
+    return dense.view(-1).view(dense.shape).permute(back)
 
 
 def _restrided(tensor: Tensor, stride: tuple[int, ...] | None) -> Tensor:
