@@ -304,6 +304,8 @@ class _Program(nn.Module):
 class _Average(nn.Module):
     """Subtracts a moving average, which it assigns."""
 
+    average: torch.Tensor
+
     def __init__(self, size: int) -> None:
         super().__init__()
         self.register_buffer("average", torch.zeros(size))
