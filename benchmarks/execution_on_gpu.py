@@ -6,15 +6,17 @@
 A block is that of one rank under tensor parallelism of 1, 2, 4 and 8, without collectives: forward and backward of one
 sequence of 8192 positions in bfloat16. The model is trained by AdamW (fused) on four sequences of 4096 positions, by
 torch's own program and by this package's of a mesh of one, which take turns. What a host needs to start calls differs
-between hosts of one GPU: it is measured too, by `shardwise calibrate`'s cases, and predictions are for that host.
+between hosts of one GPU, and from moment to moment: it is measured in turns with the blocks, by `shardwise calibrate`'s
+cases, and predictions are for that host.
 """
 
 import argparse
 import gc
 import json
-import time
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,51 +42,68 @@ BLOCKS = tuple(
 ONE_B = (Shape("llama3", 4, 4096, 2048, 32, 8, 8192), 16, 128256)
 TINY_BLOCKS = (Shape("llama3", 1, 32, 64, 4, 2, 96), Shape("llama3", 1, 32, 64, 4, 2, 96, ranks=2))
 TINY = (Shape("llama3", 2, 16, 64, 4, 2, 96), 2, 128)
-LIMIT = 250.0  # seconds after which no further case is begun
+TURNS = 5
 
 
 def measure(out: Path, device: str, tiny: bool) -> None:
     torch.set_default_dtype(torch.bfloat16)
-    begun = time.monotonic()
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     found: dict[str, Any] = {"device": name, "torch": torch.__version__, "blocks": [], "models": []}
-    for shape in TINY_BLOCKS if tiny else BLOCKS:
-        if time.monotonic() - begun < LIMIT:
-            _measure_block(shape, device, found, out)
-    # Not first: a process that has just begun is slower.
-    found["host"] = [asdict(start) for start in starts()] if device == "cuda" else []
-    print(found["host"], flush=True)
+    _measure_blocks(TINY_BLOCKS if tiny else BLOCKS, device, found)
+    _keep(found, out)
     for how in EXECUTIONS:  # last, since what a compiled model holds is not all freed
         for row in _measure_model(how, TINY if tiny else ONE_B, device):
             found["models"].append(row)
             _keep(found, out, row)
 
 
-def _measure_block(shape: Shape, device: str, found: dict[str, Any], out: Path) -> None:
-    timer = Timer(device)
-    for how in EXECUTIONS:
-        _forget()
-        torch.manual_seed(0)
-        with torch.device(device):
-            module = shape.build()
-        x = shape.input(device)
-        tangent = torch.randn_like(x)
-        call = _as(how, module)
+def _measure_blocks(shapes: Sequence[Shape], device: str, found: dict[str, Any]) -> None:
+    """All blocks in turns, and what the host needs in each turn: a host is faster at some moments than at others."""
+    torch._dynamo.config.recompile_limit = 2 * len(shapes)  # blocks are of one class
+    timer, steps, peaks = Timer(device), [], []
+    for shape, how in product(shapes, EXECUTIONS):
+        held = _held(device)
+        steps.append(_block_step(shape, how, device))
+        peaks.append(timer.peak(steps[-1]) - held)
+        print(shape.name, how, f"{peaks[-1] / 1e6:.0f} MB", flush=True)
+    turns, hosts = [], []
+    for _ in range(TURNS):
+        turns.append(timer.in_turns(*steps, turns=1, rounds=8))
+        hosts.append(starts() if device == "cuda" else [])
+        print(hosts[-1], flush=True)
+    found["host"] = [
+        {**asdict(same[0]), "seconds": statistics.median(start.seconds for start in same)}
+        for same in zip(*hosts, strict=True)
+    ]
+    for (shape, how), peak, taken in zip(
+        product(shapes, EXECUTIONS), peaks, zip(*turns, strict=True), strict=True
+    ):
+        row = {"shape": shape.name, "execution": how, "seconds": statistics.median(taken), "turns": taken}
+        found["blocks"].append({**row, "peak": peak})
 
-        def step(call: Any = call, module: nn.Module = module, x: Any = x, tangent: Any = tangent) -> None:
-            call(x).backward(tangent)
-            for tensor in (*module.parameters(), x):
-                tensor.grad = None
 
-        row = {
-            "shape": shape.name,
-            "execution": how,
-            "seconds": timer.seconds(step),
-            "host": timer.host(step),
-            "peak": timer.peak(step),
-        }
-        found["blocks"].append(row)
-        _keep(found, out, row)
+def _block_step(shape: Shape, how: str, device: str) -> Callable[[], None]:
+    torch.manual_seed(0)
+    with torch.device(device):
+        module = shape.build()
+    x = shape.input(device)
+    tangent = torch.randn_like(x)
+    call = _as(how, module)
+
+    def step() -> None:
+        call(x).backward(tangent)
+        for tensor in (*module.parameters(), x):
+            tensor.grad = None
+
+    return step
+
+
+def _held(device: str) -> int:
+    if device != "cuda":
+        return 0
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    return torch.cuda.memory_allocated()
 
 
 def _measure_model(how: str, sizes: Any, device: str) -> Iterator[dict[str, Any]]:
@@ -94,7 +113,7 @@ def _measure_model(how: str, sizes: Any, device: str) -> Iterator[dict[str, Any]
     timer = Timer(device)
     peaks = [timer.peak(steps[0])]
     _forget()
-    held = torch.cuda.memory_allocated() if device == "cuda" else 0
+    held = _held(device)
     model, tokens = initialised(*sizes, device)
     plan = on_one_device(capture(model, tokens, execution=how), "h200")
     sharded = parallelize(model, tokens, plan=plan, compile=how == "compiled", local_outputs=True)
@@ -137,7 +156,7 @@ def _forget() -> None:
         torch.cuda.empty_cache()
 
 
-def _keep(found: dict[str, Any], out: Path, row: dict[str, Any]) -> None:
+def _keep(found: dict[str, Any], out: Path, row: Any = None) -> None:
     print(row, flush=True)
     out.write_text(json.dumps(found, indent=1) + "\n")
 
