@@ -41,6 +41,17 @@ def test_each_plan_holds_less_and_takes_longer_than_the_one_before(front):
     assert seconds == sorted(seconds) and len(set(seconds)) == 3
 
 
+def test_without_limits_plans_hold_less_and_less_down_to_the_least(model, x):
+    given = {**OPTIONS, "global_batch": 512, "micro_batches": 1, "recompute": "none"}
+    front = sw.front(model, (x,), devices=2, **given)
+    peaks = [plan.cost.peak for plan in front.plans]
+    assert len(peaks) > 1 and peaks == sorted(peaks, reverse=True)
+    seconds = [plan.cost.seconds for plan in front.plans]
+    assert seconds == sorted(seconds) and len(set(seconds)) == len(seconds)
+    with pytest.raises(sw.UsageError, match="it needs"):
+        sw.plan(model, (x,), devices=2, memory=peaks[-1] - 1, **given)
+
+
 def test_no_other_mesh_and_number_of_micro_batches_is_faster(front, model, x):
     last = front.plans[-1]
     for mesh in ("dp=4", "dp=2,tp=2"):

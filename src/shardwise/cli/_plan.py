@@ -56,7 +56,7 @@ def plan(
         ),
     ] = None,
     front: Annotated[
-        bool, typer.Option("--front", help="Plan for half of the memory, too, for a quarter and so on.")
+        bool, typer.Option("--front", help="Plan for less and less memory, too, until no plan fits.")
     ] = False,
     page: Annotated[
         Path | None, typer.Option(help="Write the front of time over memory here, as HTML.")
@@ -121,7 +121,6 @@ def plan(
         AXIS,
         Pipeline,
         chosen,
-        halves_of,
         may_have_stages,
         memory_of,
         meshes_of,
@@ -195,7 +194,7 @@ def plan(
                 return
             best, found = made, None
         else:
-            found = chosen(graph_of, meshes, passes, halves_of(most) if front else [most], **options)
+            found = chosen(graph_of, meshes, passes, [most], falling=front, **options)
             best = found.best
     if out is not None:
         best.save(out)

@@ -10,7 +10,7 @@ from ._doctor import Diagnosis, Replicated, diagnosis, doctor
 from ._elsewhere import Elsewhere, place_of
 from ._evaluate import Cost, peak_of_values
 from ._explain import Considered, Explainer
-from ._front import Front, Setup, Tried, chosen, front, graphs, halves_of, meshes_of
+from ._front import Front, Setup, Tried, chosen, front, graphs, meshes_of
 from ._homes import OnceMove
 from ._items import pattern
 from ._make import GAP, Planner, memory_of, plan, plan_graph
@@ -109,7 +109,6 @@ __all__ = [
     "form_price",
     "front",
     "graphs",
-    "halves_of",
     "in_flight",
     "inner_mesh",
     "joined",

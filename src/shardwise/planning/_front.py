@@ -28,7 +28,7 @@ from ._plan import Plan
 from ._search import DoesNotFit
 from ._summary import bytes_text, time_text
 
-_LIMITS = 6  # on memory, at most, each half of the one before
+_POINTS = 10  # of a front, at most
 _UNLIMITED = 2**62
 _ASSUMED = "not searched: taken to be no faster than with fewer micro-batches"
 
@@ -102,9 +102,17 @@ class Front(Shown):
                     bytes_text(each.limit),
                     *_outcome(each),
                 )
-                for each in self.tried
+                for each in self._shown()
             ],
         )
+
+    def _shown(self) -> Iterator[Tried]:
+        """What was tried, without saying again of a setup why it does not fit."""
+        told = set[tuple[Setup, str]]()
+        for each in self.tried:
+            if each.plan is not None or not each.why or (each.setup, each.why) not in told:
+                told.add((each.setup, each.why))
+                yield each
 
     def to_json(self) -> dict[str, Any]:
         """The plans and what is known of each setup, as numbers."""
@@ -178,7 +186,8 @@ def front(
     Of `devices` every mesh of one or two axes is tried, or the `mesh` that is given. `global_batch` are the samples of
     a step: the first dim of every tensor among the arguments, whatever their own batch is; with `micro_batches="auto"`,
     as by default, the plans choose in how many passes it is run. `limits` are those on memory; by default `memory`,
-    half of it and so on until no plan fits. `time_limit` is that of each search. The first plan is confirmed by
+    three quarters of what the plan within it holds and so on, down to the least that was found to be enough.
+    `time_limit` is that of each search. The first plan is confirmed by
     experiment. Other options are those of `shardwise.plan`.
     """
     passes, graph_of = graphs(
@@ -193,7 +202,8 @@ def front(
         graph_of,
         meshes_of(devices, mesh),
         passes,
-        halves_of(most) if limits is None else list(map(bytes_of, limits)),
+        [most] if limits is None else list(map(bytes_of, limits)),
+        falling=limits is None,
         of_planner={
             "cluster": prices,
             "optimizer": optimizer,
@@ -205,11 +215,6 @@ def front(
         of_search={"pins": pin or {}, "gap": gap, "time_limit": time_limit},
         confirm=confirm,
     )
-
-
-def halves_of(memory: int) -> list[int]:
-    """Limits on memory: all of it, half of it, and so on."""
-    return [memory >> halved for halved in range(_LIMITS)]
 
 
 def meshes_of(devices: int | None, mesh: Mesh | DeviceMesh | str | None) -> list[Mesh]:
@@ -293,13 +298,15 @@ def chosen(
     *,
     of_planner: Mapping[str, Any],
     of_search: Mapping[str, Any],
+    falling: bool = False,
     compare: bool = False,
     confirm: bool = False,
 ) -> Front:
     """The front of the plans of some meshes and numbers of passes, with options of a `Planner` and of its `plan`;
-    `compare` and `confirm` are for the first plan alone."""
+    `compare` and `confirm` are for the first plan alone. With `falling`, each plan within the limits is followed by one
+    that holds less, until none is found."""
     setups = _Setups(graph_of, list(meshes), passes, of_planner, of_search)
-    if len(setups.meshes) == len(passes) == len(limits) == 1:
+    if len(setups.meshes) == len(passes) == len(limits) == 1 and not falling:
         setup = Setup(setups.meshes[0], passes[0])
         plan = setups.planner(setup).within(limits[0]).plan(**of_search, compare=compare, confirm=confirm)
         return Front((plan,), (Tried(setup, limits[0], plan.bound or 0.0, plan),))
@@ -313,6 +320,13 @@ def chosen(
         plans.append(found)
     if not plans:
         raise setups.refusal()
+    if falling:
+        plans += setups.falling(plans[-1])
+    plans = [
+        plan
+        for place, plan in enumerate(plans)
+        if all(plan.cost.seconds < less.cost.seconds for less in plans[place + 1 :])
+    ]
     first = plans[0]
     if compare or confirm:
         planner = setups.planner(Setup(first.mesh, first.micro_batches)).within(max(limits))
@@ -370,6 +384,10 @@ class _Setups:
             if bound >= least:
                 self.tried.append(Tried(setup, limit, proven, why="" if proven >= least else _ASSUMED))
                 continue
+            if (needs := self._more_than(setup)) > limit:
+                why = f"not searched: taken to need {bytes_text(needs)} or more in any number of passes"
+                self.tried.append(Tried(setup, limit, proven, why=why))
+                continue
             try:
                 free = self.free(setup)
                 if not known:
@@ -390,6 +408,28 @@ class _Setups:
             if best is None or found.cost.seconds < best.cost.seconds:
                 best = found
         return best
+
+    def _more_than(self, setup: Setup) -> int:
+        """What a mesh is taken to need at least in so many passes and more: samples need at most twice as much each as
+        two numbers of fewer passes say."""
+        fewer = self.passes[: self.passes.index(setup.micro_batches)][-2:]
+        needs = [_least(self.refused.get(Setup(setup.mesh, passes))) for passes in fewer]
+        if len(needs) < 2 or not all(needs):
+            return 0
+        saved = (needs[0] - needs[1]) / (1 - fewer[0] / fewer[1])  # with no samples at all, at this rate
+        return round(needs[0] - 2 * saved)
+
+    def falling(self, last: Plan) -> Iterator[Plan]:
+        """Plans that hold at most three quarters of what the one before holds, and at last the least that is enough."""
+        for _ in range(_POINTS - 2):
+            found = self.best(last.cost.peak * 3 // 4)
+            if found is None:
+                break
+            yield (last := found)
+        enough = (error.enough for error in self.refused.values() if isinstance(error, DoesNotFit))
+        least = min((size for size in enough if size is not None), default=last.cost.peak)
+        if least < last.cost.peak and (found := self.best(least)) is not None:
+            yield found
 
     def refusal(self) -> UsageError:
         """Why no setup has a plan: what the one that needs least needs."""
