@@ -1,5 +1,6 @@
 """From a graph to the cheapest plan: choices per node, prices, the problem, and its solution explained."""
 
+from ._amounts import memory_of
 from ._call_prices import CallPrice, collectives_inside, form_price
 from ._candidates import Candidate
 from ._confirm import Confirmation, RefutedChoice
@@ -13,7 +14,6 @@ from ._explain import Considered, Explainer
 from ._front import Front, Setup, Tried, chosen, front, graphs, halves_of, meshes_of
 from ._homes import OnceMove
 from ._items import pattern
-from ._make import GAP, Planner, memory_of, plan, plan_graph
 from ._most_sharded import most_sharded_plan
 from ._named import NamedLayout
 from ._offers import Offers
@@ -24,6 +24,8 @@ from ._pipeline_json import load_plan
 from ._pipeline_price import Part, PipelinePrice, parts_of, pipelined
 from ._pipelining import may_have_stages, plan_pipeline
 from ._plan import BaselineCost, Copy, Plan, require_plan
+from ._plan_model import plan, plan_graph
+from ._planner import GAP, Planner
 from ._price import (
     Held,
     Price,
