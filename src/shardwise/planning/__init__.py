@@ -1,11 +1,11 @@
 """From a graph to the cheapest plan: choices per node, prices, the problem, and its solution explained."""
 
 from ._amounts import memory_of
+from ._best import best_plan, require_stages
 from ._call_prices import CallPrice, collectives_inside, form_price
 from ._candidates import Candidate
 from ._confirm import Confirmation, RefutedChoice
 from ._cuts import Cuts, best_cuts
-from ._devices import plan_devices
 from ._discovered import Discovered
 from ._doctor import Diagnosis, Replicated, diagnosis, doctor
 from ._elsewhere import Elsewhere, place_of
@@ -22,7 +22,7 @@ from ._pins import Pin, exactly
 from ._pipeline import AXIS, Pipeline, inner_mesh, joined
 from ._pipeline_json import load_plan
 from ._pipeline_price import Part, PipelinePrice, parts_of, pipelined
-from ._pipelining import may_have_stages, plan_pipeline
+from ._pipelining import plan_pipeline
 from ._plan import BaselineCost, Copy, Plan, require_plan
 from ._plan_model import plan, plan_graph
 from ._planner import GAP, Planner
@@ -101,6 +101,7 @@ __all__ = [
     "after_arguments",
     "backward_entries",
     "best_cuts",
+    "best_plan",
     "bytes_text",
     "chosen",
     "collectives_inside",
@@ -116,7 +117,6 @@ __all__ = [
     "inner_mesh",
     "joined",
     "load_plan",
-    "may_have_stages",
     "memory_of",
     "meshes_of",
     "most_sharded_plan",
@@ -128,7 +128,6 @@ __all__ = [
     "pipelined",
     "place_of",
     "plan",
-    "plan_devices",
     "plan_graph",
     "plan_pipeline",
     "price",
@@ -136,6 +135,7 @@ __all__ = [
     "price_plan",
     "random_plan",
     "require_plan",
+    "require_stages",
     "reserved_bytes",
     "simulated",
     "tensor_parallel_plan",

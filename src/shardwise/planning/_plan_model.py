@@ -11,13 +11,12 @@ from ..layout import Sharding
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress
 from ._amounts import memory_of
-from ._devices import plan_devices
+from ._best import best_plan
 from ._elsewhere import Elsewhere
 from ._explain import all_considered
-from ._front import chosen, graphs, meshes_of
+from ._front import graphs
 from ._pins import Pin
-from ._pipeline import AXIS, Pipeline
-from ._pipelining import may_have_stages, plan_pipeline
+from ._pipeline import Pipeline
 from ._plan import Plan
 from ._planner import GAP, Planner, require_runnable
 
@@ -99,11 +98,10 @@ def plan(
     """
     if devices is None:
         require_given(mesh, "plan", "a mesh", "shardwise.plan(model, args, mesh='dp=2,tp=2')")
-    meshes = meshes_of(devices, mesh)
-    in_stages = AXIS in meshes[0]
-
-    def graphs_with(boundaries: bool) -> tuple[list[int], Callable[[int], Graph]]:
-        return graphs(
+    prices = Cluster.of(cluster)
+    alone = {"training=False": not training, "shardings": shardings, "elsewhere": elsewhere}
+    made = best_plan(
+        lambda boundaries: graphs(
             *(model, args, kwargs, global_batch, micro_batches),
             lambda *given: capture(
                 *given,
@@ -114,61 +112,34 @@ def plan(
                 boundaries=boundaries,
                 split_products=split_products,
             ),
-        )
-
-    passes, graph_of = graphs_with(in_stages)
-    prices = Cluster.of(cluster)
-    alone = {"training=False": not training, "shardings": shardings, "elsewhere": elsewhere}
-    may_be_staged = may_have_stages(meshes[0], execution, {**alone, "overlap": overlap, "offload": offload})
-    if in_stages:
-        return plan_pipeline(
-            graph_of(passes[-1]),
-            mesh=meshes[0],
-            cluster=prices,
-            memory=memory_of(memory, prices),
-            optimizer=optimizer,
-            micro_batches=passes[-1],
-            schedule=schedule,
-            stages=stages,
-            zero=zero,
-            reduce=reduce,
-            pins=pin,
-            of_search={"share_layers": share_layers, "gap": gap, "time_limit": time_limit},
-            confirm=confirm,
-            progress=progress,
-        )
-    of_planner: dict[str, Any] = {
-        "cluster": prices,
-        "optimizer": optimizer,
-        "zero": zero,
-        "reduce": reduce,
-        "offload": offload,
-        "elsewhere": elsewhere,
-        "overlap": overlap,
-        "progress": progress,
-    }
-    of_search: dict[str, Any] = {
-        "pins": pin or {},
-        "shardings": shardings,
-        "share_layers": share_layers,
-        "gap": gap,
-        "time_limit": time_limit,
-    }
-    limit = memory_of(memory, prices)
-    options: dict[str, Any] = {
-        "of_planner": of_planner,
-        "of_search": of_search,
-        "compare": compare,
-        "confirm": confirm,
-    }
-    made: Plan | Pipeline
-    if devices is None or not may_be_staged:
-        made = chosen(graph_of, meshes, passes, [limit], **options).best
-    else:
-        staged_of = graphs_with(True)[1]
-        made = plan_devices(
-            *(graph_of, staged_of, devices, passes), memory=limit, schedule=schedule, stages=stages, **options
-        )
+        ),
+        mesh=mesh,
+        devices=devices,
+        memory=memory_of(memory, prices),
+        execution=execution,
+        alone={**alone, "overlap": overlap, "offload": offload},
+        of_planner={
+            "cluster": prices,
+            "optimizer": optimizer,
+            "zero": zero,
+            "reduce": reduce,
+            "offload": offload,
+            "elsewhere": elsewhere,
+            "overlap": overlap,
+            "progress": progress,
+        },
+        of_search={
+            "pins": pin or {},
+            "shardings": shardings,
+            "share_layers": share_layers,
+            "gap": gap,
+            "time_limit": time_limit,
+        },
+        schedule=schedule,
+        stages=stages,
+        compare=compare,
+        confirm=confirm,
+    )
     if debug and isinstance(made, Plan):
         print(all_considered(made))
     return made
