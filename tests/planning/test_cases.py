@@ -8,8 +8,8 @@ import shardwise as sw
 from shardwise.graph import capture
 from shardwise.mesh import Cluster, Level, Link
 from shardwise.planning import Compute, Planner
-from shardwise.planning._make import GAP
 from shardwise.planning._pins import Pins
+from shardwise.planning._planner import GAP
 
 
 def on_meta(*shape, dtype=torch.float32):

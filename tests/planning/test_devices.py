@@ -113,7 +113,7 @@ def test_candidates_are_saved(staged, plain, tmp_path):
 def test_without_micro_batches_there_is_nothing_to_flow():
     model, args = layers(64, 64)
     made = sw.plan(model, args, devices=4, **OPTIONS)
-    assert "a pipeline needs as many micro-batches as places" in " ".join(made.explain("pp").split())
+    assert "stages need as many micro-batches as places" in " ".join(made.explain("pp").split())
     given = sw.plan(model, args, mesh="dp=4", **OPTIONS)
     assert "mesh dp=4 was given" in given.explain("pp")
 

@@ -16,10 +16,11 @@ from shardwise.expansion import Choice
 from shardwise.graph import capture
 from shardwise.layout import Layout
 from shardwise.placements import Row
-from shardwise.planning import Compute, Copy, DoesNotFit, Explainer, Planner, _make, _search, plan_graph
+from shardwise.planning import Compute, Copy, DoesNotFit, Explainer, Planner, _planner, _search, plan_graph
+from shardwise.planning._amounts import bytes_of
 from shardwise.planning._items import CopyItem
-from shardwise.planning._make import GAP, bytes_of, cheapest_that_fits
 from shardwise.planning._pins import Pins
+from shardwise.planning._planner import GAP, cheapest_that_fits
 from shardwise.planning._preferences import preferred
 from shardwise.planning._summary import exact_bytes_text, time_text
 
@@ -144,7 +145,7 @@ def test_a_time_limit_is_that_of_all_searches_together(graph, monkeypatch):
         begun.append(time.monotonic())
         return real(problem, **options)
 
-    for room in (_make, _search):
+    for room in (_planner, _search):
         monkeypatch.setattr(room, "solve", noted)
     plan_graph(graph, time_limit=100, **OPTIONS)
     assert len(given) > 4

@@ -29,7 +29,7 @@ from ._progress import Bars
 
 if TYPE_CHECKING:
     from ..graph import Graph
-    from ..planning import Pipeline
+    from ..planning import Front, Pipeline, Plan
     from ..progress import Progress
 
 
@@ -119,13 +119,11 @@ def plan(
     from ..mesh import DEFAULT_CLUSTER, Cluster
     from ..planning import (
         AXIS,
-        Pipeline,
+        best_plan,
         chosen,
-        may_have_stages,
         memory_of,
         meshes_of,
-        plan_devices,
-        plan_pipeline,
+        require_stages,
     )
 
     prices = Cluster.of(cluster or DEFAULT_CLUSTER)
@@ -133,35 +131,12 @@ def plan(
     meshes = meshes_of(devices, mesh)
     if global_batch is not None and not recompute and not inference and execution in (None, "eager"):
         recompute = ["auto"]
-    in_stages = AXIS in meshes[0]
-    alone = {"--inference": inference, "--sharding": sharding, "--overlap": overlap, "--front": front}
-    alone |= {"--offload": offload}
-    may_be_staged = may_have_stages(meshes[0], execution or "eager", {**alone, "--trace": trace})
+    alone: dict[str, Any] = {"--inference": inference, "--sharding": sharding, "--overlap": overlap}
+    alone |= {"--front": front, "--offload": offload, "--trace": trace}
+    if AXIS in meshes[0]:
+        require_stages(alone)
+    found: Front | None = None
     with Bars(quiet=as_json) as progress:
-        given = (
-            *(build, inference, execution, recompute, split_products, loss_fn),
-            *(global_batch, micro_batches, progress),
-        )
-        passes, graph_of = _graphs(*given, boundaries=in_stages)
-        if in_stages:
-            pipeline = plan_pipeline(
-                graph_of(passes[-1]),
-                mesh=meshes[0],
-                cluster=prices,
-                memory=most,
-                optimizer=optimizer,
-                micro_batches=passes[-1],
-                schedule=schedule,
-                stages=stages,
-                zero=zero,
-                reduce=reduce,
-                pins=dict(_pins(pin or [])),
-                of_search={"time_limit": time_limit},
-                confirm=confirm,
-                progress=progress,
-            )
-            _show_pipeline(pipeline, out, as_json, explain)
-            return
         options: dict[str, Any] = {
             "of_planner": {
                 "cluster": prices,
@@ -180,54 +155,67 @@ def plan(
             "compare": True,
             "confirm": confirm,
         }
-        if devices is not None and may_be_staged and not build.endswith(".json"):
-            staged_of = _graphs(*given, boundaries=True)[1]
-            made = plan_devices(
-                *(graph_of, staged_of, devices, passes),
+
+        def graphs_with(boundaries: bool) -> "tuple[list[int], Callable[[int], Graph]]":
+            return _graphs(
+                *(build, inference, execution, recompute, split_products, loss_fn),
+                *(global_batch, micro_batches, progress),
+                boundaries=boundaries,
+            )
+
+        made: Plan | Pipeline
+        if front:
+            passes, graph_of = graphs_with(False)
+            found = chosen(graph_of, meshes, passes, [most], falling=True, **options)
+            made = found.best
+        else:
+            captured = build.endswith(".json") and AXIS not in meshes[0]  # without boundaries between stages
+            made = best_plan(
+                graphs_with,
+                mesh=mesh,
+                devices=devices,
                 memory=most,
+                execution=execution or "eager",
+                alone={**alone, build: captured},
                 schedule=schedule,
                 stages=stages,
                 **options,
             )
-            if isinstance(made, Pipeline):
-                _show_pipeline(made, out, as_json, explain)
-                return
-            best, found = made, None
-        else:
-            found = chosen(graph_of, meshes, passes, [most], falling=front, **options)
-            best = found.best
+    _show(made, found, out=out, trace=trace, page=page, as_json=as_json, explain=explain)
+
+
+def _show(
+    made: "Plan | Pipeline",
+    found: "Front | None",
+    *,
+    out: Path | None,
+    trace: Path | None,
+    page: Path | None,
+    as_json: bool,
+    explain: str | None,
+) -> None:
+    """Write and print a plan, with the front of which it is the best."""
+    from ..planning import Plan
+
     if out is not None:
-        best.save(out)
-    if trace is not None:
-        best.trace(trace)
+        made.save(out)
+    if trace is not None and isinstance(made, Plan):
+        made.trace(trace)
     if page is not None and found is not None:
         from ..report import prose_page
 
         write_text(page, prose_page(found.blocks()))
     if as_json:
-        print_json({**best.to_json(), **({} if found is None else found.to_json())})
+        print_json({**made.to_json(), **({} if found is None else found.to_json())})
         return
-    if found is not None and (front or len(found.tried) > 1):
+    if found is not None:
         typer.echo(f"{found}\n")
-    typer.echo(best.summary())
+    typer.echo(made.summary() if isinstance(made, Plan) else str(made))
     if explain is not None:
-        typer.echo("\n" + best.explain(explain))
+        typer.echo("\n" + made.explain(explain))
     for path in (out, page):
         if path is not None:
             typer.echo(f"\nwritten to {path}")
-
-
-def _show_pipeline(pipeline: "Pipeline", out: Path | None, as_json: bool, explain: str | None) -> None:
-    if out is not None:
-        pipeline.save(out)
-    if as_json:
-        print_json(pipeline.to_json())
-        return
-    typer.echo(str(pipeline))
-    if explain is not None:
-        typer.echo("\n" + pipeline.explain(explain))
-    if out is not None:
-        typer.echo(f"\nwritten to {out}")
 
 
 def _graphs(

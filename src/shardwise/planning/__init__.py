@@ -1,10 +1,11 @@
 """From a graph to the cheapest plan: choices per node, prices, the problem, and its solution explained."""
 
+from ._amounts import memory_of
+from ._best import best_plan, require_stages
 from ._call_prices import CallPrice, collectives_inside, form_price
 from ._candidates import Candidate
 from ._confirm import Confirmation, RefutedChoice
 from ._cuts import Cuts, best_cuts
-from ._devices import plan_devices
 from ._discovered import Discovered
 from ._doctor import Diagnosis, Replicated, diagnosis, doctor
 from ._elsewhere import Elsewhere, place_of
@@ -13,7 +14,6 @@ from ._explain import Considered, Explainer
 from ._front import Front, Setup, Tried, chosen, front, graphs, meshes_of
 from ._homes import OnceMove
 from ._items import pattern
-from ._make import GAP, Planner, memory_of, plan, plan_graph
 from ._most_sharded import most_sharded_plan
 from ._named import NamedLayout
 from ._offers import Offers
@@ -22,8 +22,10 @@ from ._pins import Pin, exactly
 from ._pipeline import AXIS, Pipeline, inner_mesh, joined
 from ._pipeline_json import load_plan
 from ._pipeline_price import Part, PipelinePrice, parts_of, pipelined
-from ._pipelining import may_have_stages, plan_pipeline
+from ._pipelining import plan_pipeline
 from ._plan import BaselineCost, Copy, Plan, require_plan
+from ._plan_model import plan, plan_graph
+from ._planner import GAP, Planner
 from ._price import (
     Held,
     Price,
@@ -99,6 +101,7 @@ __all__ = [
     "after_arguments",
     "backward_entries",
     "best_cuts",
+    "best_plan",
     "bytes_text",
     "chosen",
     "collectives_inside",
@@ -113,7 +116,6 @@ __all__ = [
     "inner_mesh",
     "joined",
     "load_plan",
-    "may_have_stages",
     "memory_of",
     "meshes_of",
     "most_sharded_plan",
@@ -125,7 +127,6 @@ __all__ = [
     "pipelined",
     "place_of",
     "plan",
-    "plan_devices",
     "plan_graph",
     "plan_pipeline",
     "price",
@@ -133,6 +134,7 @@ __all__ = [
     "price_plan",
     "random_plan",
     "require_plan",
+    "require_stages",
     "reserved_bytes",
     "simulated",
     "tensor_parallel_plan",

@@ -7,7 +7,7 @@ one each is searched, or excluded by a bound. What became of every mesh is kept 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from ..progress import Progress, silent
 from ._candidates import Candidate
 from ._front import Front, chosen, meshes_of
 from ._pipeline import AXIS, Pipeline
-from ._pipelining import Cutting, plan_pipeline, schedules
+from ._pipelining import Cutting, of_pipeline, plan_pipeline, schedules
 from ._stage_times import PipelineTime
 from ._stages import LARGE, Stages
 from ._stretches import Stretches
@@ -65,7 +65,7 @@ def plan_devices(
         try:
             front = chosen(graph_of, meshes, passes, [memory], **options)
             best = front.best
-            found += _of_front(front)
+            found += of_front(front)
         except UsageError as error:
             problem = error
     searched = 0
@@ -96,7 +96,7 @@ def plan_devices(
         )
     if isinstance(best, Pipeline) and confirm:
         best = staged.planned(_planned(best), confirm=True)
-    return best.noted(candidates=tuple(sorted(found, key=_order)))
+    return best.noted(candidates=in_order(found))
 
 
 def _planned(made: "Plan | Pipeline") -> Candidate:
@@ -106,6 +106,11 @@ def _planned(made: "Plan | Pipeline") -> Candidate:
 
 def seconds_of(plan: "Plan | Pipeline") -> float:
     return plan.seconds if isinstance(plan, Pipeline) else plan.cost.seconds
+
+
+def in_order(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """The fastest first."""
+    return tuple(sorted(candidates, key=_order))
 
 
 def _order(candidate: Candidate) -> float:
@@ -131,10 +136,12 @@ class _Staged:
         self._fits: dict[Cutting, PipelineTime | None] = {}
         self.cluster: Cluster = of_planner["cluster"]
         self.progress: Progress = of_planner.get("progress") or silent
-        self.of_planner = {name: of_planner[name] for name in ("optimizer", "zero") if name in of_planner}
         self.reduce = reduced_dtype(of_planner.get("reduce"))
-        self.pins = of_search.get("pins", {})
-        self.of_search = {name: value for name, value in of_search.items() if name in _OF_STAGES}
+        options = of_pipeline(of_planner, of_search)
+        self.pins, self.of_search = options.pop("pins") or {}, options.pop("of_search")
+        self.of_planner: dict[str, Any] = {
+            name: options[name] for name in ("optimizer", "zero") if name in options
+        }
         self.schedule, self.stages = schedule, stages
 
     def stretches(self, micro_batches: int) -> Stretches:
@@ -280,10 +287,7 @@ def _best_of_meshes(candidates: Sequence[Candidate]) -> list[Candidate]:
     return list(best.values())
 
 
-_OF_STAGES = ("share_layers", "gap", "time_limit")
-
-
-def _of_front(front: Front | None) -> Iterator[Candidate]:
+def of_front(front: Front | None) -> Iterator[Candidate]:
     """What became of meshes without stages."""
     for each in () if front is None else front.tried:
         seconds = each.bound or None if each.plan is None else each.plan.cost.seconds
@@ -310,7 +314,10 @@ def why_stages(plan: "Plan | Pipeline") -> str:
         f", of which devices are idle {plan.time.bubble:.1%}" if isinstance(plan, Pipeline) else ""
     )
     if not others:
-        return f"{begin}; no mesh {kind} was considered: a pipeline needs as many micro-batches as places"
+        return (
+            f"{begin}; no mesh {kind} was considered: stages need as many micro-batches as places, and none of the "
+            "options that are for plans without stages"
+        )
     if not known:
         return f"{begin}; of {len(others)} meshes {kind} none fits: {others[0].mesh}: {others[0].why}"
     other = min(known, key=_order)

@@ -20,9 +20,9 @@ from ..solver import prepare
 from ._baselines import baselines
 from ._fold import fold
 from ._items import Items
-from ._make import MANY, Planner
 from ._offers import Source
 from ._pins import Pins
+from ._planner import MANY, Planner
 from ._prices import compute_seconds, kernel_kind
 from ._summary import time_text
 

@@ -22,9 +22,10 @@ from ..errors import UsageError, require
 from ..graph import Execution, Graph, capture
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..progress import Progress
-from ._make import GAP, Planner, bytes_of, memory_of, require_runnable
+from ._amounts import bytes_of, memory_of
 from ._pins import Pin
 from ._plan import Plan
+from ._planner import GAP, Planner, require_runnable
 from ._search import DoesNotFit
 from ._summary import bytes_text, time_text
 

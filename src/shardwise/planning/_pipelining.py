@@ -91,15 +91,12 @@ def plan_pipeline(
     return _confirmed(best, planner) if confirm else best
 
 
-def may_have_stages(mesh: Mesh, execution: str, others: Mapping[str, Any]) -> bool:
-    """Whether a plan may run in stages: none of the `others` is given, options that do not go with them. A mesh that
-    asks for stages is refused with one; where `execution` is not eager, only such a mesh has stages."""
-    for name, given in others.items():
-        if given:
-            if AXIS in mesh:
-                raise UsageError(f"{name} cannot be combined with the axis {AXIS}: leave out one of them")
-            return False
-    return AXIS in mesh or execution == "eager"
+def of_pipeline(of_planner: Mapping[str, Any], of_search: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a planner and of its searches as those of `plan_pipeline`."""
+    names = "cluster", "optimizer", "zero", "reduce", "progress"
+    found = {name: of_planner[name] for name in names if name in of_planner}
+    limits = {name: of_search[name] for name in ("share_layers", "gap", "time_limit") if name in of_search}
+    return {**found, "pins": of_search.get("pins"), "of_search": limits}
 
 
 def schedules(schedule: str, stages: int | None) -> tuple[tuple[str, int], ...]:

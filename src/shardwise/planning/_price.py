@@ -25,13 +25,13 @@ from ..rules import offered_rows
 from ._baselines import Baseline, BaselineRestriction, Mode
 from ._call_prices import CallPrice, form_price
 from ._data_parallel import SimulatedStep, Traffic, kept_gradients, simulated_step, transient
-from ._make import Planner
 from ._named import NamedLayout, mesh_of
 from ._offers import Offers
 from ._pass import Pass
 from ._pins import Pins
 from ._pipeline_price import PipelinePrice, Stage, parts_of, pipelined
 from ._plan import Plan
+from ._planner import Planner
 from ._prices import OptimizerCost, host_seconds
 from ._recompute import recomputed
 from ._schedule import Compute, Entry, Move

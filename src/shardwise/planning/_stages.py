@@ -17,10 +17,10 @@ from ..layout import Layout
 from ..mesh import Cluster, Link, Mesh
 from ..placements import is_partial
 from ._alike import moved_to
-from ._make import Planner
 from ._pins import Pin, Pins, exactly
 from ._pipeline import AXIS, inner_mesh
 from ._plan import Plan
+from ._planner import Planner
 from ._prices import OptimizerCost
 from ._search import DoesNotFit
 from ._stretches import Stretches

@@ -1,39 +1,28 @@
-"""`plan`: capture, choices, prices, the problem, its solution, and the plan it stands for."""
+"""`Planner`: choices, prices, the problem of a graph on a mesh, its solution, and the plan it stands for."""
 
-import math
-import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
-from torch.distributed.device_mesh import DeviceMesh
 
-from ..errors import UsageError, require, require_given
+from ..errors import UsageError, require
 from ..expansion import Choice
 from ..experiments import Confirmations
-from ..graph import (
-    Execution,
-    Graph,
-    Ref,
-    autocast_to,
-    capture,
-    reduced_dtype,
-    with_reduced_gradients,
-)
+from ..graph import Graph, Ref, autocast_to, reduced_dtype, with_reduced_gradients
 from ..layout import Layout, Sharding
-from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
+from ..mesh import Cluster, Mesh
 from ..progress import Progress, silent
 from ..solver import Solution, solve
 from ._again import CopyChoices, Recomputable
+from ._amounts import memory_of
 from ._baselines import BaselineRestriction, baselines
 from ._choices import Layouts
 from ._confirm import confirmed_plan
 from ._elsewhere import Elsewhere, require_elsewhere
-from ._explain import all_considered
 from ._fold import Folded, fold
 from ._homes import require_host
 from ._items import CopyItem, Items, Restriction
@@ -52,220 +41,9 @@ from ._timeline import links
 from ._weights import Weights
 from ._windows import Windows
 
-if TYPE_CHECKING:
-    from ._pipeline import Pipeline
-
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
 COMPARED = 2_000  # steps that a search for a baseline must pay for, which is not run
 MANY = 2_000  # items from which layers that are equal share their choices
-
-
-def plan(
-    model: Callable[..., Any],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    mesh: Mesh | DeviceMesh | str | None = None,
-    devices: int | None = None,
-    cluster: Cluster | str = DEFAULT_CLUSTER,
-    memory: int | float | str | None = None,
-    training: bool = True,
-    loss_fn: Callable[..., Any] | None = None,
-    execution: Execution = "eager",
-    recompute: str | Mapping[str, str] = "none",
-    split_products: bool = False,
-    optimizer: str = "adam",
-    micro_batches: int | Literal["auto"] | None = None,
-    global_batch: int | None = None,
-    zero: bool = False,
-    reduce: str | None = None,
-    offload: bool = False,
-    schedule: str = "1F1B",
-    stages: int | None = None,
-    pin: Mapping[str, Pin] | None = None,
-    shardings: Mapping[str, Sharding | str] | None = None,
-    elsewhere: Mapping[str, Elsewhere] | None = None,
-    share_layers: bool | None = None,
-    overlap: bool = False,
-    gap: float = GAP,
-    time_limit: float = 60.0,
-    compare: bool = True,
-    confirm: bool = True,
-    debug: bool = False,
-    progress: Progress | None = None,
-) -> "Plan | Pipeline":
-    """The cheapest way to run a model, an `nn.Module` or a function, on a mesh.
-
-    `mesh` has to be given: named axes, such as `"dp=2,tp=2"`; or the number of `devices`, of which every mesh of one or
-    two axes is a candidate, and in `micro_batches` those with the axis `pp`, too. On a mesh with that axis the model
-    runs in stages, a `Pipeline`: `schedule` is one of torch's, or `auto`, and there are so many `stages` at each place
-    along `pp`, by default one or two; it is trained in `micro_batches`. Prices are those of `cluster`: a preset, a JSON
-    file or a `Cluster`. The model is captured with its backward if `training`, and `optimizer` is then one of none,
-    sgd, momentum and adam, with `+master` for a
-    copy of the weights in float32. With `micro_batches` a step is so many calls with such arguments, each with its
-    backward: gradients are added up, and the optimizer runs once. With `global_batch`, the samples of a step, the
-    arguments of a pass are rows of those given, repeated or left out, and `micro_batches` is chosen with the plan,
-    unless it is given. With `zero`, states of the optimizer may be sharded where parameters are not: the plan decides
-    for each parameter whether it is gathered in every pass or once per step, and its gradients reduced in every pass or
-    once. With `reduce="float32"`, gradients of parameters in a narrower dtype are cast to it before they are added up
-    over ranks and over passes, and cast back afterwards. With `offload`, parameters and their states may be in the
-    memory of the host, as far as others do not fit: the host's processors run their update, and passes begin from a
-    copy. `loss_fn` is a function of the model's result where the loss is computed outside of the model, as for
-    `capture`. `execution` is how every device runs its program: `eager`, or `compiled` by torch.compile, which fuses
-    calls into kernels. `recompute` names the blocks of which backward computes again what it needs: `full`,
-    `selective`, or by pattern `{"layers.[0-9]": "full"}`; with `auto` the plan decides that call by call, together with
-    the layouts, so that it fits in memory. With `split_products`, products of linear layers may be split against the
-    collectives that bring what they read or take what they make. `memory` is what each device may hold (`"80GB"`; by
-    default all that the cluster's device has). `pin` fixes layouts of parameters, inputs, outputs and nodes by name
-    pattern: `{"x": "S(0), R", "*.weight": {"tp": "R"}}`. `shardings` are
-    given in the same way, as `{"x": "[{dp}, {}]", "*.up.weight": "[{tp}, {?}]"}`, and propagated to all other tensors:
-    the plan follows them, and where they conflict prices decide. `elsewhere` says which arguments come from other
-    meshes, and which results go to them: `{"x": Elsewhere("loader=2", "S(0)")}`. With `share_layers`, equal layers
-    share their choices, as they do by default in large graphs. With `overlap`, collectives run beside calls where they
-    can: parameters are gathered before they are needed, gradients reduced while backward goes on, within the memory
-    that is left; plans are compared, and bounded, by the time of such a step. The search stops once the plan is known
-    to lie within `gap` of the best, or, unless `gap` is 0, once a better one could save less in 20,000 steps than the
-    search takes; all searches together (within memory, of baselines) have `time_limit` seconds. With `compare` the
-    baselines are worked out too, and the plan costs no more than any of them that fits. With `confirm`, each distinct
-    call is run at a small size with the rows chosen for it; what that refutes is not used, and shown. With `debug`,
-    every node is printed with what was considered for it. `progress` is called as each stage goes on.
-
-    >>> import torch
-    >>> best = plan(torch.nn.Linear(64, 64), (torch.rand(32, 64),), mesh="dp=2,tp=2", cluster="laptop")
-    >>> print(best.mesh, len(best.choices) == len(best.graph.nodes))
-    dp=2,tp=2 True
-    """
-    from ._devices import plan_devices
-    from ._front import chosen, graphs, meshes_of
-    from ._pipeline import AXIS
-    from ._pipelining import may_have_stages, plan_pipeline
-
-    if devices is None:
-        require_given(mesh, "plan", "a mesh", "shardwise.plan(model, args, mesh='dp=2,tp=2')")
-    meshes = meshes_of(devices, mesh)
-    in_stages = AXIS in meshes[0]
-
-    def graphs_with(boundaries: bool) -> tuple[list[int], Callable[[int], Graph]]:
-        return graphs(
-            *(model, args, kwargs, global_batch, micro_batches),
-            lambda *given: capture(
-                *given,
-                training=training,
-                loss_fn=loss_fn,
-                execution=execution,
-                recompute=recompute,
-                boundaries=boundaries,
-                split_products=split_products,
-            ),
-        )
-
-    passes, graph_of = graphs_with(in_stages)
-    prices = Cluster.of(cluster)
-    alone = {"training=False": not training, "shardings": shardings, "elsewhere": elsewhere}
-    may_be_staged = may_have_stages(meshes[0], execution, {**alone, "overlap": overlap, "offload": offload})
-    if in_stages:
-        return plan_pipeline(
-            graph_of(passes[-1]),
-            mesh=meshes[0],
-            cluster=prices,
-            memory=memory_of(memory, prices),
-            optimizer=optimizer,
-            micro_batches=passes[-1],
-            schedule=schedule,
-            stages=stages,
-            zero=zero,
-            reduce=reduce,
-            pins=pin,
-            of_search={"share_layers": share_layers, "gap": gap, "time_limit": time_limit},
-            confirm=confirm,
-            progress=progress,
-        )
-    of_planner: dict[str, Any] = {
-        "cluster": prices,
-        "optimizer": optimizer,
-        "zero": zero,
-        "reduce": reduce,
-        "offload": offload,
-        "elsewhere": elsewhere,
-        "overlap": overlap,
-        "progress": progress,
-    }
-    of_search: dict[str, Any] = {
-        "pins": pin or {},
-        "shardings": shardings,
-        "share_layers": share_layers,
-        "gap": gap,
-        "time_limit": time_limit,
-    }
-    limit = memory_of(memory, prices)
-    options: dict[str, Any] = {
-        "of_planner": of_planner,
-        "of_search": of_search,
-        "compare": compare,
-        "confirm": confirm,
-    }
-    made: Plan | Pipeline
-    if devices is None or not may_be_staged:
-        made = chosen(graph_of, meshes, passes, [limit], **options).best
-    else:
-        staged_of = graphs_with(True)[1]
-        made = plan_devices(
-            *(graph_of, staged_of, devices, passes), memory=limit, schedule=schedule, stages=stages, **options
-        )
-    if debug and isinstance(made, Plan):
-        print(all_considered(made))
-    return made
-
-
-def plan_graph(
-    graph: Graph,
-    *,
-    mesh: Mesh | DeviceMesh | str,
-    cluster: Cluster | str = DEFAULT_CLUSTER,
-    memory: int | float | str | None = None,
-    optimizer: str = "adam",
-    micro_batches: int = 1,
-    zero: bool = False,
-    reduce: str | None = None,
-    offload: bool = False,
-    pin: Mapping[str, Pin] | None = None,
-    shardings: Mapping[str, Sharding | str] | None = None,
-    elsewhere: Mapping[str, Elsewhere] | None = None,
-    share_layers: bool | None = None,
-    overlap: bool = False,
-    gap: float = GAP,
-    time_limit: float = 60.0,
-    compare: bool = True,
-    confirm: bool = True,
-    debug: bool = False,
-    progress: Progress | None = None,
-) -> Plan:
-    """The cheapest plan of a captured graph on a mesh; options as for `shardwise.plan`."""
-    require_runnable(graph)
-    planner = Planner(
-        *(graph, Mesh.of(mesh), Cluster.of(cluster)),
-        memory=memory,
-        optimizer=optimizer,
-        micro_batches=micro_batches,
-        zero=zero,
-        reduce=reduce,
-        offload=offload,
-        progress=progress,
-        elsewhere=elsewhere,
-        overlap=overlap,
-    )
-    made = planner.plan(
-        pin or {},
-        shardings=shardings,
-        share_layers=share_layers,
-        gap=gap,
-        time_limit=time_limit,
-        compare=compare,
-        confirm=confirm,
-    )
-    if debug:
-        print(all_considered(made))
-    return made
 
 
 def require_runnable(graph: Graph) -> None:
@@ -716,21 +494,3 @@ def _cost_of(made: Plan | None) -> BaselineCost | None:
         return None
     cost = made.cost
     return BaselineCost(cost.compute, cost.update, cost.communication, cost.peak, cost.waiting, cost.hidden)
-
-
-def memory_of(memory: int | float | str | None, cluster: Cluster) -> int:
-    """The bytes that a device may hold: by default all that it has."""
-    return int(cluster.device.memory) if memory is None else bytes_of(memory)
-
-
-_AMOUNT = re.compile(r"(\d+\.?\d*(?:e\d+)?)\s*([KMGT]?)(I?)B", re.IGNORECASE)
-
-
-def bytes_of(memory: int | float | str) -> int:
-    """Bytes from a number or from `80GB`, `512MiB`."""
-    if isinstance(memory, str) and (match := _AMOUNT.fullmatch(memory.strip())):
-        number, prefix, binary = match.groups()
-        return round(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
-    if isinstance(memory, int | float) and 0 <= memory < math.inf:
-        return int(memory)
-    raise UsageError(f"memory {memory!r} is not a byte count: write it as 80GB or 512MiB")
