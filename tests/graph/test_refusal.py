@@ -93,6 +93,7 @@ def test_not_a_program():
 def test_a_program_of_torchscript():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)  # of torch.jit.trace, from torch 2.14 on
         script = torch.jit.trace(nn.Linear(3, 3), torch.randn(2, 3))
     with pytest.raises(
         UsageError, match="TorchScript cannot be captured: give the Python module or function"
