@@ -198,12 +198,14 @@ def compare_runs(record: Record, kinds: Sequence[str], data: Path, each: bool, p
             print(f"\r{sum(map(len, found.values()))} runs", end="", file=sys.stderr)
     factors = {s: float(np.median([p.seconds / r.seconds for r, p in pairs])) for s, pairs in found.items()}
     columns = {"source": "", "runs": "{:,d}", "factor": "{:.3f}", "median error": "{:.1%}", "worst": "{:.1%}"}
+    columns |= {"worst, by the factor best for it": "{:.1%}"}
     for title, recomputes in (("without recomputing", False), ("with recomputing", True)):
         table = record.sheet(f"Seconds of a step {title}, by one factor for each source", columns, wide=28)
         for source, pairs in found.items():
             ratios = [p.seconds / r.seconds for r, p in pairs if r.recomputes is recomputes]
             if ratios:
-                table.add(source, len(ratios), factors[source], *_errors(ratios, factors[source]))
+                errors = *_errors(ratios, factors[source]), _least_worst(ratios)
+                table.add(source, len(ratios), factors[source], *errors)
     columns = {
         "source": "",
         "runs": "{:,d}",
@@ -327,6 +329,11 @@ def _errors(ratios: Sequence[float], factor: float) -> tuple[float, float]:
     """The median and the largest error that a factor leaves."""
     apart = np.abs(np.array(ratios) / factor - 1)
     return float(np.median(apart)), float(apart.max())
+
+
+def _least_worst(ratios: Sequence[float]) -> float:
+    """The largest error that the factor leaves for which it is smallest."""
+    return (max(ratios) - min(ratios)) / (max(ratios) + min(ratios))
 
 
 def drawn(points: dict[str, list[tuple[float, float]]], side: int = 460) -> str:
