@@ -262,7 +262,10 @@ class _Run:
         self.late: list[_Flow] = []  # past their place and not waited for, the oldest first
         self.held = self.waiting = 0  # the bytes that these hold, and that count as under way
         self.open: list[_Flow] = []  # under way, with stages to follow
-        self.ready: dict[str, list[tuple[int, int, _Flow, int]]] = {link: [] for link in of.links}
+        # By whether they are limited and by link: what a program makes and uses itself goes first, on every link.
+        self.ready: dict[tuple[bool, str], list[tuple[int, int, _Flow, int]]] = {
+            (limited, link): [] for limited in (False, True) for link in of.links
+        }
 
     def run(self) -> None:
         of = self.of
@@ -333,12 +336,12 @@ class _Run:
             self._wait(flow)
             self._make_ready(flow)
         until = self.running.now + seconds
-        for link, ready in self.ready.items():
+        for (limited, link), ready in self.ready.items():
             aside, before = list[tuple[int, int, _Flow, int]](), 0
             while ready and self.running.free[link] < until and len(aside) < _LOOKED_AT:
                 flow = ready[0][2]
                 if flow.stage == ready[0][3] and flow.begun is None:
-                    if (not flow.slack.limited or self._fits(flow, link, place)) and self._may_begin(
+                    if (not limited or self._fits(flow, link, place)) and self._may_begin(
                         flow, place, before
                     ):
                         self._begin(flow)
@@ -358,7 +361,8 @@ class _Run:
         return flow.latest[flow.stage] <= passed[place + 1]
 
     def _make_ready(self, flow: _Flow) -> None:
-        heappush(self.ready[self.of.link(flow.next)], (flow.need, flow.slack.at, flow, flow.stage))
+        queue = self.ready[flow.slack.limited, self.of.link(flow.next)]
+        heappush(queue, (flow.need, flow.slack.at, flow, flow.stage))
 
     def _may_begin(self, flow: _Flow, place: int, before: int) -> bool:
         """Whether the limits allow it, with so many bytes of moves that come before it; what it takes is then taken."""

@@ -74,7 +74,7 @@ def plan_pipeline(
             "zero": zero,
             "progress": progress,
         },
-        of_search=of_search or {},
+        of_search=_of_each(of_search or {}, mesh[AXIS] if len(stretches) > EVERY else 1),
     )
     options = schedules(schedule, stages)
     found: list[Pipeline] = []
@@ -89,6 +89,14 @@ def plan_pipeline(
         raise problems[0]
     best = min(found, key=lambda pipeline: pipeline.seconds)
     return _confirmed(best, planner) if confirm else best
+
+
+def _of_each(of_search: Mapping[str, Any], stages: int) -> dict[str, Any]:
+    """What each search has where the stages of a cut share the time that is given for a plan."""
+    found = dict(of_search)
+    if "time_limit" in found:
+        found["time_limit"] /= stages
+    return found
 
 
 def of_pipeline(of_planner: Mapping[str, Any], of_search: Mapping[str, Any]) -> dict[str, Any]:
