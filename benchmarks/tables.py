@@ -41,7 +41,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Prices on a GPU", ("block_on_gpu", "execution_on_gpu", "rank_on_gpu"), "calibration.md"),
     ("Published measurements", ("truth", "truth_held_out"), "calibration.md"),
     ("Published runs", ("truth_runs", "truth_fsdp", "truth_grid"), "pricing.md"),
-    ("Long context", ("long_context",), "communicating.md"),
+    ("Long context", ("long_context", "long_context_longest"), "communicating.md"),
     ("A large vocabulary", ("vocabulary",), "communicating.md"),
     ("Mixtures of experts", ("experts", "experts_on_gpu"), "communicating.md"),
     ("Images sharded by rows", ("spatial",), "communicating.md"),

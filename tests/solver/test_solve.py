@@ -25,6 +25,20 @@ def test_small_problems_are_solved_as_by_brute_force(block, make_problem, by_bru
             assert evaluate(problem, solution.choices).feasible
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_search_ends_where_only_rounding_is_between_cost_and_bound(seed, layers):
+    """Costs beyond 10^10 differ from their bound by more than the last whole number."""
+    problem, factor = layers(30, seed=seed, limit=0.4), 10**9 + 7
+    costs, tables = (
+        np.where(given < FORBIDDEN, given * factor, FORBIDDEN) for given in (problem.costs, problem.tables)
+    )
+    small = sw.solve(problem, time_limit=60)
+    large = sw.solve(replace(problem, costs=costs, tables=tables), time_limit=600)
+    assert small.status == "optimal" and large.cost == small.cost * factor
+    assert large.cost - large.bound <= 1e-6 + 1e-10 * large.cost
+    assert large.seconds < 300  # half of its limit: it did not wait for what cannot be proven
+
+
 def test_what_is_lacking_is_the_smallest_feasible_limit(make_problem, by_brute_force):
     seen = 0
     for seed in range(3000, 3250):

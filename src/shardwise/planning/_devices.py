@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NEAR = 1.05  # of the fastest: up to which estimates are followed by a search
 SEARCHED = 3  # meshes of one kind, at most
-SECONDS = 3.0  # of the search for a part
+SECONDS, ROUGH = 6.0, 0.02  # of the search for a part: how long, and how near to its best plan
 FEW = 1_000  # calls of the parts from which layouts at boundaries are estimated
 FILLED = 4  # micro-batches for each place, where their number can be chosen
 
@@ -186,7 +186,9 @@ class _Staged:
                 time = self._fitted(cutting)
                 if time is None:
                     made = replace(
-                        candidate, seconds=None, why=f"parts do not fit in {bytes_text(self.memory)}"
+                        candidate,
+                        seconds=None,
+                        why=f"no plans of its parts were found that fit in {bytes_text(self.memory)}",
                     )
                 else:
                     made = replace(candidate, seconds=time.seconds, idle=time.bubble)
@@ -257,7 +259,10 @@ class _Staged:
         staged = mesh[AXIS] > 1
         inner = Mesh(mesh.names[1:], mesh.shape[1:]) if not staged else mesh
         options = schedules(self.schedule, self.stages) if staged else (("1F1B", 1),)
-        limit = min(SECONDS, self.of_search.get("time_limit", SECONDS))
+        limits = {
+            "time_limit": min(SECONDS, self.of_search.get("time_limit", SECONDS)),
+            "gap": max(ROUGH, self.of_search.get("gap", ROUGH)),
+        }
         parts: Stages | None = None
         for name, each in options:
             shown = Candidate(str(inner), micro_batches, None, True, name if staged else "")
@@ -267,7 +272,7 @@ class _Staged:
                     memory=self.memory,
                     pins=self.pins,
                     of_planner={**self.of_planner, "micro_batches": micro_batches},
-                    of_search={**self.of_search, "time_limit": limit},
+                    of_search={**self.of_search, **limits},
                     large=FEW,
                 )
                 cutting = Cutting(parts, name, each * mesh[AXIS], micro_batches)

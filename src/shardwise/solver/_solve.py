@@ -244,7 +244,7 @@ class _Run:
         if bound is None or cost is None:
             return False
         spent = max(0.0, time.monotonic() - self.begun - _FREE)
-        return cost - bound <= max(self.gap * abs(cost), self.worth * spent)
+        return cost - bound <= max(self.gap * abs(cost), self.worth * spent, _rounding(cost))
 
     def _best(self, view: View) -> int | None:
         """The cost of the best solution so far."""
@@ -263,7 +263,7 @@ class _Run:
         if not np.isfinite(bound):
             return None
         value = bound + self._constant()
-        return math.ceil(value - 1e-6 - 1e-10 * abs(value))
+        return math.ceil(value - _rounding(value))
 
     def _note(self) -> None:
         assert self.exchange is not None and self.reduction is not None
@@ -332,3 +332,8 @@ class _Run:
         lacking = self.least_memory(self.problem.usage_limit + 1) if self.explain else None
         seconds = time.monotonic() - self.begun
         return Solution("infeasible", None, None, None, None, seconds, tuple(self.log), lacking)
+
+
+def _rounding(cost: float) -> float:
+    """What rounding errors may make of a cost in floating point: of large ones more than the last whole number."""
+    return 1e-6 + 1e-10 * abs(cost)
