@@ -5,7 +5,8 @@ all. Of more parts each is planned by itself, alike ones once, and their times a
 are planned, and it is chosen anew with what they take, until it is the best by the plans of its stages.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -29,6 +30,7 @@ from ._summary import bytes_text
 EVERY = 8  # parts up to which every stretch of them is planned
 PLANNED = 6  # cuts of more parts that are planned
 TIGHTENED = 6  # times that parts are planned to hold less
+LITTLE = 0.02  # of the memory, below which parts that are alike need not
 CLOSE, STEPS = 0.005, 500  # of the search among them: how near to the best, and how long
 
 # What is tried where no schedule is given, each with its stages per place.
@@ -178,8 +180,10 @@ class Cutting:
             most, passing = held[place]
             if most <= limit:
                 return self._simulated(cuts)
-            own = [n for n, at in zip(self.in_flight, self.place_of_stage, strict=True) if at == place]
-            if passing >= limit or not self._tightened((limit - passing) / (most - passing), max(own)):
+            own = [stage for stage, at in enumerate(self.place_of_stage) if at == place]
+            parts = [part for stage in own for part in range(cuts[stage], cuts[stage + 1])]
+            in_flight = max(self.in_flight[stage] for stage in own)
+            if passing >= limit or not self._tightened(parts, (limit - passing) / (most - passing), in_flight):
                 break
         return None
 
@@ -202,13 +206,17 @@ class Cutting:
         }
         return held_bytes(self.actions[place], stages), max(s.backward - s.kept for s in stages.values())
 
-    def _tightened(self, tighter: float, in_flight: int) -> bool:
-        """Whether any part has a plan that holds so many times less, with passes in flight; others stay as they are."""
+    def _tightened(self, parts: Sequence[int], tighter: float, in_flight: int) -> bool:
+        """Whether any of the parts has a plan that holds so many times less, with passes in flight; others stay as they
+        are, and so do those that hold little altogether."""
         found: dict[Hashable, Plan] = {}
-        for key, part in {self._kind(part): part for part in range(len(self.planner))}.items():
+        alike = Counter(map(self._kind, parts))
+        for key, part in {self._kind(part): part for part in parts}.items():
             own = self._memory_of_part(part)
-            passing = own.backward - own.kept
-            limit = tighter * (own.lasting + in_flight * own.kept) + passing
+            holds, passing = own.lasting + in_flight * own.kept, own.backward - own.kept
+            if alike[key] * holds < LITTLE * self.planner.memory:
+                continue
+            limit = tighter * holds + passing
             plan = self.planner.plan(part, part + 1, in_flight, limit / self.planner.memory)
             if plan is not None:
                 found[key] = plan
