@@ -183,7 +183,9 @@ class Cutting:
             own = [stage for stage, at in enumerate(self.place_of_stage) if at == place]
             parts = [part for stage in own for part in range(cuts[stage], cuts[stage + 1])]
             in_flight = max(self.in_flight[stage] for stage in own)
-            if passing >= limit or not self._tightened(parts, (limit - passing) / (most - passing), in_flight):
+            if passing >= limit or not self._tightened(
+                parts, (limit - passing) / (most - passing), in_flight
+            ):
                 break
         return None
 
