@@ -43,17 +43,17 @@ def fold(
     items: Items,
     memory: int | None,
     *,
-    pairs: bool = False,
+    held: Memory | None = None,
     rounds: int = ROUNDS,
     share_layers: bool = True,
     name: str = "",
 ) -> Folded:
     """The problem of the items, with one node for all that are equal, or one for each.
 
-    Memory is what single choices hold, or, with `pairs`, what pairs of choices hold: closer to what a plan holds, in a
-    larger problem.
+    Memory is what single choices hold, unless what pairs of choices hold is given as `held`: closer to what a plan
+    holds, in a larger problem.
     """
-    held = Memory(items, pairs=pairs)
+    held = held or Memory(items, pairs=False)
     parts, ties = [*items.all, *held.uses], [*items.ties, *held.ties]
     preferred = preferences(parts, items.ties, held)
     colour = _colours(parts, ties, rounds) if share_layers else np.arange(len(parts))

@@ -27,6 +27,7 @@ from ._fold import Folded, fold
 from ._homes import require_host
 from ._items import CopyItem, Items, Restriction
 from ._kinds import Kinds
+from ._memory import Memory
 from ._offers import Offers
 from ._order import with_late_gradients
 from ._overlap import with_overlap
@@ -264,7 +265,9 @@ class Planner:
         rates.add(best, None)
         for weights in rates.tried():
             try:
-                other, _ = self._cheapest(held, restriction, share_layers, gap, clock, weights, None)
+                other, _ = self._cheapest(
+                    held, restriction, share_layers, gap, clock, weights, None, search.held
+                )
             except UsageError:  # there was no time left to find a plan that fits: there is one already
                 break
             rates.add(other, weights)
@@ -283,12 +286,13 @@ class Planner:
         clock: Clock,
         weights: Weights | None,
         start: Restriction | None,
+        known: dict[bool, Memory] | None = None,
     ) -> tuple[Plan, Search]:
         items = self._timed("choices", lambda: self._items(held, restriction, weights))
         self.most_choices = max(map(len, items.all), default=0)
         if share_layers is None:
             share_layers = len(items.all) > MANY
-        search = self._search(items, held, share_layers, gap, clock, start)
+        search = self._search(items, held, share_layers, gap, clock, start, known)
         try:
             best = search.cheapest()
         except Unsolved as unsolved:
@@ -303,6 +307,7 @@ class Planner:
         gap: float,
         clock: Clock,
         start: Restriction | None,
+        known: dict[bool, Memory] | None = None,
     ) -> Search:
         return Search(
             items,
@@ -315,6 +320,7 @@ class Planner:
             timed=self._timed,
             what=f"{self.graph.name} on {self.mesh}",
             start=start,
+            held=known,
         )
 
     def baselines(

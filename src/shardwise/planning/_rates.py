@@ -3,8 +3,8 @@
 For given rates every plan counts a sum that is linear in them (`_weights`), and no step takes less than the least of
 these sums. So rates are looked for at which the least over the plans that were found is largest, by a linear program;
 the problem with these rates gives a bound and one more plan. They are extreme, so half of each is that of the rates
-with the best bound so far, or of rates by which links and calls count alike: the first gives bounds, the second fast
-plans, which leave links some time. Rates are the same at corresponding calls of equal layers.
+with the best bound so far, or of rates by which links count a little more than calls everywhere: the first gives
+bounds, the second fast plans, which leave links some time. Rates are the same at corresponding calls of equal layers.
 """
 
 from collections import Counter
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 Places = tuple[bool, tuple[int, ...], tuple[int, ...]]
 
 
-_ROUNDS = 2  # of the linear program
+_ROUNDS = 3  # of the linear program
+_EVEN = 0.6  # of a second, what links count together where plans are looked for, rather than bounds
 
 
 class Rates:
@@ -66,12 +67,12 @@ class Rates:
 
     def tried(self) -> Iterator[Weights]:
         """The rates with which plans are to be looked for, one after another; each is added before the next."""
-        half = Weights.even(self.windows, self.links, 0.5)
+        even = Weights.even(self.windows, self.links, _EVEN)
         yield self.center
-        yield half
+        yield even
         for number in range(_ROUNDS if CAN_PROVE else 0):
             best, _ = self.best()
-            yield (self.center if number % 2 else half).halfway(best)
+            yield (self.center if number % 2 else even).halfway(best)
 
     def best(self) -> tuple[Weights, float]:
         """The rates for which the least count of the plans is largest, and that."""

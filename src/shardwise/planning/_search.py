@@ -24,6 +24,7 @@ from ._branch import Met, Unmet, branch
 from ._fold import Folded, fold
 from ._items import Items, Restriction
 from ._kinds import UNIT
+from ._memory import Memory
 from ._plan import Plan
 from ._preferences import SAME, preferred
 from ._schedule import Value
@@ -107,7 +108,10 @@ class Search:
         timed: Callable[[str, Callable[[], Any]], Any],
         what: str,
         start: Restriction | None = None,
+        held: dict[bool, Memory] | None = None,
     ) -> None:
+        # What choices hold, with pairs and without: that of a search among the same choices at other costs is as good.
+        self.held = {} if held is None else held
         self.items, self.read, self.memory, self.share_layers = items, read, memory, share_layers
         self.gap, self.clock, self.progress, self.timed, self.what = gap, clock, progress, timed, what
         self.start = start
@@ -416,10 +420,13 @@ class Search:
     def _fold(self, memory: int | None, *, pairs: bool = False) -> Folded:
         self.progress("pricing")
         name = self.items.graph.name
-        return self.timed(
-            "problem",
-            lambda: fold(self.items, memory, pairs=pairs, share_layers=self.share_layers, name=name),
-        )
+
+        def folded() -> Folded:
+            if pairs not in self.held:
+                self.held[pairs] = Memory(self.items, pairs=pairs)
+            return fold(self.items, memory, held=self.held[pairs], share_layers=self.share_layers, name=name)
+
+        return self.timed("problem", folded)
 
     def _solve(
         self, problem: Problem, stage: str, start: list[int] | None = None, *, explain: bool = True
