@@ -263,10 +263,11 @@ class Planner:
         best = best.noted(bound=None)
         rates = Rates(Windows(self.graph, self.recomputable.copies), links(self.mesh, self.cluster))
         rates.add(best, None)
-        for weights in rates.tried():
+        for weights, enough in rates.tried():
+            near = gap and max(gap, enough)
             try:
                 other, _ = self._cheapest(
-                    held, restriction, share_layers, gap, clock, weights, None, search.held
+                    held, restriction, share_layers, near, clock, weights, None, search.held
                 )
             except UsageError:  # there was no time left to find a plan that fits: there is one already
                 break

@@ -30,6 +30,7 @@ Places = tuple[bool, tuple[int, ...], tuple[int, ...]]
 
 
 _ROUNDS = 3  # of the linear program
+_ROUGH = 0.01  # gap of a search for a plan that the timeline judges
 _EVEN = 0.6  # of a second, what links count together where plans are looked for, rather than bounds
 
 
@@ -65,14 +66,15 @@ class Rates:
         if weights is not None and plan.bound is not None and plan.bound > self.bound:
             self.bound, self.center = plan.bound, weights
 
-    def tried(self) -> Iterator[Weights]:
-        """The rates with which plans are to be looked for, one after another; each is added before the next."""
+    def tried(self) -> Iterator[tuple[Weights, float]]:
+        """The rates with which plans are to be looked for, one after another, and a gap that is small enough; each plan
+        is added before the next."""
         even = Weights.even(self.windows, self.links, _EVEN)
-        yield self.center
-        yield even
+        yield self.center, 0.0
+        yield even, _ROUGH
         for number in range(_ROUNDS if CAN_PROVE else 0):
             best, _ = self.best()
-            yield (self.center if number % 2 else even).halfway(best)
+            yield (self.center.halfway(best), 0.0) if number % 2 else (even.halfway(best), _ROUGH)
 
     def best(self) -> tuple[Weights, float]:
         """The rates for which the least count of the plans is largest, and that."""
