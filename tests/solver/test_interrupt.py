@@ -36,6 +36,28 @@ def test_the_library_returns_its_best(hard_problem):
     assert status == "feasible" and result.feasible and result.cost == cost
 
 
+def test_it_may_come_while_a_lock_is_taken(hard_problem):
+    script = (
+        "import signal\n"
+        "from shardwise.solver import _exchange, read_problem, solve\n"
+        "class Exchange(_exchange.Exchange):\n"
+        "    def wait(self, seconds):\n"
+        "        super().wait(seconds)\n"
+        "        if self.view().choice is not None:\n"
+        "            self.changed._cond.acquire()\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "            self.changed._cond.release()\n"
+        "from shardwise.solver import _solve\n"
+        "_solve.Exchange = Exchange\n"
+        f"print(solve(read_problem({str(hard_problem)!r}), time_limit=250).status)\n"
+    )
+    command = [sys.executable, "-c", script]
+    made = subprocess.run(
+        command, capture_output=True, text=True, env=_ENVIRONMENT, preexec_fn=_listen, timeout=200
+    )
+    assert made.stdout == "feasible\n", made.stderr
+
+
 def test_the_command_writes_its_best(hard_problem, tmp_path):
     out = tmp_path / "solution.json"
     run = "from shardwise.cli import main; main()"

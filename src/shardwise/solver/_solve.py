@@ -5,9 +5,11 @@ Compiled code and HiGHS are imported by the first call, so that importing the pa
 
 import math
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING
@@ -205,9 +207,10 @@ class _Run:
         passes = Passes(self.reduction.kernel, self.gap, self.exchange.stop)
         threads = Threads([partial(self._work, number, workers, passes) for number in range(workers)])
         try:
-            while threads.running and not self.exchange.halted and self._left() > 0:
-                self.exchange.wait(min(0.2, self._left()))
-                self._note()
+            with _interrupts(self.exchange):
+                while threads.running and not self.exchange.halted and self._left() > 0:
+                    self.exchange.wait(min(0.2, self._left()))
+                    self._note()
         finally:
             self.exchange.halt()
             threads.join(time.monotonic() + _ENDING / 2)
@@ -332,6 +335,26 @@ class _Run:
         lacking = self.least_memory(self.problem.usage_limit + 1) if self.explain else None
         seconds = time.monotonic() - self.begun
         return Solution("infeasible", None, None, None, None, seconds, tuple(self.log), lacking)
+
+
+@contextmanager
+def _interrupts(exchange: Exchange) -> Iterator[None]:
+    """Let Ctrl-C end the search. As an exception it could come while a lock is being taken, which nothing would then
+    release; a second one is raised."""
+    usual = signal.default_int_handler
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) != usual:
+        yield
+        return
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGINT, usual)
+        exchange.stop[0] = 1  # without a lock, which may be the one that was interrupted
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def _rounding(cost: float) -> float:
