@@ -58,6 +58,27 @@ def test_it_may_come_while_a_lock_is_taken(hard_problem):
     assert made.stdout == "feasible\n", made.stderr
 
 
+def test_it_ends_the_search_for_what_is_lacking(hard_problem):
+    """Which is made of many searches, all of them over after the first Ctrl-C."""
+    script = (
+        "import signal\n"
+        "from shardwise.solver import _exchange, _solve, read_problem\n"
+        "class Exchange(_exchange.Exchange):\n"
+        "    def wait(self, seconds):\n"
+        "        print('searched')\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "_solve.Exchange = Exchange\n"
+        f"run = _solve._Run(read_problem({str(hard_problem)!r}), 0.0, 1e9, None, 0, 1, None)\n"
+        "run.least_memory(0)\n"
+        "print('went on')\n"
+    )
+    command = [sys.executable, "-c", script]
+    made = subprocess.run(
+        command, capture_output=True, text=True, env=_ENVIRONMENT, preexec_fn=_listen, timeout=200
+    )
+    assert made.stdout == "searched\n" and made.stderr.endswith("KeyboardInterrupt\n"), made
+
+
 def test_the_command_writes_its_best(hard_problem, tmp_path):
     out = tmp_path / "solution.json"
     run = "from shardwise.cli import main; main()"

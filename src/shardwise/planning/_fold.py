@@ -50,8 +50,8 @@ def fold(
 ) -> Folded:
     """The problem of the items, with one node for all that are equal, or one for each.
 
-    Memory is what single choices hold, unless what pairs of choices hold is given as `held`: closer to what a plan
-    holds, in a larger problem.
+    Memory is what single choices hold, or what is `held` by those or by pairs of choices, if that is known: pairs are
+    closer to what a plan holds, in a larger problem.
     """
     held = held or Memory(items, pairs=False)
     parts, ties = [*items.all, *held.uses], [*items.ties, *held.ties]

@@ -207,7 +207,7 @@ class _Run:
         passes = Passes(self.reduction.kernel, self.gap, self.exchange.stop)
         threads = Threads([partial(self._work, number, workers, passes) for number in range(workers)])
         try:
-            with _interrupts(self.exchange):
+            with _interrupting(self.exchange):
                 while threads.running and not self.exchange.halted and self._left() > 0:
                     self.exchange.wait(min(0.2, self._left()))
                     self._note()
@@ -338,23 +338,28 @@ class _Run:
 
 
 @contextmanager
-def _interrupts(exchange: Exchange) -> Iterator[None]:
-    """Let Ctrl-C end the search. As an exception it could come while a lock is being taken, which nothing would then
-    release; a second one is raised."""
+def _interrupting(exchange: Exchange) -> Iterator[None]:
+    """Let Ctrl-C end the search, and raise it after that: while a lock is being taken, nothing would release it. A
+    second one is raised at once."""
     usual = signal.default_int_handler
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) != usual:
         yield
         return
+    heard = False
 
     def end(*_: object) -> None:
+        nonlocal heard
+        heard = True
         signal.signal(signal.SIGINT, usual)
-        exchange.stop[0] = 1  # without a lock, which may be the one that was interrupted
+        exchange.stop[0] = 1  # without a lock, which may be the one that is being taken
 
     signal.signal(signal.SIGINT, end)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, usual)
+    if heard:
+        raise KeyboardInterrupt
 
 
 def _rounding(cost: float) -> float:
