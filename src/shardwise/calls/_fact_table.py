@@ -136,9 +136,22 @@ TABLE = (
     _of("aten.index", "aten._unsafe_index", indexing=True),
     # Torch counts it among those that give a tensor another shape in place.
     _of("aten.detach_", reshapes_in_place=False),
-    _of("_c10d_functional.all_gather_into_tensor", collective="all_gather"),
-    _of("_c10d_functional.reduce_scatter_tensor", collective="reduce_scatter"),
-    _of("_c10d_functional.all_reduce", "_c10d_functional.all_reduce_", collective="all_reduce"),
+    _of(
+        "_c10d_functional.all_gather_into_tensor",
+        "_c10d_functional.all_gather_into_tensor_coalesced",
+        collective="all_gather",
+    ),
+    _of(
+        "_c10d_functional.reduce_scatter_tensor",
+        "_c10d_functional.reduce_scatter_tensor_coalesced",
+        collective="reduce_scatter",
+    ),
+    _of(
+        "_c10d_functional.all_reduce",
+        "_c10d_functional.all_reduce_",
+        "_c10d_functional.all_reduce_coalesced",
+        collective="all_reduce",
+    ),
     _of("_c10d_functional.all_to_all_single", "_dtensor.shard_dim_alltoall", collective="all_to_all"),
     _of("_c10d_functional.broadcast", "_c10d_functional.broadcast_", collective="broadcast"),
     # -- their values

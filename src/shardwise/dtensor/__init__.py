@@ -20,7 +20,7 @@ from ._record import Recorded, record_collectives
 from ._redistribute import layout_of, local_of, redistribute, run_chain
 from ._register import extend, register, registered, unregister
 from ._state import RuleLike
-from ._steps import before_last_wait, run_step
+from ._steps import before_last_wait, join_collectives, run_step
 from ._store import default_store
 from ._wrong import REFUTED, wrong_operators
 
@@ -42,6 +42,7 @@ __all__ = [
     "dtensor_on_host",
     "extend",
     "install",
+    "join_collectives",
     "layout_of",
     "local_of",
     "pipeline_actions",

@@ -3,6 +3,7 @@
 PyTorch's `CommDebugMode` counts collectives; to compare with what a plan priced, sizes are needed too.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,11 @@ class Recorded:
     kind: str
     size: int | None
     ranks: int
+
+    def joined(self, other: "Recorded") -> "Recorded":
+        """Both as one collective."""
+        assert (self.kind, self.ranks) == (other.kind, other.ranks)
+        return Recorded(self.kind, (self.size or 0) + (other.size or 0), self.ranks)
 
 
 class record_collectives(TorchDispatchMode):
@@ -56,7 +62,9 @@ class record_collectives(TorchDispatchMode):
         return sum(recorded.size or 0 for recorded in self.collectives)
 
 
-def _bytes(tensor: Tensor) -> int:
+def _bytes(tensor: Tensor | Sequence[Tensor]) -> int:
+    if not isinstance(tensor, Tensor):
+        return sum(map(_bytes, tensor))
     if hasattr(tensor, "_local_tensors"):
         tensor = tensor._local_tensors[min(tensor._local_tensors)]
     return tensor.numel() * tensor.element_size()

@@ -8,6 +8,7 @@ coordinate, which is why the same code runs on real ranks and on simulated ones.
 
 import math
 from collections.abc import Sequence
+from operator import getitem
 from typing import Any
 
 import torch
@@ -24,6 +25,14 @@ from ..redistribution import Step
 from ._versions import all_gather_single, reduce_scatter_single
 
 WAIT = torch.ops._c10d_functional.wait_tensor.default
+
+# Collectives of one tensor, and of several as one.
+_JOINED = {
+    getattr(torch.ops._c10d_functional, name).default: getattr(
+        torch.ops._c10d_functional, f"{name}_coalesced"
+    ).default
+    for name in ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce")
+}
 
 
 def run_step(local: Tensor, step: Step, device_mesh: DeviceMesh, shape: Sequence[int]) -> Tensor:
@@ -61,6 +70,24 @@ def before_last_wait(nodes: Sequence[fx.Node]) -> int:
     """How many of the traced nodes of a redistribution come before its last collective is waited for."""
     waits = [place for place, node in enumerate(nodes) if node.target is WAIT]
     return waits[-1] if waits else len(nodes)
+
+
+def join_collectives(graph: fx.Graph, nodes: Sequence[fx.Node]) -> None:
+    """Have the collectives among the traced nodes of several redistributions run as one, begun where the last was."""
+    begun = [node for node in nodes if node.target in _JOINED]
+    if len(begun) < 2:
+        return
+    first, last = begun[0], begun[-1]
+    with graph.inserting_before(last):
+        given = [node.args[0] for node in begun]
+        joined = graph.call_function(_JOINED[first.target], (given, *first.args[1:]))
+        arriving = [graph.call_function(getitem, (joined, place)) for place in range(len(begun))]
+    joined.meta |= last.meta | {"val": [node.meta["val"] for node in begun]}
+    for node, part in zip(begun, arriving, strict=True):
+        assert (node.target, node.args[1:]) == (first.target, first.args[1:])
+        part.meta |= node.meta
+        node.replace_all_uses_with(part)
+        graph.erase_node(node)
 
 
 def coordinate(device_mesh: DeviceMesh) -> tuple[Any, ...]:

@@ -272,6 +272,10 @@ class Explainer:
 
     def _move(self, place: int, move: Move) -> str:
         text = f"{describe_move(self.plan, move)}, {time_text(move.change.price)}"
+        bucket = self.plan.schedule.bucket(place)
+        if len(bucket) > 1:
+            seconds = sum(each.change.price for each in bucket)
+            text += f" of {time_text(seconds)} for {len(bucket)} as one"
         if self.plan.ahead is None or not move.change.collectives:
             return text
         waited = self.plan.timeline.waited.get(place, 0.0)

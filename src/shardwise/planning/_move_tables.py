@@ -1,7 +1,7 @@
 """What redistributions cost between the layouts of two items' choices, as tables.
 
 The layouts that tensors of a size may have are noted first, so that the prices between all of them are worked out
-together. `rates` say what a second of a collective counts along each axis, if not one.
+together. `counts` say what a second of a collective counts along each axis, if not one.
 """
 
 from typing import Any
@@ -16,8 +16,7 @@ from ._baselines import Moves
 from ._choices import ABSENT, Layouts
 from ._homes import pairs_of
 from ._kinds import units
-
-Rates = tuple[float, ...] | None
+from ._weights import Counts
 
 
 class MoveTables:
@@ -39,12 +38,12 @@ class MoveTables:
         source: np.ndarray,
         target: np.ndarray,
         moves: Moves | None,
-        rates: Rates,
+        counts: Counts | None,
     ) -> np.ndarray:
         """The price of bringing a tensor from the layouts of one item's choices to those of another's."""
-        key = tensor.shape, tensor.dtype.itemsize, id(source), id(target), moves, rates
+        key = tensor.shape, tensor.dtype.itemsize, id(source), id(target), moves, counts
         if key not in self._tables:
-            index, prices = self._price(tensor, moves, rates)
+            index, prices = self._price(tensor, moves, counts)
             rows, columns = (np.array([index[n] for n in side.tolist()]) for side in (source, target))
             self._tables[key] = prices[np.ix_(rows, columns)]
         return self._tables[key]
@@ -55,17 +54,17 @@ class MoveTables:
         source: np.ndarray,
         targets: list[np.ndarray],
         moves: Moves | None,
-        rates: Rates,
+        counts: Counts | None,
     ) -> np.ndarray:
         """The price for a user that takes a tensor several times: each layout is brought about once."""
         if len(targets) == 1:
-            return self.between(tensor, source, targets[0], moves, rates)
-        key = tensor.shape, tensor.dtype.itemsize, id(source), *map(id, targets), moves, rates
+            return self.between(tensor, source, targets[0], moves, counts)
+        key = tensor.shape, tensor.dtype.itemsize, id(source), *map(id, targets), moves, counts
         if key not in self._tables:
             total = np.zeros((len(source), len(targets[0])), np.int64)
             for i, target in enumerate(targets):
                 fresh = np.all([target != before for before in targets[:i]], axis=0)
-                total += np.where(fresh, self.between(tensor, source, target, moves, rates), 0)
+                total += np.where(fresh, self.between(tensor, source, target, moves, counts), 0)
             self._tables[key] = np.minimum(total, FORBIDDEN)
         return self._tables[key]
 
@@ -76,21 +75,21 @@ class MoveTables:
         kept: np.ndarray,
         into: np.ndarray,
         moves: Moves | None,
-        rates: Rates,
+        counts: Counts | None,
     ) -> np.ndarray:
-        key = tensor.shape, tensor.dtype.itemsize, id(face), id(kept), id(into), moves, rates
+        key = tensor.shape, tensor.dtype.itemsize, id(face), id(kept), id(into), moves, counts
         if key not in self._tables:
             keep = np.where(face[:, None] == kept[None, :], 0, FORBIDDEN)
-            moving = self.between(tensor, face, into, moves, rates)
+            moving = self.between(tensor, face, into, moves, counts)
             move = np.where(self.layouts.same(face, into), FORBIDDEN, moving)
             self._tables[key] = np.concatenate([keep, move], axis=1)
         return self._tables[key]
 
     def _price(
-        self, tensor: TensorInfo, moves: Moves | None, rates: Rates
+        self, tensor: TensorInfo, moves: Moves | None, counts: Counts | None
     ) -> tuple[dict[int, int], np.ndarray]:
         """The prices between all layouts that tensors of a size may have, and where each stands in them."""
-        key = tensor.shape, tensor.dtype.itemsize, moves, rates
+        key = tensor.shape, tensor.dtype.itemsize, moves, counts
         if key not in self._prices:
             numbers = sorted(self._numbers[key[:2]])
             seconds = price_table(
@@ -98,7 +97,8 @@ class MoveTables:
                 tensor.shape,
                 dtype=tensor.dtype,
                 cluster=self.cluster,
-                weights=rates,
+                weights=None if counts is None else counts.axes,
+                bucketed=counts is not None and counts.bucketed,
             )
             if moves is not None:
                 layouts = [self.layouts.all[n] for n in numbers]

@@ -14,31 +14,14 @@ Calls keep their order. A move of several collectives becomes one move for each,
 calls. Forward and backward are programs of their own: nothing is under way from one to the other.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ..graph import Ref
-from ..redistribution import Chain, Step
-from ._evaluate import Evaluation, shares_memory_of
-from ._prices import SLOWDOWN
-from ._schedule import (
-    Compute,
-    Entry,
-    Move,
-    Schedule,
-    Value,
-    Wait,
-    backward_entries,
-    hides,
-    with_deaths,
-    with_late_views,
-)
-from ._timeline import Running, links
+from ._beside import Beside
+from ._schedule import Compute, Entry, Move, Schedule, Wait, with_deaths
+from ._slack import Slack
+from ._timeline import Running
 
 if TYPE_CHECKING:
     from ._plan import Plan
@@ -52,192 +35,47 @@ def overlapped(plan: "Plan", plain: Schedule, ahead: int) -> Schedule:
     """The plain schedule of a plan with moves begun early and waited for late, so many bytes at a time."""
     if not ahead:
         return plain
-    overlap = _Overlap(plan, plain)
-    return overlap.schedule(overlap.run(ahead))
+    return _run(Beside(plan, plain), ahead).schedule()
 
 
 def with_overlap(plan: "Plan") -> "Plan":
     """A plan without overlap with as much under way as makes it fastest: of what takes equally long the least."""
-    overlap = _Overlap(plan, plan.schedule)
-    largest = max((step.size for move in plan.schedule.moves for step in move.change.collectives), default=0)
-    runs = [overlap.run(ahead) for ahead in dict.fromkeys(round(share * largest) for share in _SHARES)]
+    beside = Beside(plan, plan.schedule)
+    sizes = [step.size for move in plan.schedule.moves for step in move.change.collectives]
+    largest = max([*sizes, *(slack.size for slack in beside.slack)], default=0)
+    runs = [_run(beside, ahead) for ahead in dict.fromkeys(round(share * largest) for share in _SHARES)]
     best = min(runs, key=lambda run: run.running.now)
     made = replace(plan, ahead=best.ahead)
-    made.__dict__["schedule"] = overlap.schedule(best) if best.ahead else plan.schedule
+    made.__dict__["schedule"] = best.schedule() if best.ahead else plan.schedule
     return made
 
 
-@dataclass(frozen=True, eq=False)
-class _Slack:
-    """A move that stands before a call or after one and may run beside others, as stages of one collective each.
-
-    Places are numbers of entries, before which something is done: `at` has the move in the plain schedule; from
-    `release` on it can begin, and at `need` it must have ended. `kept` are the bytes of its source that are held as
-    long as the first stage is under way, `between` and `whole` those of the targets of all stages but the last, and of
-    all. What a program makes and uses itself is not `limited`: it cannot be under way for long.
-    """
-
-    at: int
-    release: int
-    need: int
-    move: Move
-    stages: tuple[Move, ...]
-    kept: int
-    between: int
-    whole: int
-    limited: bool
-
-    @cached_property
-    def is_late(self) -> bool:
-        """Whether it begins where it stands and is waited for later, rather than begun earlier."""
-        return self.release == self.at
-
-    @cached_property
-    def size(self) -> int:
-        """The bytes that count as under way."""
-        return max(step.size for step in self.move.change.steps) if self.limited else 0
-
-
-class _Overlap:
-    """What the schedules of a plan with different limits have in common."""
-
-    def __init__(self, plan: "Plan", plain: Schedule) -> None:
-        self.plan = plan
-        self.evaluation = Evaluation(replace(plan, ahead=None), with_late_views(plain, plan.graph.ends))
-        cost = self.evaluation.cost()
-        if plan.memory is not None and cost.peak > plan.memory:  # what is done with a view may be held longer
-            self.evaluation = Evaluation(replace(plan, ahead=None), plain)
-            cost = self.evaluation.cost()
-        self.plain = plain = self.evaluation.schedule
-        self.taken, held = cost.entries, cost.held
-        self.end = len(plain.entries)
-        self.layouts = dict(plain.layouts)
-        self.links = links(plan.mesh, plan.cluster)
-        large = [isinstance(e, Compute) and hides(e.node) for e in plain.entries]
-        self.before = np.concatenate(
-            [[0], np.cumsum(large)]
-        )  # how many large calls there are before an entry
-        limit = np.iinfo(np.int64).max // 2 if plan.memory is None else plan.memory
-        around = np.array([0, *held, 0], np.int64)
-        self.free = limit - np.maximum(around[:-1], around[1:])  # bytes at an entry and just before it
-        self.slack = list(self._slack())
-        calls = [
-            seconds if isinstance(e, Compute) else 0.0
-            for e, seconds in zip(plain.entries, self.taken, strict=True)
-        ]
-        self.passed = np.concatenate([[0.0], np.cumsum(calls)]) * (1 + SLOWDOWN)  # seconds before each entry
-        self.urgent = {link: self._urgent(link) for link in dict.fromkeys(self.links)}
-
-    def _urgent(self, link: str) -> np.ndarray:
-        """The next place at which a link is wanted for what cannot wait."""
-        moving = {slack.at for slack in self.slack}
-        moves = [
-            (at, e) for at, e in enumerate(self.plain.entries) if isinstance(e, Move) and at not in moving
-        ]
-        moves += [(slack.release, slack.move) for slack in self.slack if not slack.limited]
-        places = np.full(self.end + 1, self.end)
-        for place, move in moves:
-            if any(self.links[axis] == link for step in move.change.collectives for axis in step.axes):
-                places[place] = place
-        return np.minimum.accumulate(places[::-1])[::-1]
-
-    def link(self, move: Move) -> str:
-        return self.links[move.change.collectives[0].axes[0]]
-
-    def run(self, ahead: int) -> "_Run":
-        run = _Run(self, ahead)
-        run.run()
-        return run
-
-    def schedule(self, run: "_Run") -> Schedule:
-        dying = with_deaths(run.entries, self.plain.outputs, self.plan.graph.ends)
-        return Schedule(tuple(dying), self.plain.outputs, self.layouts)
-
-    def _slack(self) -> Iterator[_Slack]:
-        """The moves with large calls between the making of their source and the first use of their target."""
-        entries = self.plain.entries
-        made = {value: at for at, entry in enumerate(entries) for value in entry.made}
-        used: dict[Value, int] = {}
-        for at, entry in enumerate(entries):
-            for value in entry.used:
-                used.setdefault(value, at)
-        backward = backward_entries(self.plain, self._results())
-        turn, back = self._turn()
-        owners = self._owners()
-        for at, entry in enumerate(entries):
-            if not isinstance(entry, Move) or not entry.change.collectives:
-                continue
-            first, last = (back, self.end) if backward[at] else (0, turn)
-            release = max(first, made.get(entry.source, -1) + 1)
-            need = min(last, used.get(entry.target, self.end))
-            if entry.source in made and isinstance(entries[made[entry.source]], Move):
-                release = max(first, at)  # its source is on its way itself
-            if release <= at <= need and self.before[release] < self.before[need]:
-                owner = owners[entry.source]
-                kept = 0 if owner.ref.name in self.plan.inputs else self.evaluation.local(owner).bytes
-                limited = made.get(entry.source, -1) < first or entry.target not in used
-                stages = tuple(self._stages(entry))
-                sizes = [self.evaluation.local(stage.target).bytes for stage in stages]
-                yield _Slack(at, release, need, entry, stages, kept, sum(sizes[:-1]), sum(sizes), limited)
-
-    def _results(self) -> Iterator[Value]:
-        for output, value in zip(self.plan.graph.outputs, self.plain.outputs, strict=True):
-            if value is not None and output.role != "gradient":
-                yield value
-
-    def _turn(self) -> tuple[int, int]:
-        """The place of the first call of backward, and that after the last call of forward."""
-        phases = [entry.node.phase if isinstance(entry, Compute) else "" for entry in self.plain.entries]
-        turn = phases.index("backward") if "backward" in phases else self.end
-        return turn, max((at + 1 for at, phase in enumerate(phases) if phase == "forward"), default=0)
-
-    def _owners(self) -> dict[Value, Value]:
-        """The value in whose memory each value lies."""
-        owner = {Value(Ref(entry.name)): Value(Ref(entry.name)) for entry in self.plan.graph.inputs}
-        for entry in self.plain.entries:
-            base = shares_memory_of(entry)
-            owner |= {value: value if base is None else owner[base] for value in entry.made}
-        return owner
-
-    def _stages(self, move: Move) -> Iterator[Move]:
-        """A move for each collective, with the local steps before it; the last has those after it, too."""
-        parts: list[list[Step]] = [[]]
-        for step in move.change.steps:
-            if not step.is_local and any(not other.is_local for other in parts[-1]):
-                parts.append([])
-            parts[-1].append(step)
-        source = move.source
-        for number, steps in enumerate(parts, 1):
-            last = number == len(parts)
-            target = move.target if last else Value(move.target.ref, f"{move.target.copy}/{number}")
-            seconds = sum(step.seconds for step in steps)
-            change = Chain(steps[0].before, steps[-1].after, tuple(steps), seconds)
-            self.layouts.setdefault(target, change.target)
-            self.evaluation.numbers.setdefault(target, self.evaluation.layouts.of(change.target))
-            yield Move(source, target, change)
-            source = target
+def _run(beside: Beside, ahead: int) -> "_Run":
+    run = _Run(beside, ahead)
+    run.run()
+    return run
 
 
 @dataclass(eq=False)
 class _Flow:
     """How far a move is: its next stage, or the one that is under way if it is `begun`, which ends at `ends`."""
 
-    slack: _Slack
+    slack: Slack
     need: int  # where it must have ended, or where the limit will ask for it
     latest: list[float] = field(default_factory=list)
     stage: int = 0
-    begun: Move | None = None
+    begun: tuple[Move, ...] = ()
     ends: float = 0.0
     counted: bool = False  # among what is begun early
     past: bool = False  # its place in the plain schedule
 
     @property
-    def next(self) -> Move:
+    def next(self) -> tuple[Move, ...]:
         return self.slack.stages[self.stage]
 
     @property
     def started(self) -> bool:
-        return self.stage > 0 or self.begun is not None
+        return self.stage > 0 or bool(self.begun)
 
     @property
     def done(self) -> bool:
@@ -254,7 +92,7 @@ class _Flow:
 class _Run:
     """A schedule in the making: its entries so far, run through in time."""
 
-    def __init__(self, of: _Overlap, ahead: int) -> None:
+    def __init__(self, of: Beside, ahead: int) -> None:
         self.of, self.ahead, self.room = of, ahead, of.free.copy()
         self.running = Running(of.links)
         self.entries: list[Entry] = []
@@ -272,11 +110,13 @@ class _Run:
         released: dict[int, list[_Flow]] = {}
         due: dict[int, list[_Flow]] = {}
         standing: dict[int, _Flow] = {}
+        elsewhere: set[int] = set()  # places of moves that are begun and waited for at others
         for flow in self._flows() if self.ahead else ():
             slack = flow.slack
             released.setdefault(slack.release, []).append(flow)
             due.setdefault(slack.need, []).append(flow)
             standing[slack.at] = flow
+            elsewhere.update(slack.places)
         for place in range(of.end + 1):
             for flow in released.get(place, ()):
                 self._make_ready(flow)
@@ -287,7 +127,7 @@ class _Run:
                 self.late.append(standing[place])
                 self._count_late()
             self._relieve(place)
-            if place < of.end and place not in standing:
+            if place < of.end and place not in elsewhere:
                 self._run(place, of.plain.entries[place])
 
     def _flows(self) -> list[_Flow]:
@@ -305,11 +145,16 @@ class _Run:
         free: dict[str, float] = {}
         for flow in sorted(flows, key=lambda flow: flow.need, reverse=True):
             last = float(self.of.passed[flow.need])
-            for stage in reversed(flow.slack.stages):
+            for stage, seconds in reversed(list(zip(flow.slack.stages, flow.slack.seconds, strict=True))):
                 link = self.of.link(stage)
-                last = free[link] = min(last, free.get(link, last)) - stage.change.price
+                last = free[link] = min(last, free.get(link, last)) - seconds
                 flow.latest.insert(0, last)
         return flows
+
+    def schedule(self) -> Schedule:
+        plain = self.of.plain
+        dying = with_deaths(self.entries, plain.outputs, self.of.plan.graph.ends)
+        return Schedule(tuple(dying), plain.outputs, self.of.layouts)
 
     def _run(self, place: int, entry: Entry) -> None:
         seconds = self.of.taken[place]
@@ -340,7 +185,7 @@ class _Run:
             aside, before = list[tuple[int, int, _Flow, int]](), 0
             while ready and self.running.free[link] < until and len(aside) < _LOOKED_AT:
                 flow = ready[0][2]
-                if flow.stage == ready[0][3] and flow.begun is None:
+                if flow.stage == ready[0][3] and not flow.begun:
                     if (not limited or self._fits(flow, link, place)) and self._may_begin(
                         flow, place, before
                     ):
@@ -356,7 +201,7 @@ class _Run:
         """Whether a move ends before the link is needed for what is urgent, or cannot wait itself."""
         passed, urgent = self.of.passed, self.of.urgent[link][place]
         queued = max(0.0, self.running.free[link] - self.running.now)
-        if queued + flow.next.change.price <= passed[urgent] - passed[place]:
+        if queued + flow.slack.seconds[flow.stage] <= passed[urgent] - passed[place]:
             return True
         return flow.latest[flow.stage] <= passed[place + 1]
 
@@ -383,9 +228,10 @@ class _Run:
         return True
 
     def _begin(self, flow: _Flow) -> None:
-        flow.begun = replace(flow.next, begun=True)
-        self._move(flow.begun)
-        flow.ends = self.running.ends(flow.begun.target)
+        flow.begun = tuple(replace(move, begun=True) for move in flow.next)
+        for move in flow.begun:
+            self._move(move)
+        flow.ends = self.running.ends(flow.begun[-1].target)
         if flow.stage + 1 < len(flow.slack.stages):
             self.open.append(flow)
             self._count_late()
@@ -394,10 +240,10 @@ class _Run:
 
     def _wait(self, flow: _Flow) -> None:
         """Wait for the stage that is under way."""
-        assert flow.begun is not None
-        self.running.wait(flow.begun.target)
-        self.entries.append(Wait(flow.begun))
-        flow.begun = None
+        for move in flow.begun:
+            self.running.wait(move.target)
+            self.entries.append(Wait(move))
+        flow.begun = ()
         flow.stage += 1
         if flow in self.open:
             self.open.remove(flow)
@@ -410,14 +256,13 @@ class _Run:
         """Wait for a move here, and for what is left of it."""
         if flow.done:
             return
-        if not flow.started:
-            self._move(flow.slack.move)
+        if not flow.started and len(flow.slack.moves) == 1:
+            self._move(flow.slack.moves[0])
             flow.stage = len(flow.slack.stages)
-        if flow.begun is not None:
-            self._wait(flow)
         while not flow.done:
-            self._move(flow.next)
-            flow.stage += 1
+            if not flow.begun:
+                self._begin(flow)
+            self._wait(flow)
         self._end(flow)
 
     def _end(self, flow: _Flow) -> None:

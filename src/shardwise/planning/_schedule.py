@@ -57,7 +57,8 @@ class Compute:
 class Move:
     """A value brought from one layout to another: `change` says by which collectives.
 
-    With `begun` it is only begun here: a `Wait` further down is where its target can be used.
+    With `begun` it is only begun here: a `Wait` further down is where its target can be used. One that is `joined` is
+    begun with the one before it, and runs in the same collective.
     """
 
     source: Value
@@ -65,6 +66,7 @@ class Move:
     change: Chain
     dead: tuple[Value, ...] = ()
     begun: bool = False
+    joined: bool = False
 
     @property
     def used(self) -> tuple[Value, ...]:
@@ -76,10 +78,9 @@ class Move:
 
     def __str__(self) -> str:
         steps = "; ".join(step.kind for step in self.change.steps) or "nothing"
-        begun = "begin " if self.begun else ""
-        return (
-            f"{begun}{self.target} = {self.source}: {self.change.source} -> {self.change.target}  # {steps}"
-        )
+        begun, joined = "begin " if self.begun else "", ", with the last" if self.joined else ""
+        change = f"{self.change.source} -> {self.change.target}"
+        return f"{begun}{self.target} = {self.source}: {change}  # {steps}{joined}"
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,15 @@ class Schedule:
     @property
     def moves(self) -> tuple[Move, ...]:
         return tuple(entry for entry in self.entries if isinstance(entry, Move))
+
+    def bucket(self, place: int) -> tuple[Move, ...]:
+        """The moves that run as one collective with that at a place, itself among them."""
+        first, last = place, place + 1
+        while getattr(self.entries[first], "joined", False):
+            first -= 1
+        while last < len(self.entries) and getattr(self.entries[last], "joined", False):
+            last += 1
+        return tuple(entry for entry in self.entries[first:last] if isinstance(entry, Move))
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.entries))

@@ -102,6 +102,7 @@ class Running:
         self.free: dict[str, float] = dict.fromkeys(links, 0.0)  # when each link is free
         # The entry that brings a target, and the links that its collectives use with when they end.
         self.under_way: dict[Value, tuple[int, list[tuple[str, float]]]] = {}
+        self.together: list[Value] = []  # the targets of the last collective
         self.spans: list[Span] = []
 
     def call(self, number: int, alone: float) -> None:
@@ -112,11 +113,14 @@ class Running:
         self._until(self.now + alone + SLOWDOWN * slow, number)
 
     def begin(self, number: int, move: Move) -> None:
-        """Its collectives run one after another."""
+        """Its collectives run one after another. What is joined into one ends together."""
         ends: list[tuple[str, float]] = []
         for step in move.change.collectives:
             ends.append(self._collective(number, step, ends[-1][1] if ends else self.now))
         self.under_way[move.target] = number, ends
+        self.together = [*self.together, move.target] if move.joined else [move.target]
+        for target in self.together[:-1]:
+            self.under_way[target] = self.under_way[target][0], ends
 
     def wait(self, target: Value) -> None:
         number, ends = self.under_way.pop(target)

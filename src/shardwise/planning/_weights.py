@@ -15,15 +15,23 @@ a window say that calls there are too short to hide what could run beside them. 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from ..graph import Node, Output, Ref
+from ..graph import Input, Node, Output, Ref
 from ._prices import SLOWDOWN
 from ._windows import Window, Windows
 
 BESIDE = SLOWDOWN / (1 + SLOWDOWN)  # what a second beside calls costs them
 PARTS = 10**6  # rates are whole parts of so many: equal sums are then equal
+
+
+class Counts(NamedTuple):
+    """What a second of a collective counts along each axis; a `bucketed` one may be joined with others."""
+
+    axes: tuple[float, ...]
+    bucketed: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +72,13 @@ class Weights:
     def of_call(self, node: Node) -> float:
         return 1.0 if node.facts.view else float(self._factors[self.windows.at[node.name]])
 
-    def of_uses(self, ref: Ref, users: Sequence[Node]) -> tuple[float, ...]:
-        """What a second of a collective counts along each axis, of a tensor for calls that share it."""
-        return self._of(self.windows.of_uses(ref, users))
+    def of_uses(self, ref: Ref, users: Sequence[Node]) -> Counts:
+        """What moves of a tensor count, for calls that share it."""
+        given = isinstance(self.windows.graph[self.windows.graph.base(ref).name], Input)
+        return Counts(self._of(self.windows.of_uses(ref, users)), given)
 
-    def of_output(self, output: Output) -> tuple[float, ...]:
-        return self._of(self.windows.of_output(output))
+    def of_output(self, output: Output) -> Counts:
+        return Counts(self._of(self.windows.of_output(output)), output.role == "gradient")
 
     def _of(self, window: Window) -> tuple[float, ...]:
         if window not in self._rates:

@@ -112,17 +112,19 @@ def price_table(
     dtype: torch.dtype = torch.float32,
     cluster: Cluster | str = DEFAULT_CLUSTER,
     weights: tuple[float, ...] | None = None,
+    bucketed: bool = False,
 ) -> np.ndarray:
     """The prices, in seconds, from each layout (row) to each other (column); cached.
 
     With `weights`, those of the chains that are cheapest if each second along an axis counts so many (a step along
-    several axes as much as that which counts most).
+    several axes as much as that which counts most). `bucketed` is for tensors whose small collectives may run in
+    buckets: then what they add to those at least.
     """
     if not layouts:
         return np.zeros((0, 0))
     for layout in layouts:
         _require(layouts[0], layout, shape)
-    return _price_table(tuple(layouts), tuple(shape), dtype.itemsize, Cluster.of(cluster), weights)
+    return _price_table(tuple(layouts), tuple(shape), dtype.itemsize, Cluster.of(cluster), weights, bucketed)
 
 
 @lru_cache(maxsize=512)
@@ -132,11 +134,12 @@ def _price_table(
     itemsize: int,
     cluster: Cluster,
     weights: tuple[float, ...] | None,
+    bucketed: bool,
 ) -> np.ndarray:
     where = space_of(layouts[0].mesh, _placements(layouts), len(shape))
     indices = [where.find(layout) for layout in layouts]
     unique, back = np.unique(indices, return_inverse=True)
-    costs = where.costs(shape, itemsize, cluster)
+    costs = where.costs(shape, itemsize, cluster, bucketed)
     if weights is not None:
         along = where.steps.axes[:, None] >> np.arange(len(weights)) & 1
         counted = (along * np.array(weights)).max(axis=1, initial=0.0)

@@ -16,6 +16,7 @@ from ..errors import UsageError
 from ..layout import Layout, mixes_partials, piece_sizes
 from ..mesh import COLLECTIVES, Cluster, Collective, Mesh
 from ..placements import parse_placement, partial, shard
+from ._bucket import least_seconds, seconds_of
 from ._steps import Cut, States, all_steps
 
 
@@ -111,13 +112,17 @@ class Space:
         after = held[steps.target] * steps.of_target
         return steps.times * np.maximum(before, after)
 
-    def costs(self, shape: Sequence[int], itemsize: int, cluster: Cluster) -> np.ndarray:
-        """The price of every step, in seconds; infinite where the sizes do not allow it."""
+    def costs(
+        self, shape: Sequence[int], itemsize: int, cluster: Cluster, bucketed: bool = False
+    ) -> np.ndarray:
+        """The price of every step, in seconds; infinite where the sizes do not allow it. Of one that may be `bucketed`
+        it is what the step adds at least to a bucket."""
         sizes = self.sizes(shape, itemsize)
         costs = np.zeros(len(sizes))
         for kind, axis, along in self._collectives:
             link, ranks = cluster.link(self.mesh, axis), self.mesh.shape[axis]
-            taken = link.times(kind, sizes[along], ranks, itemsize=itemsize)
+            times = least_seconds if bucketed else seconds_of
+            taken = times(link, kind, sizes[along], ranks, itemsize)
             costs[along] = np.maximum(costs[along], taken)  # of several axes, the slowest
         for dim, shards in self._even_needs:
             if shape[dim] % shards:

@@ -22,7 +22,14 @@ from torch.fx.experimental.proxy_tensor import (
     track_tensor_tree,
 )
 
-from ..dtensor import arrived, before_last_wait, begin_along, run_step, with_late_waits
+from ..dtensor import (
+    arrived,
+    before_last_wait,
+    begin_along,
+    join_collectives,
+    run_step,
+    with_late_waits,
+)
 from ..forms import run_alone
 from ..graph import Ref, autocast_to, without_memory
 from ..planning import Compute, Move, Plan, Value, Wait, after_arguments, backward_entries
@@ -190,6 +197,7 @@ class _Emitter:
         notes: dict[fx.Node, Entry] = {}  # in the order in which the nodes shall run
         results: dict[fx.Node, Value] = {}
         waiting: dict[Value, list[fx.Node]] = {}  # how what is under way arrives
+        buckets: list[list[fx.Node]] = []  # what is begun, together where it runs as one
 
         def run(*given: Tensor) -> list[Tensor]:
             *taken, seed = given
@@ -207,6 +215,9 @@ class _Emitter:
                 if isinstance(entry, Move) and entry.begun:
                     number = before_last_wait(now)
                     now, waiting[entry.target] = now[:number], now[number:]
+                    if not entry.joined:
+                        buckets.append([])
+                    buckets[-1] += now
                 elif isinstance(entry, Wait):
                     now = waiting.pop(entry.move.target)
                 notes.update(dict.fromkeys(now, entry))
@@ -223,6 +234,8 @@ class _Emitter:
             node.meta["shardwise"] = entry
             if node in results:
                 node._rename(_identifier(results[node]))
+        for bucket in buckets:
+            join_collectives(traced.graph, bucket)
         traced.graph.eliminate_dead_code()
         traced.recompile()
         return traced

@@ -160,6 +160,9 @@ class Simulation:
                     made = {}
                 else:
                     made = {item.target: moved(item.change, values[item.source], result.collectives)}
+                    if item.joined:
+                        *result.collectives, one, other = result.collectives
+                        result.collectives.append(one.joined(other))
                 for value, pieces in made.items():
                     values[value] = pieces
                     if value not in inner:

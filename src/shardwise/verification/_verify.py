@@ -272,7 +272,10 @@ def _of_pass(plan: Plan, graph: Graph) -> list[Recorded]:
             inside = collectives_inside(graph.call(node), entry.choice, plan.cluster)
             priced += [Recorded(_kind(kind), size, ranks) for kind, size, ranks in inside]
         elif isinstance(entry, Move):
-            priced += _of_change(plan, graph, entry.source.ref, entry.change)
+            own = _of_change(plan, graph, entry.source.ref, entry.change)
+            if entry.joined:
+                own = [priced.pop().joined(*own)]
+            priced += own
     return priced
 
 

@@ -1,0 +1,142 @@
+"""Which moves of a schedule may run beside calls, between which places, and what they hold meanwhile."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..graph import Ref
+from ..redistribution import Chain, Step
+from ._buckets import Buckets
+from ._evaluate import Evaluation, shares_memory_of
+from ._prices import SLOWDOWN
+from ._schedule import Compute, Move, Schedule, Value, backward_entries, hides, with_late_views
+from ._slack import Slack
+from ._timeline import links
+
+if TYPE_CHECKING:
+    from ._plan import Plan
+
+
+class Beside:
+    """What the schedules of a plan with different limits have in common."""
+
+    def __init__(self, plan: "Plan", plain: Schedule) -> None:
+        self.plan = plan
+        self.evaluation = Evaluation(replace(plan, ahead=None), with_late_views(plain, plan.graph.ends))
+        cost = self.evaluation.cost()
+        if plan.memory is not None and cost.peak > plan.memory:  # what is done with a view may be held longer
+            self.evaluation = Evaluation(replace(plan, ahead=None), plain)
+            cost = self.evaluation.cost()
+        self.plain = plain = self.evaluation.schedule
+        self.taken, held = cost.entries, cost.held
+        self.end = len(plain.entries)
+        self.layouts = dict(plain.layouts)
+        self.links = links(plan.mesh, plan.cluster)
+        large = [isinstance(e, Compute) and hides(e.node) for e in plain.entries]
+        self.before = np.concatenate(
+            [[0], np.cumsum(large)]
+        )  # how many large calls there are before an entry
+        limit = np.iinfo(np.int64).max // 2 if plan.memory is None else plan.memory
+        around = np.array([0, *held, 0], np.int64)
+        self.free = limit - np.maximum(around[:-1], around[1:])  # bytes at an entry and just before it
+        calls = [
+            seconds if isinstance(e, Compute) else 0.0
+            for e, seconds in zip(plain.entries, self.taken, strict=True)
+        ]
+        self.passed = np.concatenate([[0.0], np.cumsum(calls)]) * (1 + SLOWDOWN)  # seconds before each entry
+        turn, back = self._turn()
+        buckets = Buckets(plan, plain, back, self.passed, self.before, self.free)
+        self.slack = list(buckets.joined(self._slack(turn, back)))
+        self.urgent = {link: self._urgent(link) for link in dict.fromkeys(self.links)}
+
+    def _urgent(self, link: str) -> np.ndarray:
+        """The next place at which a link is wanted for what cannot wait."""
+        moving = {place for slack in self.slack for place in slack.places}
+        moves = [
+            (at, e) for at, e in enumerate(self.plain.entries) if isinstance(e, Move) and at not in moving
+        ]
+        moves += [(slack.release, slack.moves[0]) for slack in self.slack if not slack.limited]
+        places = np.full(self.end + 1, self.end)
+        for place, move in moves:
+            if any(self.links[axis] == link for step in move.change.collectives for axis in step.axes):
+                places[place] = place
+        return np.minimum.accumulate(places[::-1])[::-1]
+
+    def link(self, stage: tuple[Move, ...]) -> str:
+        return self.links[stage[0].change.collectives[0].axes[0]]
+
+    def _slack(self, turn: int, back: int) -> Iterator[Slack]:
+        """The moves with large calls between the making of their source and the first use of their target."""
+        entries = self.plain.entries
+        made = {value: at for at, entry in enumerate(entries) for value in entry.made}
+        used: dict[Value, int] = {}
+        for at, entry in enumerate(entries):
+            for value in entry.used:
+                used.setdefault(value, at)
+        backward = backward_entries(self.plain, self._results())
+        owners = self._owners()
+        for at, entry in enumerate(entries):
+            if not isinstance(entry, Move) or not entry.change.collectives:
+                continue
+            first, last = (back, self.end) if backward[at] else (0, turn)
+            release = max(first, made.get(entry.source, -1) + 1)
+            need = min(last, used.get(entry.target, self.end))
+            if entry.source in made and isinstance(entries[made[entry.source]], Move):
+                release = max(first, at)  # its source is on its way itself
+            if release <= at <= need and self.before[release] < self.before[need]:
+                owner = owners[entry.source]
+                kept = 0 if owner.ref.name in self.plan.inputs else self.evaluation.local(owner).bytes
+                limited = made.get(entry.source, -1) < first or entry.target not in used
+                stages = tuple(self._stages(entry))
+                *between, last_size = (self.evaluation.local(stage.target).bytes for stage in stages)
+                yield Slack(
+                    at,
+                    release,
+                    need,
+                    (entry,),
+                    tuple((stage,) for stage in stages),
+                    kept,
+                    sum(between),
+                    sum(between) + last_size,
+                    limited,
+                    (at,),
+                )
+
+    def _results(self) -> Iterator[Value]:
+        for output, value in zip(self.plan.graph.outputs, self.plain.outputs, strict=True):
+            if value is not None and output.role != "gradient":
+                yield value
+
+    def _turn(self) -> tuple[int, int]:
+        """The place of the first call of backward, and that after the last call of forward."""
+        phases = [entry.node.phase if isinstance(entry, Compute) else "" for entry in self.plain.entries]
+        turn = phases.index("backward") if "backward" in phases else self.end
+        return turn, max((at + 1 for at, phase in enumerate(phases) if phase == "forward"), default=0)
+
+    def _owners(self) -> dict[Value, Value]:
+        """The value in whose memory each value lies."""
+        owner = {Value(Ref(entry.name)): Value(Ref(entry.name)) for entry in self.plan.graph.inputs}
+        for entry in self.plain.entries:
+            base = shares_memory_of(entry)
+            owner |= {value: value if base is None else owner[base] for value in entry.made}
+        return owner
+
+    def _stages(self, move: Move) -> Iterator[Move]:
+        """A move for each collective, with the local steps before it; the last has those after it, too."""
+        parts: list[list[Step]] = [[]]
+        for step in move.change.steps:
+            if not step.is_local and any(not other.is_local for other in parts[-1]):
+                parts.append([])
+            parts[-1].append(step)
+        source = move.source
+        for number, steps in enumerate(parts, 1):
+            last = number == len(parts)
+            target = move.target if last else Value(move.target.ref, f"{move.target.copy}/{number}")
+            seconds = sum(step.seconds for step in steps)
+            change = Chain(steps[0].before, steps[-1].after, tuple(steps), seconds)
+            self.layouts.setdefault(target, change.target)
+            self.evaluation.numbers.setdefault(target, self.evaluation.layouts.of(change.target))
+            yield Move(source, target, change)
+            source = target
