@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from shutil import which
 
 import pytest
 import torch
@@ -24,6 +25,9 @@ JOBS = Path(__file__).parent / "jobs.py"
 @pytest.fixture(scope="module")
 def jobs():
     return module_of(JOBS, "runtime_jobs")
+
+
+NEEDS_CXX = pytest.mark.skipif(which("c++") is None, reason="Inductor needs a C++ compiler")
 
 
 def start(function, *args, ranks=4, timeout=240):
@@ -206,7 +210,7 @@ def test_a_rank_that_is_killed_is_named(jobs):
         start(jobs.one_rank_is_killed, ranks=2)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=NEEDS_CXX)])
 def test_the_program_can_be_compiled(jobs, backend):
     plain, *others = start(jobs.compiled, 0, backend, ranks=2, timeout=600)[0]
     assert len(others) == 4

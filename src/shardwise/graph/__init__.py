@@ -8,7 +8,7 @@ from ._boxed import boxed
 from ._branches import branches_as_taken
 from ._callable import as_module, call_arguments
 from ._capture import capture
-from ._compile import backend_of, compiled
+from ._compile import Compiled, backend_of, first_results
 from ._cross_entropy import linear_cross_entropy
 from ._device import active_autocast, autocast_on_cpu, autocast_to
 from ._experts import experts, experts_backward
@@ -32,6 +32,7 @@ from ._whole import TENSOR, Whole
 __all__ = [
     "TENSOR",
     "Border",
+    "Compiled",
     "Crossing",
     "Execution",
     "Graph",
@@ -62,12 +63,12 @@ __all__ = [
     "capture",
     "chosen_again",
     "chosen_copies",
-    "compiled",
     "constants",
     "copy_name",
     "cost",
     "experts",
     "experts_backward",
+    "first_results",
     "has_layers",
     "inputs_of",
     "is_graph",

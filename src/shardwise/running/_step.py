@@ -19,6 +19,7 @@ from ..dtensor import layout_of, local_of, redistribute, run_chain
 from ..errors import UsageError
 from ..forms import operator_by
 from ..graph import (
+    Compiled,
     Graph,
     Input,
     Named,
@@ -28,8 +29,8 @@ from ..graph import (
     backend_of,
     below_autograd,
     boxed,
-    compiled,
     constants,
+    first_results,
 )
 from ..layout import Layout
 from ..placements import is_partial
@@ -60,14 +61,15 @@ class Step:
         self.local_outputs = local_outputs
         self.held = Held(self.plan, device_mesh, program.rank)
         self._parts = program.parts
-        self._forward = program.forward
-        self._backward = tuple(map(boxed, program.backward))
         self.deferred: list[Callable[[], None]] = []  # second parts of backward that have not run
         self._note: Callable[[str], None] | None = None
+        self._compile = bool(compile)
+        prepared = boxed
         if compile:
             require_compilable(self.plan)
-        self._backend = backend_of("inductor" if compile is True else compile) if compile else None
-        self._compiled: dict[bool, Callable[..., Any]] = {}  # with backward, and without
+            prepared = partial(Compiled, backend=backend_of("inductor" if compile is True else compile))
+        self._forward, *self._backward = map(prepared, (program.forward, *program.backward))
+        self._results = prepared(first_results(program.forward, len(self._parts.results)))
         self._constants = {
             name: piece_of(tensor, self.plan.inputs[name], program.rank).to(device_mesh.device_type)
             for name, tensor in constants(self._graph).items()
@@ -141,26 +143,23 @@ class Step:
         return found
 
     def _run(self, call: str, *given: Tensor) -> Sequence[Tensor]:
-        """The results of forward, compiled if it is to be: when first called, with its backward if there is one."""
-        trains = torch.is_grad_enabled() and bool(self._backward)
-        run = partial(_Run.apply, self, call) if trains else self._without_backward
-        if self._backend is None:
-            return run(*given)
-        if trains not in self._compiled:
-            self._compiled[trains] = compiled(run, len(self._parts.results), given, self._backend)
-        return self._compiled[trains](*given)
-
-    def _without_backward(self, *given: Tensor) -> Sequence[Tensor]:
-        return self.forward_part(*given)[: len(self._parts.results)]
+        """The results of forward, from its inputs, the slots and the seed."""
+        if torch.is_grad_enabled() and self._backward:
+            return _Run.apply(self, call, *given)
+        with self._quietly():
+            return self._results(self._taken(given))
 
     def forward_part(self, *given: Tensor) -> Sequence[Tensor]:
-        """The results of forward and what backward needs, from its inputs, the slots and the seed."""
+        """The results of forward and what backward needs."""
         with self._quietly():
-            return self._forward(*given[: len(self._parts.inputs)], given[-1])
+            return self._forward(self._taken(given))
+
+    def _taken(self, given: Sequence[Tensor]) -> list[Tensor]:
+        return [*given[: len(self._parts.inputs)], given[-1]]
 
     def _quietly(self) -> AbstractContextManager[None]:
         """Where autograd keeps no record of single calls, and no compiler traces them."""
-        keeps = torch.is_grad_enabled() or self._backend is not None
+        keeps = torch.is_grad_enabled() or self._compile
         return nullcontext() if keeps else below_autograd()
 
     def _input(self, name: str, given: Mapping[str, Any]) -> Tensor:
