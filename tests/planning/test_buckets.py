@@ -151,3 +151,11 @@ def test_memory_is_as_planned(plans):
         assert limited.cost.peak <= plain.cost.peak
         tight += len(buckets(limited)) < len(buckets(plan))
     assert tight
+
+
+def test_buckets_run_on_real_ranks(small):
+    plan = replace(random_plan(small, mesh="a=2,b=2", seed=1), ahead=10**9)
+    kinds = {bucket[0].change.collectives[0].kind for bucket in buckets(plan)}
+    assert kinds == {"all_gather", "reduce_scatter", "all_reduce"}
+    report = sw.verify(Blocks(8), (torch.rand(12, 8),), plan=plan, only_plan=True, backend="gloo")
+    assert report.ok, report

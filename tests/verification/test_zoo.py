@@ -1,5 +1,6 @@
 """Every architecture of the zoo, sharded by the planner and at random, equals itself unsharded."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,20 @@ def check(name, seeds, cluster):
     assert sent
 
 
+def check_overlapped(name, seeds):
+    """Random plans with collectives beside calls, the small ones in buckets, as much under way as can be."""
+    model, args, kwargs, graph = built(name)
+    offers, begun, joined = Offers(graph), 0, 0
+    for mesh in MESHES:
+        for seed in seeds:
+            plan = replace(random_plan(graph, mesh=mesh, seed=seed, offers=offers), ahead=10**9)
+            report = verify(model, args, kwargs, plan=plan, steps=2, only_plan=True)
+            assert report.ok, f"{name} on {mesh}, random plan {seed}, overlapped:\n{report}"
+            begun += sum(move.begun for move in plan.schedule.moves)
+            joined += sum(move.joined for move in plan.schedule.moves)
+    return begun, joined
+
+
 def test_there_are_enough_architectures():
     assert len(zoo.ZOO) >= 32
 
@@ -63,6 +78,17 @@ def test_sample(name, slow_devices):
 @pytest.mark.parametrize("name", zoo.ZOO)
 def test_all_by_the_planner_and_by_ten_random_plans(name, slow_devices):
     check(name, range(10), slow_devices)
+
+
+def test_sample_with_overlap():
+    found = [check_overlapped(name, range(1)) for name in SAMPLE]
+    assert sum(begun for begun, _ in found) > sum(joined for _, joined in found) > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", zoo.ZOO)
+def test_all_with_overlap_by_ten_random_plans(name):
+    check_overlapped(name, range(10))
 
 
 @pytest.mark.long

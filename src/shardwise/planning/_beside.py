@@ -1,7 +1,7 @@
 """Which moves of a schedule may run beside calls, between which places, and what they hold meanwhile."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,27 @@ from ._timeline import links
 
 if TYPE_CHECKING:
     from ._plan import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """A link, for what can wait: `left` are the seconds before each place in which nothing urgent uses it, while calls
+    run or wait for other links, `urgent` the places at which it is wanted for what is urgent (and the end), and `gaps`
+    the seconds before each of these since the one before."""
+
+    left: np.ndarray
+    urgent: np.ndarray
+    gaps: np.ndarray
+
+    def fits(self, place: int, seconds: float, queued: float, latest: float) -> bool:
+        """Whether what takes so long, after what is queued, shall begin at a place: it ends before the link is wanted,
+        must not wait, or would not end in time in a longer gap further on either."""
+        here = int(np.searchsorted(self.urgent, place))
+        room = self.left[self.urgent[here]] - self.left[place] - queued
+        if seconds <= room or latest <= self.left[place + 1]:
+            return True
+        last = int(np.searchsorted(self.left[self.urgent], latest))
+        return last <= here or bool(room >= self.gaps[here + 1 : last + 1].max(initial=0.0))
 
 
 class Beside:
@@ -49,20 +70,35 @@ class Beside:
         turn, back = self._turn()
         buckets = Buckets(plan, plain, back, self.passed, self.before, self.free)
         self.slack = list(buckets.joined(self._slack(turn, back)))
-        self.urgent = {link: self._urgent(link) for link in dict.fromkeys(self.links)}
+        urgent = list(self._urgent())
+        self.lanes = {link: self._lane(link, urgent) for link in dict.fromkeys(self.links)}
 
-    def _urgent(self, link: str) -> np.ndarray:
-        """The next place at which a link is wanted for what cannot wait."""
+    def _urgent(self) -> Iterator[tuple[int, int, str, float]]:
+        """The collectives that calls wait for, or soon do: when they can begin, where they are waited for, on which
+        link, and how long calls wait for them at least."""
         moving = {place for slack in self.slack for place in slack.places}
-        moves = [
-            (at, e) for at, e in enumerate(self.plain.entries) if isinstance(e, Move) and at not in moving
-        ]
-        moves += [(slack.release, slack.moves[0]) for slack in self.slack if not slack.limited]
-        places = np.full(self.end + 1, self.end)
-        for place, move in moves:
-            if any(self.links[axis] == link for step in move.change.collectives for axis in step.axes):
-                places[place] = place
-        return np.minimum.accumulate(places[::-1])[::-1]
+        for at, entry in enumerate(self.plain.entries):
+            if isinstance(entry, Move) and at not in moving:
+                for step in entry.change.collectives:
+                    for link in {self.links[axis] for axis in step.axes}:
+                        yield at, at, link, step.seconds
+        for slack in self.slack:
+            if not slack.limited:
+                seconds = sum(slack.seconds)
+                waited = max(0.0, 1 - (self.passed[slack.need] - self.passed[slack.release]) / seconds)
+                for stage, taken in zip(slack.stages, slack.seconds, strict=True):
+                    yield slack.release, slack.need, self.link(stage), taken * waited
+
+    def _lane(self, link: str, urgent: Iterable[tuple[int, int, str, float]]) -> "Lane":
+        waits, wanted = np.zeros(self.end + 1), np.zeros(self.end + 1, bool)
+        for release, need, used, seconds in urgent:
+            if used == link:
+                wanted[release] = True
+            else:
+                waits[need] += seconds
+        left = self.passed + np.concatenate([[0.0], np.cumsum(waits[:-1])])
+        places = np.append(np.flatnonzero(wanted[:-1]), self.end)
+        return Lane(left, places, np.diff(left[places], prepend=0.0))
 
     def link(self, stage: tuple[Move, ...]) -> str:
         return self.links[stage[0].change.collectives[0].axes[0]]

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ._beside import Beside
 from ._schedule import Compute, Entry, Move, Schedule, Wait, with_deaths
 from ._slack import Slack
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from ._plan import Plan
 
 # Of the largest collective, the bytes that may be under way in the schedules that are tried.
-_SHARES = (0, 0.5, 1, 2, 4)
+_SHARES = (0, 1, 4, 8, 64)
 _LOOKED_AT = 8  # moves that have to wait, before a link is left idle
 
 
@@ -144,10 +146,13 @@ class _Run:
                     size -= late.pop(0).slack.size
         free: dict[str, float] = {}
         for flow in sorted(flows, key=lambda flow: flow.need, reverse=True):
-            last = float(self.of.passed[flow.need])
+            after: tuple[np.ndarray, float] | None = None  # the link of the next stage, and when that begins
             for stage, seconds in reversed(list(zip(flow.slack.stages, flow.slack.seconds, strict=True))):
                 link = self.of.link(stage)
-                last = free[link] = min(last, free.get(link, last)) - seconds
+                left = self.of.lanes[link].left
+                end = float(left[flow.need] if after is None else np.interp(after[1], after[0], left))
+                last = free[link] = min(end, free.get(link, end)) - seconds
+                after = left, last
                 flow.latest.insert(0, last)
         return flows
 
@@ -198,12 +203,9 @@ class _Run:
                 heappush(ready, waiting)
 
     def _fits(self, flow: _Flow, link: str, place: int) -> bool:
-        """Whether a move ends before the link is needed for what is urgent, or cannot wait itself."""
-        passed, urgent = self.of.passed, self.of.urgent[link][place]
         queued = max(0.0, self.running.free[link] - self.running.now)
-        if queued + flow.slack.seconds[flow.stage] <= passed[urgent] - passed[place]:
-            return True
-        return flow.latest[flow.stage] <= passed[place + 1]
+        seconds, latest = flow.slack.seconds[flow.stage], flow.latest[flow.stage]
+        return self.of.lanes[link].fits(place, seconds, queued, latest)
 
     def _make_ready(self, flow: _Flow) -> None:
         queue = self.ready[flow.slack.limited, self.of.link(flow.next)]
