@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ._plan import Plan
 
 # Of the largest collective, the bytes that may be under way in the schedules that are tried.
-_SHARES = (0, 1, 4, 8, 64)
+_SHARES = (0, 4, 8, 64)
 _LOOKED_AT = 8  # moves that have to wait, before a link is left idle
 
 
@@ -70,6 +70,7 @@ class _Flow:
     ends: float = 0.0
     counted: bool = False  # among what is begun early
     past: bool = False  # its place in the plain schedule
+    held: int = 0  # the bytes that it is counted with
 
     @property
     def next(self) -> tuple[Move, ...]:
@@ -99,7 +100,7 @@ class _Run:
         self.running = Running(of.links)
         self.entries: list[Entry] = []
         self.early = 0  # bytes of moves that were begun early
-        self.late: list[_Flow] = []  # past their place and not waited for, the oldest first
+        self.late: dict[_Flow, None] = {}  # past their place and not waited for, the oldest first
         self.held = self.waiting = 0  # the bytes that these hold, and that count as under way
         self.open: list[_Flow] = []  # under way, with stages to follow
         # By whether they are limited and by link: what a program makes and uses itself goes first, on every link.
@@ -125,9 +126,7 @@ class _Run:
             for flow in due.get(place, ()):
                 self._finish(flow)
             if place in standing and not standing[place].done:
-                standing[place].past = True
-                self.late.append(standing[place])
-                self._count_late()
+                self._pass(standing[place])
             self._relieve(place)
             if place < of.end and place not in elsewhere:
                 self._run(place, of.plain.entries[place])
@@ -236,7 +235,7 @@ class _Run:
         flow.ends = self.running.ends(flow.begun[-1].target)
         if flow.stage + 1 < len(flow.slack.stages):
             self.open.append(flow)
-            self._count_late()
+            self._count(flow)
 
     # -- what is waited for
 
@@ -251,8 +250,8 @@ class _Run:
             self.open.remove(flow)
         if flow.done:
             self._end(flow)
-        elif flow.past:
-            self._count_late()
+        else:
+            self._count(flow)
 
     def _finish(self, flow: _Flow) -> None:
         """Wait for a move here, and for what is left of it."""
@@ -272,15 +271,24 @@ class _Run:
             self.early -= flow.slack.size
             flow.counted = False
         if flow.past:
-            self.late.remove(flow)
             flow.past = False
-            self._count_late()
+            del self.late[flow]
+            self._count(flow)
+            self.waiting -= flow.slack.size if flow.slack.is_late else 0
 
     def _relieve(self, place: int) -> None:
         """Wait for the oldest moves until the limits are kept to."""
         while self.late and (self.held > self.room[place] or self.waiting > self.ahead):
-            self._finish(self.late[0])
+            self._finish(next(iter(self.late)))
 
-    def _count_late(self) -> None:
-        self.held = sum(flow.holds for flow in self.late)
-        self.waiting = sum(flow.slack.size for flow in self.late if flow.slack.is_late)
+    def _pass(self, flow: _Flow) -> None:
+        """What is not done at its place in the plain schedule is late from there on."""
+        flow.past = True
+        self.late[flow] = None
+        self._count(flow)
+        self.waiting += flow.slack.size if flow.slack.is_late else 0
+
+    def _count(self, flow: _Flow) -> None:
+        """Count what a move holds now, no longer what it held before."""
+        self.held += flow.holds - flow.held
+        flow.held = flow.holds

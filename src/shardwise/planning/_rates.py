@@ -31,7 +31,7 @@ Places = tuple[bool, tuple[int, ...], tuple[int, ...]]
 
 _ROUNDS = 3  # of the linear program
 _ROUGH = 0.01  # gap of a search for a plan that the timeline judges
-_EVEN = 0.6  # of a second, what links count together where plans are looked for, rather than bounds
+_EVEN = 0.45  # of a second, what links count together where plans are looked for, rather than bounds
 
 
 class Rates:

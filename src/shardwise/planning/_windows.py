@@ -42,11 +42,15 @@ class Windows:
         self.turn = phases.index("backward") if "backward" in phases else self.end
         self.back = max((at + 1 for at, phase in enumerate(phases) if phase == "forward"), default=0)
         self.needed = self._needed()
+        self._of_uses: dict[tuple[object, ...], Window] = {}
 
     def of_uses(self, ref: Ref, users: Sequence[Node]) -> Window:
         """Of a tensor, for the calls that share one redistribution of it."""
-        backward = users[0].phase == "backward"
-        return self._window(ref, self._first(users), backward)
+        key = (ref, *(node.name for node in users))
+        if key not in self._of_uses:
+            backward = users[0].phase == "backward"
+            self._of_uses[key] = self._window(ref, self._first(users), backward)
+        return self._of_uses[key]
 
     def of_output(self, output: Output) -> Window:
         """Of a result of the graph."""
