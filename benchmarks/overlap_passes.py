@@ -29,7 +29,6 @@ from shardwise.planning._baselines import Baseline, BaselineRestriction
 from shardwise.planning._pins import Pins
 from shardwise.planning._prices import SLOWDOWN
 from shardwise.planning._timeline import links
-from shardwise.redistribution import bucket_seconds
 from shardwise.running import emit
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

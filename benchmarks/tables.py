@@ -46,7 +46,11 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Mixtures of experts", ("experts", "experts_on_gpu"), "communicating.md"),
     ("Images sharded by rows", ("spatial",), "communicating.md"),
     ("Running", ("runtime",), "running.md"),
-    ("Overlap", ("overlap", "overlap_8b", "overlap_8b_cube", "overlap_70b", "truth_hidden"), "overlap.md"),
+    (
+        "Overlap",
+        ("overlap", "overlap_8b", "overlap_8b_cube", "overlap_70b", "overlap_passes", "truth_hidden"),
+        "overlap.md",
+    ),
     ("Pipelines", ("pipelines", "stages", "stages_given"), "pipelines.md"),
     ("Loading a checkpoint", ("checkpoint",), "running.md"),
     ("Importing", ("imports",), "architecture.md"),

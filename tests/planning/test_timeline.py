@@ -207,3 +207,16 @@ def test_66_nothing_runs_beside_the_reduction_of_the_last_gradient(fsdp):
         for entry, cost in zip(made.schedule.entries[last:], made.cost.entries[last:], strict=True)
     )
     assert made.timeline.waited[last] == pytest.approx(move.change.price)
+
+
+def test_baselines_that_do_not_fit_are_overlapped_too(graph):
+    """They are compared as they would run, had they the memory."""
+    mesh = Mesh.parse("d=4")
+    enough = Planner(graph, mesh, CLUSTER, overlap=True).plan({})
+    most = max(cost.peak for cost in enough.baselines.values() if cost is not None)
+    least = min(cost.peak for cost in enough.baselines.values() if cost is not None)
+    tight = Planner(graph, mesh, CLUSTER, overlap=True, memory=(least + most) // 2).plan({})
+    over = [name for name, cost in tight.baselines.items() if cost is not None and cost.peak > tight.memory]
+    assert over
+    for name in over:
+        assert tight.baselines[name].hidden == pytest.approx(enough.baselines[name].hidden)

@@ -18,8 +18,7 @@ from shardwise.planning._schedule import Entry, Schedule
 from shardwise.planning._timeline import links, timeline
 from shardwise.planning._weights import BESIDE, PARTS, Weights
 from shardwise.planning._windows import Windows
-from shardwise.redistribution import Step
-from shardwise.redistribution._bucket import least_seconds
+from shardwise.redistribution import Step, least_seconds
 
 MOST = 500  # schedules of one plan
 

@@ -27,11 +27,11 @@ from ._versions import all_gather_single, reduce_scatter_single
 WAIT = torch.ops._c10d_functional.wait_tensor.default
 
 # Collectives of one tensor, and of several as one.
+_C10D = torch.ops._c10d_functional
 _JOINED = {
-    getattr(torch.ops._c10d_functional, name).default: getattr(
-        torch.ops._c10d_functional, f"{name}_coalesced"
-    ).default
-    for name in ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce")
+    _C10D.all_gather_into_tensor.default: _C10D.all_gather_into_tensor_coalesced.default,
+    _C10D.reduce_scatter_tensor.default: _C10D.reduce_scatter_tensor_coalesced.default,
+    _C10D.all_reduce.default: _C10D.all_reduce_coalesced.default,
 }
 
 

@@ -50,7 +50,7 @@ def _of_list(run: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     inner: Callable[..., Any] | None = run
     while inner is not None:
         kinds = [parameter.kind for parameter in signature(inner, follow_wrapped=False).parameters.values()]
-        if getattr(inner, "_boxed_call", False) and kinds == [Parameter.POSITIONAL_OR_KEYWORD]:
+        if getattr(inner, "_boxed_call", False) and Parameter.VAR_POSITIONAL not in kinds:
             return inner
         inner = getattr(inner, "__wrapped__", None)
     return lambda given: run(*given)

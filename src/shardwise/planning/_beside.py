@@ -9,7 +9,7 @@ import numpy as np
 from ..graph import Ref
 from ..redistribution import Chain, Step
 from ._buckets import Buckets
-from ._evaluate import Evaluation, shares_memory_of
+from ._evaluate import Cost, Evaluation, shares_memory_of
 from ._prices import SLOWDOWN
 from ._schedule import Compute, Move, Schedule, Value, backward_entries, hides, with_late_views
 from ._slack import Slack
@@ -41,7 +41,8 @@ class Lane:
 
 
 class Beside:
-    """What the schedules of a plan with different limits have in common."""
+    """What the schedules of a plan with different limits have in common. Beside the calls of a plan that does not fit
+    in memory nothing can run."""
 
     def __init__(self, plan: "Plan", plain: Schedule) -> None:
         self.plan = plan
@@ -50,7 +51,13 @@ class Beside:
         if plan.memory is not None and cost.peak > plan.memory:  # what is done with a view may be held longer
             self.evaluation = Evaluation(replace(plan, ahead=None), plain)
             cost = self.evaluation.cost()
-        self.plain = plain = self.evaluation.schedule
+        self.fits = plan.memory is None or cost.peak <= plan.memory
+        if self.fits:
+            self._find(cost)
+
+    def _find(self, cost: Cost) -> None:
+        plan, plain = self.plan, self.evaluation.schedule
+        self.plain = plain
         self.taken, held = cost.entries, cost.held
         self.end = len(plain.entries)
         self.layouts = dict(plain.layouts)

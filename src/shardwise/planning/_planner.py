@@ -155,6 +155,12 @@ class Planner:
             late_gradients=False,
         )
 
+    def _as_run(self, plan: Plan) -> Plan:
+        """A baseline as it would run, had it the memory."""
+        if self.overlap and plan.cost.peak > self.memory:
+            plan = with_overlap(replace(plan, memory=None, ahead=None))
+        return self._in_faster_order(plan)
+
     def _in_faster_order(self, plan: Plan) -> Plan:
         """A plan with gradients of parameters late, or with its calls as they were captured."""
         if not self.late_gradients:
@@ -221,7 +227,7 @@ class Planner:
         tried = self._timed("baselines", lambda: self.baselines(held, gap, clock, search))
         if proposal is not None:
             tried["propagated"] = None if search is None else search.started
-        table = {name: _cost_of(made and self._in_faster_order(made)) for name, made in tried.items()}
+        table = {name: _cost_of(made and self._as_run(made)) for name, made in tried.items()}
         return cheapest_that_fits(best, tried.values(), self.memory).noted(baselines=table)
 
     def _following(

@@ -1,6 +1,6 @@
 """Redistribution: the cheapest chain of collectives from one layout to another, and its price."""
 
-from ._bucket import BUCKET, JOINED, bucket_seconds, is_small
+from ._bucket import BUCKET, JOINED, bucket_seconds, is_small, least_seconds
 from ._chain import Chain, Prices, Step, cheapest_chain, price, price_table, space_of
 from ._parcels import Box, Parcel, held, parcels, views
 from ._space import Space
@@ -20,6 +20,7 @@ __all__ = [
     "cheapest_chain",
     "held",
     "is_small",
+    "least_seconds",
     "parcels",
     "price",
     "price_table",
