@@ -1,12 +1,12 @@
 """Schedules of overlapped plans, and those that torch's passes make of the same programs, by the same timeline.
 
-    python benchmarks/overlap_passes.py [--layers 4] [--mesh fsdp=8]
+    python benchmarks/overlap_passes.py [--layers 4] [--devices 8]
 
 The program of a plan without overlap, whose collectives all are waited for at once, is given to torch's
 `schedule_overlap_bucketing` with the times that the plan was priced with. What it makes of it is run through in time as
 plans are: calls one after another and slower beside collectives, one collective at a time on each link.
 
-With two process groups the pass of torch 2.13 calls itself for ever, so the mesh has one axis.
+With two process groups the pass of torch 2.13 calls itself for ever: FSDP along one axis has one.
 """
 
 import argparse
@@ -21,20 +21,20 @@ import torch
 import torch.distributed as dist
 from record import Record, takes_json
 from torch import fx
+from torch._ops import OpOverload
 from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from shardwise.calls import facts
 from shardwise.graph import capture
 from shardwise.mesh import Cluster, Mesh
-from shardwise.planning import Compute, Move, Plan, Planner
-from shardwise.planning._baselines import Baseline, BaselineRestriction
+from shardwise.planning import Compute, Plan, Planner
 from shardwise.planning._pins import Pins
 from shardwise.planning._prices import SLOWDOWN
-from shardwise.planning._timeline import links
 from shardwise.running import emit
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-C10D = torch.ops._c10d_functional
+WAIT = torch.ops._c10d_functional.wait_tensor.default
 
 
 def main() -> None:
@@ -42,33 +42,26 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--mesh", default="fsdp=8")
+    parser.add_argument("--devices", type=int, default=8)
     takes_json(parser)
     options = parser.parse_args()
     sys.path.insert(0, str(EXAMPLES))
     import models
 
     record = Record(__doc__, options.json)
-    mesh, cluster = Mesh.parse(options.mesh), Cluster.of("h100")
+    mesh, cluster = Mesh.parse(f"fsdp={options.devices}"), Cluster.of("h100")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=mesh.ranks)
     model, args, kwargs = models.llama_8b(options.layers, batch=mesh.shape[0])
     planner = Planner(capture(model, args, kwargs), mesh, cluster)
-    plans = {"FSDP": planner.baselines(Pins(mesh))["FSDP"]}
-    if mesh.ndim == 2:
-        kind = BaselineRestriction(
-            Baseline("FSDP x TP", (mesh.names[0], "scattered")), planner.graph, planner.layouts
-        )
-        plans["FSDP x TP"] = planner.restricted(kind, Pins(mesh))
-    columns = {"plan": "", "schedule": "", "step": "{:.1f} ms", "gathers of parameters hidden": "{:.0%}"}
+    plan = planner.baselines(Pins(mesh))["FSDP"]
+    assert plan is not None
+    columns = {"schedule": "", "step": "{:.1f} ms", "gathers of parameters hidden": "{:.0%}"}
     columns |= {"reductions of gradients hidden": "{:.0%}", "collectives": "{:,}"}
-    sheet = record.sheet(f"{options.layers} layers of Llama 3 8B on {options.mesh} of H100", columns)
-    for name, plan in plans.items():
-        assert plan is not None
-        for schedule, (program, priced) in programs(plan).items():
-            ran = Ran.of(program, priced)
-            axis = mesh.names[0]
-            hidden = (ran.hidden("all_gather", axis), ran.hidden("reduce_scatter", axis))
-            sheet.add(name, schedule, ran.seconds * 1e3, *hidden, ran.collectives)
+    sheet = record.sheet(f"FSDP of {options.layers} layers of Llama 3 8B on {mesh.ranks} H100", columns)
+    for schedule, (program, priced) in programs(plan).items():
+        ran = Ran.of(program, priced)
+        hidden = (ran.hidden("all_gather"), ran.hidden("reduce_scatter"))
+        sheet.add(schedule, ran.seconds * 1e3, *hidden, ran.collectives)
 
 
 def programs(plan: Plan) -> dict[str, tuple[list[fx.GraphModule], Plan]]:
@@ -116,13 +109,16 @@ class Prices:
     """What nodes of a plan's program take, in seconds."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, mesh = plan, device_mesh(plan.mesh)
-        self.axes = {mesh.get_group(axis).group_name: axis for axis in range(mesh.ndim)}
+        self.plan = plan
+        self.link, self.ranks = plan.cluster.link(plan.mesh, 0), plan.mesh.ranks
         self.entries = dict(zip(map(id, plan.schedule.entries), plan.cost.entries, strict=True))
 
     def of(self, node: fx.Node, size: int | None = None) -> float:
         if (kind := kind_of(node)) is not None:
-            return self._collective(node, kind, size)
+            given, made = tensors(node.args[0]), tensors(node)
+            total = size or max(sum(t.nbytes for t in given), sum(t.nbytes for t in made))
+            itemsize = given[0].dtype.itemsize
+            return self.link.time(kind, total, self.ranks, itemsize=itemsize)  # type: ignore[arg-type]
         entry = node.meta.get("shardwise")
         if not isinstance(entry, Compute) or node.op != "call_function":
             return 0.0
@@ -130,26 +126,9 @@ class Prices:
         same = str(node.target) == entry.node.op or "attention" in str(node.target)
         return seconds if same else 0.0
 
-    def axis(self, node: fx.Node) -> int | None:
-        return self.axes.get(node.args[-1]) if not node.kwargs.get("group_name") else None  # type: ignore[arg-type]
-
-    def _collective(self, node: fx.Node, kind: str, size: int | None) -> float:
-        axis, mesh = self.axis(node), self.plan.mesh
-        entry = node.meta.get("shardwise")
-        if axis is None:
-            assert isinstance(entry, Move)
-            return sum(step.seconds for step in entry.change.collectives if step.kind == "permute")
-        given, made = tensors(node.args[0]), tensors(node)
-        total = size or max(sum(t.nbytes for t in given), sum(t.nbytes for t in made))
-        link, itemsize = self.plan.cluster.link(mesh, axis), given[0].dtype.itemsize
-        return link.time(kind, total, mesh.shape[axis], itemsize=itemsize)  # type: ignore[arg-type]
-
 
 def kind_of(node: fx.Node) -> str | None:
-    name = str(node.target)
-    if node.op != "call_function" or "_c10d_functional" not in name or "wait_tensor" in name:
-        return None
-    return next(kind for kind in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all") if kind in name)
+    return facts(node.target).collective if isinstance(node.target, OpOverload) else None
 
 
 def tensors(value: object) -> list[torch.Tensor]:
@@ -160,40 +139,38 @@ def tensors(value: object) -> list[torch.Tensor]:
 
 @dataclass
 class Ran:
-    """Programs run through in time: calls are one stream, and the collectives of each link another."""
+    """Programs run through in time: calls are one stream, and collectives another."""
 
     seconds: float
-    busy: defaultdict[tuple[str, str], float]
-    waited: defaultdict[tuple[str, str], float]
+    busy: defaultdict[str, float]
+    waited: defaultdict[str, float]
     collectives: int
 
     @classmethod
     def of(cls, program: list[fx.GraphModule], plan: Plan) -> "Ran":
-        prices, names = Prices(plan), links(plan.mesh, plan.cluster)
+        prices = Prices(plan)
         ran = cls(0.0, defaultdict(float), defaultdict(float), 0)
         for part in program:
-            free: defaultdict[str, float] = defaultdict(float)
-            ends: dict[fx.Node, tuple[float, tuple[str, str]]] = {}
+            free = 0.0
+            ends: dict[fx.Node, tuple[float, str]] = {}
             for node in part.graph.nodes:
                 seconds = prices.of(node)
                 if (kind := kind_of(node)) is not None:
-                    axis = prices.axis(node) or 0
-                    start = max(ran.seconds, free[names[axis]])
-                    free[names[axis]] = start + seconds
-                    ends[node] = start + seconds, (kind, plan.mesh.names[axis])
-                    ran.busy[kind, plan.mesh.names[axis]] += seconds
+                    free = max(ran.seconds, free) + seconds
+                    ends[node] = free, kind
+                    ran.busy[kind] += seconds
                     ran.collectives += 1
-                elif "wait_tensor" in str(node.target):
-                    end, what = ends[begun(node.args[0])]
-                    ran.waited[what] += max(0.0, end - ran.seconds)
+                elif node.target is WAIT:
+                    end, kind = ends[begun(node.args[0])]
+                    ran.waited[kind] += max(0.0, end - ran.seconds)
                     ran.seconds = max(ran.seconds, end)
                 elif seconds:
-                    beside = max(0.0, *(end - ran.seconds for end in free.values()), 0.0)
+                    beside = max(0.0, free - ran.seconds)
                     ran.seconds += seconds + SLOWDOWN * min(seconds, beside / (1 + SLOWDOWN))
         return ran
 
-    def hidden(self, kind: str, axis: str) -> float:
-        return 1 - self.waited[kind, axis] / self.busy[kind, axis] if self.busy[kind, axis] else 0.0
+    def hidden(self, kind: str) -> float:
+        return 1 - self.waited[kind] / self.busy[kind]
 
 
 def begun(node: fx.Node) -> fx.Node:

@@ -48,7 +48,15 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Running", ("runtime",), "running.md"),
     (
         "Overlap",
-        ("overlap", "overlap_8b", "overlap_8b_cube", "overlap_70b", "overlap_passes", "truth_hidden"),
+        (
+            "overlap",
+            "overlap_8b",
+            "overlap_8b_cube",
+            "overlap_70b",
+            "buckets",
+            "overlap_passes",
+            "truth_hidden",
+        ),
         "overlap.md",
     ),
     ("Pipelines", ("pipelines", "stages", "stages_given"), "pipelines.md"),

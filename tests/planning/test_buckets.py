@@ -13,6 +13,7 @@ from shardwise.planning import Move, Plan, Planner, Wait, random_plan
 from shardwise.planning._buckets import Buckets
 from shardwise.planning._overlap import with_overlap
 from shardwise.planning._pins import Pins
+from shardwise.planning._timeline import Running, links
 from shardwise.redistribution import BUCKET
 
 MESHES = ("d=4", "a=2,b=2", "a=3,b=2")
@@ -120,15 +121,14 @@ def test_what_is_joined_is_begun_together_and_ends_together(plans):
             if isinstance(entry, Move) and entry.joined:
                 before = entries[place - 1]
                 assert isinstance(before, Move) and before.begun and entry.begun
-        ends = {
-            entries[span.entry].target: span.end  # type: ignore[union-attr]
-            for span in plan.timeline.spans
-            if span.stream != "calls"
-        }
         waited = [entry.move.target for entry in entries if isinstance(entry, Wait)]
         assert len(waited) == len(set(waited))
         for bucket in buckets(plan):
-            assert max(ends[move.target] for move in bucket) == ends[bucket[-1].target]
+            running = Running(links(plan.mesh, plan.cluster))
+            for number, move in enumerate(bucket):
+                running.begin(number, move)
+            (end,) = {running.ends(move.target) for move in bucket}
+            assert end == pytest.approx(sum(move.change.price for move in bucket))
 
 
 @pytest.mark.parametrize("mesh", MESHES)

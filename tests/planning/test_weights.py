@@ -69,7 +69,8 @@ def schedules(beside: Beside) -> Iterator[list[Entry]]:
 def fastest(plan: Plan) -> tuple[float, int, int]:
     """The seconds of the fastest of all schedules (of some of them, if there are too many), how many there were, and
     how many moves are in buckets."""
-    beside = Beside(plan, plan.schedule)
+    beside = Beside.of(plan, plan.schedule)
+    assert beside is not None
     pairs = zip(plan.schedule.entries, plan.cost.entries, strict=True)
     alone = {entry.node.name: seconds for entry, seconds in pairs if isinstance(entry, Compute)}
     best, count = np.inf, 0

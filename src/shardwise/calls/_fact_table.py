@@ -139,6 +139,7 @@ TABLE = (
     _of(
         "_c10d_functional.all_gather_into_tensor",
         "_c10d_functional.all_gather_into_tensor_coalesced",
+        "_c10d_functional.all_gather_into_tensor_out",
         collective="all_gather",
     ),
     _of(
@@ -150,6 +151,7 @@ TABLE = (
         "_c10d_functional.all_reduce",
         "_c10d_functional.all_reduce_",
         "_c10d_functional.all_reduce_coalesced",
+        "_c10d_functional.all_reduce_coalesced_",
         collective="all_reduce",
     ),
     _of("_c10d_functional.all_to_all_single", "_dtensor.shard_dim_alltoall", collective="all_to_all"),

@@ -28,7 +28,8 @@ class Recorded:
     def joined(self, other: "Recorded") -> "Recorded":
         """Both as one collective."""
         assert (self.kind, self.ranks) == (other.kind, other.ranks)
-        return Recorded(self.kind, (self.size or 0) + (other.size or 0), self.ranks)
+        assert self.size is not None and other.size is not None
+        return Recorded(self.kind, self.size + other.size, self.ranks)
 
 
 class record_collectives(TorchDispatchMode):

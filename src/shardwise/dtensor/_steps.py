@@ -24,10 +24,10 @@ from ..placements import is_partial, is_shard
 from ..redistribution import Step
 from ._versions import all_gather_single, reduce_scatter_single
 
-WAIT = torch.ops._c10d_functional.wait_tensor.default
+_C10D = torch.ops._c10d_functional
+WAIT = _C10D.wait_tensor.default
 
 # Collectives of one tensor, and of several as one.
-_C10D = torch.ops._c10d_functional
 _JOINED = {
     _C10D.all_gather_into_tensor.default: _C10D.all_gather_into_tensor_coalesced.default,
     _C10D.reduce_scatter_tensor.default: _C10D.reduce_scatter_tensor_coalesced.default,
@@ -78,13 +78,13 @@ def join_collectives(graph: fx.Graph, nodes: Sequence[fx.Node]) -> None:
     if len(begun) < 2:
         return
     first, last = begun[0], begun[-1]
+    assert all((node.target, node.args[1:]) == (first.target, first.args[1:]) for node in begun)
     with graph.inserting_before(last):
         given = [node.args[0] for node in begun]
         joined = graph.call_function(_JOINED[first.target], (given, *first.args[1:]))
         arriving = [graph.call_function(getitem, (joined, place)) for place in range(len(begun))]
     joined.meta |= last.meta | {"val": [node.meta["val"] for node in begun]}
     for node, part in zip(begun, arriving, strict=True):
-        assert (node.target, node.args[1:]) == (first.target, first.args[1:])
         part.meta |= node.meta
         node.replace_all_uses_with(part)
         graph.erase_node(node)

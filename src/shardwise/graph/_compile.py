@@ -49,9 +49,12 @@ def _of_list(run: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     """What a backend made as a function of a list: AOTAutograd has one within, which frees each input after its use."""
     inner: Callable[..., Any] | None = run
     while inner is not None:
-        kinds = [parameter.kind for parameter in signature(inner, follow_wrapped=False).parameters.values()]
-        if getattr(inner, "_boxed_call", False) and Parameter.VAR_POSITIONAL not in kinds:
-            return inner
+        if getattr(
+            inner, "_boxed_call", False
+        ):  # what wraps it looks the same, but takes the inputs one by one
+            parameters = signature(inner, follow_wrapped=False).parameters.values()
+            if all(parameter.kind != Parameter.VAR_POSITIONAL for parameter in parameters):
+                return inner
         inner = getattr(inner, "__wrapped__", None)
     return lambda given: run(*given)
 

@@ -41,23 +41,24 @@ class Lane:
 
 
 class Beside:
-    """What the schedules of a plan with different limits have in common. Beside the calls of a plan that does not fit
-    in memory nothing can run."""
+    """What the schedules of a plan with different limits have in common."""
 
-    def __init__(self, plan: "Plan", plain: Schedule) -> None:
-        self.plan = plan
-        self.evaluation = Evaluation(replace(plan, ahead=None), with_late_views(plain, plan.graph.ends))
-        cost = self.evaluation.cost()
-        if plan.memory is not None and cost.peak > plan.memory:  # what is done with a view may be held longer
-            self.evaluation = Evaluation(replace(plan, ahead=None), plain)
-            cost = self.evaluation.cost()
-        self.fits = plan.memory is None or cost.peak <= plan.memory
-        if self.fits:
-            self._find(cost)
+    @classmethod
+    def of(cls, plan: "Plan", plain: Schedule) -> "Beside | None":
+        """None for a plan that does not fit in memory: there is none for what would be under way."""
+        for schedule in (
+            with_late_views(plain, plan.graph.ends),
+            plain,
+        ):  # late views may hold more for longer
+            evaluation = Evaluation(replace(plan, ahead=None), schedule)
+            cost = evaluation.cost()
+            if plan.memory is None or cost.peak <= plan.memory:
+                return cls(plan, evaluation, cost)
+        return None
 
-    def _find(self, cost: Cost) -> None:
-        plan, plain = self.plan, self.evaluation.schedule
-        self.plain = plain
+    def __init__(self, plan: "Plan", evaluation: Evaluation, cost: Cost) -> None:
+        self.plan, self.evaluation = plan, evaluation
+        self.plain = plain = evaluation.schedule
         self.taken, held = cost.entries, cost.held
         self.end = len(plain.entries)
         self.layouts = dict(plain.layouts)

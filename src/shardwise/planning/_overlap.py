@@ -35,15 +35,14 @@ _LOOKED_AT = 8  # moves that have to wait, before a link is left idle
 
 def overlapped(plan: "Plan", plain: Schedule, ahead: int) -> Schedule:
     """The plain schedule of a plan with moves begun early and waited for late, so many bytes at a time."""
-    if not ahead or not (beside := Beside(plan, plain)).fits:
-        return plain
-    return _run(beside, ahead).schedule()
+    beside = Beside.of(plan, plain) if ahead else None
+    return plain if beside is None else _run(beside, ahead).schedule()
 
 
 def with_overlap(plan: "Plan") -> "Plan":
     """A plan without overlap with as much under way as makes it fastest: of what takes equally long the least."""
-    beside = Beside(plan, plan.schedule)
-    if not beside.fits:
+    beside = Beside.of(plan, plan.schedule)
+    if beside is None:
         return replace(plan, ahead=0)
     sizes = [step.size for move in plan.schedule.moves for step in move.change.collectives]
     largest = max([*sizes, *(slack.size for slack in beside.slack)], default=0)

@@ -247,7 +247,7 @@ class Planner:
         if not compare:
             return best
         free = self._timed("baselines", lambda: self.restricted(None, held, gap, clock))
-        return best.noted(baselines={"without shardings": _cost_of(free)})
+        return best.noted(baselines={"without shardings": _cost_of(free and self._as_run(free))})
 
     def _best(
         self,

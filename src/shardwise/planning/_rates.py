@@ -3,7 +3,7 @@
 For given rates every plan counts a sum that is linear in them (`_weights`), and no step takes less than the least of
 these sums. So rates are looked for at which the least over the plans that were found is largest, by a linear program;
 the problem with these rates gives a bound and one more plan. They are extreme, so half of each is that of the rates
-with the best bound so far, or of rates by which links count a little more than calls everywhere: the first gives
+with the best bound so far, or of rates by which links count a little less than calls everywhere: the first gives
 bounds, the second fast plans, which leave links some time. Rates are the same at corresponding calls of equal layers.
 """
 

@@ -78,7 +78,7 @@ class Move:
 
     def __str__(self) -> str:
         steps = "; ".join(step.kind for step in self.change.steps) or "nothing"
-        begun, joined = "begin " if self.begun else "", ", with the last" if self.joined else ""
+        begun, joined = "begin " if self.begun else "", ", joined to the one before" if self.joined else ""
         change = f"{self.change.source} -> {self.change.target}"
         return f"{begun}{self.target} = {self.source}: {change}  # {steps}{joined}"
 

@@ -161,8 +161,8 @@ class Simulation:
                 else:
                     made = {item.target: moved(item.change, values[item.source], result.collectives)}
                     if item.joined:
-                        *result.collectives, one, other = result.collectives
-                        result.collectives.append(one.joined(other))
+                        last = result.collectives.pop()
+                        result.collectives.append(result.collectives.pop().joined(last))
                 for value, pieces in made.items():
                     values[value] = pieces
                     if value not in inner:
