@@ -1,7 +1,7 @@
 """What redistributions cost between the layouts of two items' choices, as tables.
 
 The layouts that tensors of a size may have are noted first, so that the prices between all of them are worked out
-together. `counts` say what a second of a collective counts along each axis, if not one.
+together. `counts` say what a second of a collective counts along axes, if not one.
 """
 
 from typing import Any
@@ -97,7 +97,7 @@ class MoveTables:
                 tensor.shape,
                 dtype=tensor.dtype,
                 cluster=self.cluster,
-                weights=None if counts is None else counts.axes,
+                weights=None if counts is None else counts.along,
                 bucketed=counts is not None and counts.bucketed,
             )
             if moves is not None:

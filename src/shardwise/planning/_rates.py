@@ -19,7 +19,7 @@ from ..solver import CAN_PROVE, Row, maximum
 from ._evaluate import Cost
 from ._items import pattern
 from ._schedule import Compute, Move, Schedule, Value
-from ._weights import BESIDE, PARTS, Weights
+from ._weights import BESIDE, PARTS, Weights, links_of
 from ._windows import Window, Windows
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Rates:
     def __init__(self, windows: Windows, links: tuple[str, ...]) -> None:
         self.windows, self.links = windows, links
         self.count = len(set(links))
-        self.link = {name: number for number, name in enumerate(dict.fromkeys(links))}
+        self.used = links_of(links)  # the mask of links by that of axes
         kinds: dict[object, int] = {}
         self.kind = np.array([kinds.setdefault(key, len(kinds)) for key in self._keys()], np.int64)
         self.kinds = len(kinds)
@@ -94,7 +94,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class _Counted:
-    """Seconds of a plan: those that always count, of calls by kind, and of collectives by window and link."""
+    """Seconds of a plan: those that always count, of calls by kind, and of collectives by window and mask of links."""
 
     always: float
     calls: np.ndarray
@@ -115,7 +115,8 @@ class _Counted:
             elif isinstance(entry, Move):
                 places = rates.places(windows[entry.target])
                 for step in entry.change.collectives:
-                    moves[places, rates.link[rates.links[step.axes[0]]]] += step.seconds  # type: ignore[assignment]
+                    used = rates.used[sum(1 << axis for axis in step.axes)]
+                    moves[places, used] += step.seconds  # type: ignore[assignment]
         return cls(always, calls, moves)
 
 
@@ -167,14 +168,15 @@ class _Program:
             add([self.factors + kind, *own], [1 - BESIDE, *[1.0] * len(own)], 1.0)
         for gap in range(rates.gaps):
             add([self._gap(link, gap) for link in links], [1.0] * len(links), 1.0)
-        for ((beside, calls, gaps), link), column in self.sets.items():
+        for ((beside, calls, gaps), used), column in self.sets.items():
+            own = [link for link in links if used >> link & 1]
             for kind in calls:
-                add([column, self._call(link, kind)], [1.0, -1.0], 0.0)
+                add([column, *(self._call(link, kind) for link in own)], [1.0, *[-1.0] * len(own)], 0.0)
             for gap in gaps:
                 if beside:
-                    add([column, self._gap(link, gap)], [1.0, -1.0], 0.0)
+                    add([column, *(self._gap(link, gap) for link in own)], [1.0, *[-1.0] * len(own)], 0.0)
                 else:
-                    others = [self._gap(other, gap) for other in links if other != link]
+                    others = [self._gap(link, gap) for link in links if link not in own]
                     add([column, *others], [1.0] * (1 + len(others)), 1.0)
         for plan in rates.plans:
             kinds = np.flatnonzero(plan.calls)

@@ -1,9 +1,9 @@
 """What a second counts in the problem of a plan whose collectives run beside calls, so that its bound is one of theirs.
 
 Give each link a rate at each place of a step: at each call, and between calls; the rates of all links at a place are
-together at most 1. A collective that may run beside calls counts its seconds times the least rate in its window; one
-that calls wait for alone counts what the rates of other links leave of 1. So while calls wait, collectives count no
-more than the time. A call is slowed by a collective beside it, by g seconds for each of the collective's. Let it count
+together at most 1. A collective that may run beside calls counts its seconds times the least rate in its window, of all
+its links together if it uses several; one that calls wait for alone counts what the rates of other links leave of 1. So
+while calls wait, collectives count no more than the time. A call is slowed by a collective beside it, by g seconds for each of the collective's. Let it count
 fully for rates up to g, and (1 - r) / (1 - g) of its seconds for a sum of rates r: then it counts, with what runs
 beside it, no more than it takes. So for all rates the sum of what calls and collectives count is a lower bound on every
 schedule of a plan; it is a sum over choices, and the solver, which knows nothing of time, bounds it over all plans.
@@ -28,9 +28,10 @@ PARTS = 10**6  # rates are whole parts of so many: equal sums are then equal
 
 
 class Counts(NamedTuple):
-    """What a second of a collective counts along each axis; a `bucketed` one may be joined with others."""
+    """What a second of a collective counts, by the mask of the axes that it runs along; a `bucketed` one may be joined
+    with others."""
 
-    axes: tuple[float, ...]
+    along: tuple[float, ...]
     bucketed: bool
 
 
@@ -63,12 +64,6 @@ class Weights:
         left = 1 - self.calls.sum(axis=0) / PARTS
         return np.minimum(1.0, left / (1 - BESIDE))
 
-    @cached_property
-    def _link(self) -> tuple[int, ...]:
-        """The number of each axis's link."""
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(self.links))}
-        return tuple(numbers[name] for name in self.links)
-
     def of_call(self, node: Node) -> float:
         return 1.0 if node.facts.view else float(self._factors[self.windows.at[node.name]])
 
@@ -83,14 +78,31 @@ class Weights:
     def _of(self, window: Window) -> tuple[float, ...]:
         if window not in self._rates:
             between = self.between[:, window.first : window.last + 1]
-            if window.beside:
-                calls = self.calls[:, window.first : window.last]
-                least = np.minimum(between.min(axis=1), calls.min(axis=1))
-            else:  # calls wait for it alone: it counts what others do not
-                least = PARTS - (between.sum(axis=0) - between).max(axis=1)
-            self._rates[window] = tuple((least / PARTS).tolist())
-        return tuple(self._rates[window][link] for link in self._link)
+            calls = self.calls[:, window.first : window.last]
+            least = {0: 0}
+            for used in set(self.masks) - {0}:
+                own = np.array([used >> link & 1 for link in range(len(between))], bool)
+                if window.beside:
+                    least[used] = min(between[own].sum(axis=0).min(), calls[own].sum(axis=0).min())
+                else:  # calls wait for it alone: it counts what others do not
+                    least[used] = PARTS - between[~own].sum(axis=0).max()
+            self._rates[window] = tuple(float(least[used] / PARTS) for used in self.masks)
+        return self._rates[window]
+
+    @cached_property
+    def masks(self) -> tuple[int, ...]:
+        """For each mask of axes that of the links that they use."""
+        return links_of(self.links)
 
     @cached_property
     def _rates(self) -> dict[Window, tuple[float, ...]]:
         return {}
+
+
+def links_of(links: Sequence[str]) -> tuple[int, ...]:
+    """For each mask of axes that of the links that they use, numbered in order of appearance."""
+    numbers = {name: 1 << number for number, name in enumerate(dict.fromkeys(links))}
+    used = [0]
+    for name in links:
+        used += [mask | numbers[name] for mask in used]
+    return tuple(used)

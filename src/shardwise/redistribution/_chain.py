@@ -116,8 +116,8 @@ def price_table(
 ) -> np.ndarray:
     """The prices, in seconds, from each layout (row) to each other (column); cached.
 
-    With `weights`, those of the chains that are cheapest if each second along an axis counts so many (a step along
-    several axes as much as that which counts most). `bucketed` is for tensors whose small collectives may run in
+    With `weights`, those of the chains that are cheapest if each second counts so many, by the mask of the axes that a
+    step runs along. `bucketed` is for tensors whose small collectives may run in
     buckets: then what they add to those at least.
     """
     if not layouts:
@@ -141,8 +141,7 @@ def _price_table(
     unique, back = np.unique(indices, return_inverse=True)
     costs = where.costs(shape, itemsize, cluster, bucketed)
     if weights is not None:
-        along = where.steps.axes[:, None] >> np.arange(len(weights)) & 1
-        counted = (along * np.array(weights)).max(axis=1, initial=0.0)
+        counted = np.array(weights)[where.steps.axes]
         costs = np.where(np.isfinite(costs), np.where(np.isfinite(costs), costs, 0.0) * counted, np.inf)
     prices = where.from_sources(unique.tolist(), costs)
     table = prices[np.ix_(back, np.array(indices))]
