@@ -69,7 +69,8 @@ class Beside:
         )  # how many large calls there are before an entry
         limit = np.iinfo(np.int64).max // 2 if plan.memory is None else plan.memory
         around = np.array([0, *held, 0], np.int64)
-        self.free = limit - np.maximum(around[:-1], around[1:])  # bytes at an entry and just before it
+        self.before_it = limit - around[:-1]  # bytes that are free just before an entry
+        self.free = limit - np.maximum(around[:-1], around[1:])  # at an entry and just before it
         calls = [
             seconds if isinstance(e, Compute) else 0.0
             for e, seconds in zip(plain.entries, self.taken, strict=True)

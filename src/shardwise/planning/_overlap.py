@@ -4,7 +4,7 @@ A plain schedule has every move where its target is needed first, or where its s
 Here the step is run through in time. Whenever a link would have nothing to do beside the next call, a move is begun:
 of those that end before the link is wanted for what cannot wait, or could not be begun later, that which is needed
 first. So parameters are gathered before their use, and gradients reduced when there is nothing more urgent. A move is
-waited for where its target is needed.
+waited for where its target is needed. Then collectives are shifted where that makes the step shorter (`_shift`).
 
 How much may be under way is limited twice: by `ahead`, the bytes of moves that are begun early at any time, and as many
 of those that are waited for late; and by the memory of the plan, of which moves under way take what the plain schedule
@@ -36,7 +36,7 @@ _LOOKED_AT = 8  # moves that have to wait, before a link is left idle
 def overlapped(plan: "Plan", plain: Schedule, ahead: int) -> Schedule:
     """The plain schedule of a plan with moves begun early and waited for late, so many bytes at a time."""
     beside = Beside.of(plan, plain) if ahead else None
-    return plain if beside is None else _run(beside, ahead).schedule()
+    return plain if beside is None else _run(beside, ahead).shifted()
 
 
 def with_overlap(plan: "Plan") -> "Plan":
@@ -49,7 +49,7 @@ def with_overlap(plan: "Plan") -> "Plan":
     runs = [_run(beside, ahead) for ahead in dict.fromkeys(round(share * largest) for share in _SHARES)]
     best = min(runs, key=lambda run: run.running.now)
     made = replace(plan, ahead=best.ahead)
-    made.__dict__["schedule"] = best.schedule() if best.ahead else plan.schedule
+    made.__dict__["schedule"] = best.shifted() if best.ahead else plan.schedule
     return made
 
 
@@ -72,6 +72,8 @@ class _Flow:
     counted: bool = False  # among what is begun early
     past: bool = False  # its place in the plain schedule
     held: int = 0  # the bytes that it is counted with
+    begins: list[int] = field(default_factory=list)  # the moment at which each stage was begun
+    ended: int = 0  # that at which the last was waited for
 
     @property
     def next(self) -> tuple[Move, ...]:
@@ -100,6 +102,8 @@ class _Run:
         self.of, self.ahead, self.room = of, ahead, of.free.copy()
         self.running = Running(of.links)
         self.entries: list[Entry] = []
+        self.moment = 0  # twice the place, and one more where what is needed there has been waited for
+        self.begun: list[tuple[_Flow, int]] = []  # moves and their stages, in the order in which they were begun
         self.early = 0  # bytes of moves that were begun early
         self.late: dict[_Flow, None] = {}  # past their place and not waited for, the oldest first
         self.held = self.waiting = 0  # the bytes that these hold, and that count as under way
@@ -122,6 +126,7 @@ class _Run:
             standing[slack.at] = flow
             elsewhere.update(slack.places)
         for place in range(of.end + 1):
+            self.moment = 2 * place
             for flow in released.get(place, ()):
                 self._make_ready(flow)
             for flow in due.get(place, ()):
@@ -156,9 +161,15 @@ class _Run:
                 flow.latest.insert(0, last)
         return flows
 
-    def schedule(self) -> Schedule:
-        plain = self.of.plain
-        dying = with_deaths(self.entries, plain.outputs, self.of.plan.graph.ends)
+    def shifted(self) -> Schedule:
+        """The schedule with collectives shifted to where the step is shorter."""
+        from ._shift import Begun, Shifts  # loads compiled code
+
+        numbers = {flow: number for number, flow in enumerate(dict.fromkeys(flow for flow, _ in self.begun))}
+        moves = [Begun(flow.slack, flow.begins, flow.ended) for flow in numbers]
+        shifts = Shifts(self.of, moves, [(numbers[flow], stage) for flow, stage in self.begun], self.ahead)
+        plain, entries = self.of.plain, shifts.entries() if shifts.fit else self.entries
+        dying = with_deaths(list(entries), plain.outputs, self.of.plan.graph.ends)
         return Schedule(tuple(dying), plain.outputs, self.of.layouts)
 
     def _run(self, place: int, entry: Entry) -> None:
@@ -182,6 +193,7 @@ class _Run:
 
     def _fill(self, place: int, seconds: float) -> None:
         """Begin moves until no link is idle beside a call of so many seconds, what is needed first before the rest."""
+        self.moment = 2 * place + 1
         for flow in [flow for flow in self.open if flow.ends <= self.running.now]:
             self._wait(flow)
             self._make_ready(flow)
@@ -233,6 +245,7 @@ class _Run:
         flow.begun = tuple(replace(move, begun=True) for move in flow.next)
         for move in flow.begun:
             self._move(move)
+        self._note(flow, flow.stage)
         flow.ends = self.running.ends(flow.begun[-1].target)
         if flow.stage + 1 < len(flow.slack.stages):
             self.open.append(flow)
@@ -260,14 +273,21 @@ class _Run:
             return
         if not flow.started and len(flow.slack.moves) == 1:
             self._move(flow.slack.moves[0])
-            flow.stage = len(flow.slack.stages)
+            for flow.stage in range(len(flow.slack.stages)):
+                self._note(flow, flow.stage)
+            flow.stage += 1
         while not flow.done:
             if not flow.begun:
                 self._begin(flow)
             self._wait(flow)
         self._end(flow)
 
+    def _note(self, flow: _Flow, stage: int) -> None:
+        flow.begins.append(self.moment)
+        self.begun.append((flow, stage))
+
     def _end(self, flow: _Flow) -> None:
+        flow.ended = self.moment
         if flow.counted:
             self.early -= flow.slack.size
             flow.counted = False

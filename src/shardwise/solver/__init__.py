@@ -14,6 +14,7 @@ from ._solve import least_memory, solve
 from ._threads import in_time
 
 if TYPE_CHECKING:
+    from ._compiled import compiled
     from ._reduce import Reduction, reduce
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Row",
     "Shortfall",
     "Solution",
+    "compiled",
     "evaluate",
     "in_time",
     "least_memory",
@@ -42,4 +44,8 @@ def __getattr__(name: str) -> Any:
         from . import _reduce
 
         return getattr(_reduce, name)
+    if name == "compiled":
+        from ._compiled import compiled
+
+        return compiled
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
