@@ -69,16 +69,17 @@ class Beside:
         )  # how many large calls there are before an entry
         limit = np.iinfo(np.int64).max // 2 if plan.memory is None else plan.memory
         around = np.array([0, *held, 0], np.int64)
-        self.before_it = limit - around[:-1]  # bytes that are free just before an entry
-        self.free = limit - np.maximum(around[:-1], around[1:])  # at an entry and just before it
+        self.free = limit - np.maximum(around[:-1], around[1:])  # bytes at an entry and just before it
         calls = [
             seconds if isinstance(e, Compute) else 0.0
             for e, seconds in zip(plain.entries, self.taken, strict=True)
         ]
         self.passed = np.concatenate([[0.0], np.cumsum(calls)]) * (1 + SLOWDOWN)  # seconds before each entry
         turn, back = self._turn()
+        free = self.free.copy()
         buckets = Buckets(plan, plain, back, self.passed, self.before, self.free)
         self.slack = list(buckets.joined(self._slack(turn, back)))
+        self.free_before = limit - around[:-1] - (free - self.free)  # bytes just before an entry
         urgent = list(self._urgent())
         self.lanes = {link: self._lane(link, urgent) for link in dict.fromkeys(self.links)}
 

@@ -1,7 +1,7 @@
 """A schedule as arrays, and the search for shifts of its collectives that make it faster, compiled.
 
-Each entry of a plain schedule has two moments. At both collectives may begin, in order; then at the first one moves are
-waited for, and at the second one the entry itself runs. A stage that begins waits for the one before it. Times are whole picoseconds, so that every
+At each moment collectives may begin, in order; then moves are waited for, or an entry of the plain schedule runs. A stage
+that begins waits for the one before it. Times are whole picoseconds, so that every
 rank finds the same schedule. To try a shift the step is run only from the first moment that differs to where nothing
 differs any more but the time.
 """
@@ -15,6 +15,7 @@ from ..solver import compiled
 NONE = -1
 CALL, CHAIN = 1, 2
 _PENDING = 256  # stages that began in a trial, as far as they are compared
+_AROUND = 64  # moments before and after a shift, of which stages are tried again
 
 
 class Track(NamedTuple):
@@ -39,8 +40,6 @@ class Track(NamedTuple):
     between: np.ndarray
     whole: np.ndarray
     early: np.ndarray  # bytes that count as begun early
-    slots: np.ndarray  # the moments at which it matters whether something begins
-    slot: np.ndarray  # of each moment, the number of the first slot from there on
     room: np.ndarray  # bytes that moves may hold at each moment
     ahead: np.ndarray  # bytes that may be begun early
 
@@ -209,53 +208,77 @@ def fits(t, s, m):
 
 @compiled
 def descend(t, s, total, sweeps, steps):
-    """Shift each stage by so many slots, last ones first and then in turns, as long as that makes the step shorter."""
+    """Shift stages by so many moments, last ones first and then in turns, as long as that makes the step shorter. After
+    the first sweep only those are tried around which something has changed since."""
     number = 1
+    open_ = np.ones(len(t.move), np.bool_)
     for sweep in range(sweeps):
         before_sweep = total
         for k in range(len(t.move)):
             g = k if sweep % 2 else len(t.move) - 1 - k
-            m = t.move[g]
-            is_first, is_last = g == t.stage_first[m], g + 1 == t.stage_first[m + 1]
-            limits_bytes = g <= t.stage_first[m] + 1
+            if not open_[g]:
+                continue
+            open_[g] = False
             for step in steps:
-                for at_end in range(2):
-                    old, before = s.at[g], s.before[g]
-                    slot = t.slot[old] + step
-                    if slot < 0 or slot >= len(t.slots):
+                for at_end in range(2 if abs(step) <= 1 else 1):
+                    moment = s.at[g] + step
+                    if moment < 0 or moment >= len(t.kind) or not _may_begin(t, s, g, moment):
                         continue
-                    p = old if step == 0 else t.slots[slot]
-                    if p < (t.release[m] if is_first else s.at[g - 1]):
-                        continue
-                    if p > (t.need[m] if is_last else s.at[g + 1]):
-                        continue
-                    if at_end and s.first[p] == s.last[p] and (s.first[p] == NONE or s.first[p] == g):
+                    if at_end and s.first[moment] == s.last[moment] and s.first[moment] in (NONE, g):
                         continue  # there is but one order
-                    if limits_bytes:
-                        hold(t, s, m, -1)
-                    take_out(s, g)
-                    if not is_last and s.at[g + 1] == p:
-                        put_in(s, g, p, s.before[g + 1])
-                    elif not is_first and s.at[g - 1] == p:
-                        put_in(s, g, p, g - 1)
-                    else:
-                        put_in(s, g, p, s.last[p] if at_end else NONE)
-                    first, last = min(old, p), max(old, p)
-                    number += 1
-                    better = run(t, s, first, last, False, number, total) < total
-                    if limits_bytes:
-                        hold(t, s, m, 1)
-                        better = better and fits(t, s, m)
-                    if better:
-                        number += 1
-                        total = run(t, s, first, last, True, number, total)
-                        continue
-                    if limits_bytes:
-                        hold(t, s, m, -1)
-                    take_out(s, g)
-                    put_in(s, g, old, before)
-                    if limits_bytes:
-                        hold(t, s, m, 1)
+                    number += 2
+                    old, sooner = s.at[g], total
+                    total = _shifted(t, s, g, moment, at_end or step < -1, number, total)
+                    if total < sooner:
+                        _open_around(s, old, open_)
+                        _open_around(s, moment, open_)
         if total == before_sweep:
             break
     return total
+
+
+@compiled
+def _may_begin(t, s, g, moment):
+    m = t.move[g]
+    earliest = t.release[m] if g == t.stage_first[m] else s.at[g - 1]
+    latest = t.need[m] if g + 1 == t.stage_first[m + 1] else s.at[g + 1]
+    return earliest <= moment <= latest
+
+
+@compiled
+def _shifted(t, s, g, moment, at_end, number, total):
+    """The time of the step with a stage shifted to a moment, if that is shorter; otherwise all stays as it is."""
+    m, old, before = t.move[g], s.at[g], s.before[g]
+    holds_otherwise = g <= t.stage_first[m] + 1
+    if holds_otherwise:
+        hold(t, s, m, -1)
+    take_out(s, g)
+    if g + 1 < t.stage_first[m + 1] and s.at[g + 1] == moment:
+        put_in(s, g, moment, s.before[g + 1])
+    elif g > t.stage_first[m] and s.at[g - 1] == moment:
+        put_in(s, g, moment, g - 1)
+    else:
+        put_in(s, g, moment, s.last[moment] if at_end else NONE)
+    first, last = min(old, moment), max(old, moment)
+    better = run(t, s, first, last, False, number, total) < total
+    if holds_otherwise:
+        hold(t, s, m, 1)
+        better = better and fits(t, s, m)
+    if better:
+        return run(t, s, first, last, True, number + 1, total)
+    if holds_otherwise:
+        hold(t, s, m, -1)
+    take_out(s, g)
+    put_in(s, g, old, before)
+    if holds_otherwise:
+        hold(t, s, m, 1)
+    return total
+
+
+@compiled
+def _open_around(s, moment, open_):
+    for p in range(max(0, moment - _AROUND), min(len(s.first), moment + _AROUND)):
+        g = s.first[p]
+        while g != NONE:
+            open_[g] = True
+            g = s.after[g]

@@ -5,7 +5,7 @@ again and again, each time with one collective begun earlier or later, or before
 stays. The limits on bytes hold as they did. Where moves are waited for stays.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,7 +25,8 @@ _STEPS = (1, 2, 3, 5, 8, 13, 21, 34, 60, 100, 200, 400)
 
 @dataclass(frozen=True)
 class Begun:
-    """A move of a schedule: the moments at which its stages begin, and at which the last one is waited for."""
+    """A move of a schedule: when its stages begin, and when the last one is waited for. An entry of the plain schedule has
+    two times: before what is needed there is waited for, and after."""
 
     slack: Slack
     begins: list[int]
@@ -33,12 +34,20 @@ class Begun:
 
 
 class Shifts:
-    """Moves that are begun in some order, `(number of the move, its stage)`, to be shifted."""
+    """Moves that are begun in some order, `(number of the move, its stage)`, to be shifted.
+
+    Of all times only `moments` matter: those at which a call or a collective runs that takes time, or a move is waited
+    for. What begins at another begins at the next of them.
+    """
 
     def __init__(self, of: Beside, moves: Sequence[Begun], order: Sequence[tuple[int, int]], ahead: int) -> None:
         self.of, self.moves = of, moves
         self.names = list(dict.fromkeys(of.links))
         self.standing = {place for move in moves for place in move.slack.places}
+        self.waits: dict[int, list[int]] = {}
+        for number, move in enumerate(moves):
+            self.waits.setdefault(move.need, []).append(number)
+        self.moments = np.array([time for time in range(2 * of.end + 2) if self._matters(time)], np.int64)
         self.track = self._track(ahead)
         self.state = self._state(order)
         for number in range(len(moves)):
@@ -49,24 +58,24 @@ class Shifts:
     def entries(self) -> Iterator[Entry]:
         """Those of the schedule in which nothing more can be gained by shifts like these."""
         steps = np.array([0, *(sign * step for step in _STEPS for sign in (1, -1))])
-        total = run(self.track, self.state, 0, len(self.track.kind), True, 0, 0)
+        total = run(self.track, self.state, 0, len(self.moments), True, 0, 0)
         descend(self.track, self.state, total, _SWEEPS, steps)
+        begun = {int(time): list(self._begun(at, int(time))) for at, time in enumerate(self.moments)}
         for place in range(self.of.end + 1):
-            yield from self._begun(2 * place)
-            yield from self._begun(2 * place + 1)
+            yield from begun.get(2 * place, ())
+            yield from begun.get(2 * place + 1, ())
             if place < self.of.end and place not in self.standing:
                 yield self.of.plain.entries[place]
 
-    def _begun(self, moment: int) -> Iterator[Entry]:
+    def _begun(self, moment: int, time: int) -> Iterator[Entry]:
         """What begins at a moment, and what is waited for."""
-        t = self.track
-        waited = t.waits[t.wait_first[moment] : t.wait_first[moment + 1]].tolist()
+        t, waited = self.track, self.waits.get(time, [])
         g = int(self.state.first[moment])
         while g != NONE:
             number, after = int(t.move[g]), int(self.state.after[g])
             slack, stage = self.moves[number].slack, g - int(t.stage_first[number])
             if stage:
-                yield from self._waits(slack.stages[stage - 1])
+                yield from _waits(slack.stages[stage - 1])
             alone = len(slack.moves) == len(slack.stages) == 1
             if alone and after == NONE and waited[:1] == [number]:
                 yield from slack.moves
@@ -75,40 +84,43 @@ class Shifts:
                 yield from (replace(move, begun=True) for move in slack.stages[stage])
             g = after
         for number in waited:
-            yield from self._waits(self.moves[number].slack.stages[-1])
+            yield from _waits(self.moves[number].slack.stages[-1])
 
-    def _waits(self, stage: Sequence[Move]) -> Iterator[Wait]:
-        yield from (Wait(replace(move, begun=True)) for move in stage)
+    def _matters(self, time: int) -> bool:
+        place, waited = time // 2, time % 2 == 0
+        if waited or place in self.standing or place == self.of.end:
+            return time in self.waits
+        return bool(self._alone(place) or self._chain(place))
+
+    def _alone(self, place: int) -> int:
+        """The time of a call."""
+        is_call = isinstance(self.of.plain.entries[place], Compute)
+        return round(self.of.taken[place] * _SECOND) if is_call else 0
+
+    def _chain(self, place: int) -> tuple[Step, ...]:
+        """The collectives for which calls wait at a place."""
+        entry = self.of.plain.entries[place]
+        return entry.change.collectives if isinstance(entry, Move) else ()
 
     def _mask(self, step: Step) -> int:
         return sum({1 << self.names.index(self.of.links[axis]) for axis in step.axes})
 
     def _track(self, ahead: int) -> Track:
-        of, moves = self.of, self.moves
-        moments = 2 * (of.end + 1)
-        kind, alone, chains = np.zeros(moments, np.int64), np.zeros(moments, np.int64), [list[Step]()] * moments
-        for place, entry in enumerate(of.plain.entries):
-            at = 2 * place + 1
-            if isinstance(entry, Compute):
-                kind[at], alone[at] = CALL, round(of.taken[place] * _SECOND)
-            elif isinstance(entry, Move) and entry.change.collectives and place not in self.standing:
-                kind[at], chains[at] = CHAIN, list(entry.change.collectives)
-        waits: list[list[int]] = [[] for _ in range(moments)]
-        for number, move in enumerate(moves):
-            waits[move.need].append(number)
-        matters = [bool(alone[at] or kind[at] == CHAIN or waits[at]) for at in range(moments)]
-        slots = np.flatnonzero(np.array(matters))
-        stages = [(number, stage) for number, move in enumerate(moves) for stage in range(len(move.slack.stages))]
-        collectives = [self._mask(moves[m].slack.stages[k][0].change.collectives[0]) for m, k in stages]
-        seconds = [moves[m].slack.seconds[k] for m, k in stages]
-        slacks = [move.slack for move in moves]
-        early = [0 if slack.is_late else slack.size for slack in slacks]
-        room = np.stack([of.before_it, of.free], axis=1).reshape(-1)
+        slacks = [move.slack for move in self.moves]
+        runs = [None if time in self.waits else int(time) // 2 for time in self.moments]
+        chains = [() if place is None else self._chain(place) for place in runs]
+        alone = [0 if place is None else self._alone(place) for place in runs]
+        kind = [CHAIN if chain else CALL if seconds else 0 for chain, seconds in zip(chains, alone, strict=True)]
+        waits = [self.waits.get(int(time), []) for time in self.moments]
+        stages = [(number, stage) for number, slack in enumerate(slacks) for stage in range(len(slack.stages))]
+        collectives = [slacks[number].stages[stage][0].change.collectives[0] for number, stage in stages]
+        seconds = [slacks[number].seconds[stage] for number, stage in stages]
+        room = np.stack([self.of.free_before, self.of.free], axis=1).reshape(-1)
         steps = [step for chain in chains for step in chain]
         return Track(
             round(SLOWDOWN * 1000),
-            kind,
-            alone,
+            _whole(kind),
+            _whole(alone),
             _firsts(chains),
             _whole(map(self._mask, steps)),
             _whole(round(step.seconds * _SECOND) for step in steps),
@@ -116,36 +128,52 @@ class Shifts:
             _whole(number for some in waits for number in some),
             _firsts([slack.stages for slack in slacks]),
             _whole(number for number, _ in stages),
-            _whole(collectives),
+            _whole(map(self._mask, collectives)),
             _whole(round(each * _SECOND) for each in seconds),
-            _whole(2 * slack.release for slack in slacks),
-            _whole(move.need for move in moves),
-            _whole(2 * slack.at + 1 for slack in slacks),
+            self._at(2 * slack.release for slack in slacks),
+            self._at(move.need for move in self.moves),
+            self._at(2 * slack.at + 1 for slack in slacks),
             _whole(slack.kept for slack in slacks),
             _whole(slack.between for slack in slacks),
             _whole(slack.whole for slack in slacks),
-            _whole(early),
-            slots,
-            np.searchsorted(slots, np.arange(moments)),
-            room,
-            np.full(moments, ahead),
+            _whole(0 if slack.is_late else slack.size for slack in slacks),
+            np.minimum.reduceat(room, np.append(0, self.moments[:-1] + 1)),
+            np.full(len(self.moments), ahead),
         )
 
+    def _at(self, times: Iterable[int]) -> np.ndarray:
+        """The moments of times."""
+        return np.searchsorted(self.moments, list(times))
+
     def _state(self, order: Sequence[tuple[int, int]]) -> State:
-        t = self.track
-        moments, stages = len(t.kind), len(t.move)
-        first, last = np.full(moments, NONE), np.full(moments, NONE)
-        after, before, begin, end, trial = (np.zeros(stages, np.int64) for _ in range(5))
-        now, held, early = (np.zeros(n, np.int64) for n in (moments + 1, moments, moments))
-        free = np.zeros((moments, len(self.names)), np.int64)
-        state = State(first, last, after, before, begin, now, free, end, trial, np.full(stages, NONE), held, early)
+        first, moments, stages = self.track.stage_first, len(self.moments), len(self.track.move)
+        nothing, never = np.full(stages, NONE), np.full(moments, NONE)
+        zeros = np.zeros(stages, np.int64), np.zeros(moments, np.int64)
+        state = State(
+            first=never,
+            last=never.copy(),
+            after=nothing,
+            before=nothing.copy(),
+            at=nothing.copy(),
+            now=np.zeros(moments + 1, np.int64),
+            free=np.zeros((moments, len(self.names)), np.int64),
+            end=zeros[0],
+            trial=zeros[0].copy(),
+            number=nothing.copy(),
+            held=zeros[1],
+            early=zeros[1].copy(),
+        )
         for number, stage in order:
-            at = self.moves[number].begins[stage]
-            put_in(state, int(t.stage_first[number]) + stage, at, last[at])
+            (at,) = self._at([self.moves[number].begins[stage]])
+            put_in(state, int(first[number]) + stage, int(at), int(state.last[at]))
         return state
 
 
-def _whole(values: "Iterator[int] | Sequence[int] | map[int]") -> np.ndarray:
+def _waits(stage: Sequence[Move]) -> Iterator[Wait]:
+    yield from (Wait(replace(move, begun=True)) for move in stage)
+
+
+def _whole(values: Iterable[int]) -> np.ndarray:
     return np.array(list(values), np.int64)
 
 
