@@ -13,12 +13,11 @@ from shardwise.graph import capture
 from shardwise.mesh import Cluster, Mesh
 from shardwise.planning import Compute, Move, Plan, Wait, plan_graph, random_plan
 from shardwise.planning._beside import Beside
-from shardwise.planning._rates import Rates, _windows
+from shardwise.planning._rates import Rates, _windows, least
 from shardwise.planning._schedule import Entry, Schedule
 from shardwise.planning._timeline import links, timeline
 from shardwise.planning._weights import BESIDE, PARTS, Weights
 from shardwise.planning._windows import Windows
-from shardwise.redistribution import Step, least_seconds
 
 MOST = 500  # schedules of one plan
 
@@ -83,29 +82,19 @@ def fastest(plan: Plan) -> tuple[float, int, int]:
     return best, count, sum(len(slack.places) for slack in beside.slack if len(slack.places) > 1)
 
 
-def least(plan: Plan, move: Move, step: Step) -> float:
-    """What a collective adds to a step at least: its seconds, or its share of a full bucket."""
-    given = plan.graph.base(move.source.ref).name in plan.inputs
-    pairs = zip(plan.graph.outputs, plan.schedule.outputs, strict=True)
-    reduced = any(output.role == "gradient" and value == move.target for output, value in pairs)
-    if len(step.axes) > 1 or not (given or reduced):
-        return step.seconds
-    (axis,), itemsize = step.axes, plan.graph.tensor(move.source.ref).dtype.itemsize
-    link, ranks = plan.cluster.link(plan.mesh, axis), plan.mesh.shape[axis]
-    return float(least_seconds(link, step.kind, np.array([float(step.size)]), ranks, itemsize)[0])
-
-
 def counted(plan: Plan, weights: Weights) -> float:
     """What a plan counts at least with some rates, without the optimizer's update."""
-    windows = dict(_windows(weights.windows, plan.schedule))
+    windows = {target: rest for target, *rest in _windows(weights.windows, plan.schedule)}
     total = 0.0
     for entry, seconds in zip(plan.schedule.entries, plan.cost.entries, strict=True):
         if isinstance(entry, Compute):
             total += seconds * weights.of_call(entry.node)
         elif isinstance(entry, Move):
-            rates = weights._of(windows[entry.target])
+            window, bucketed = windows[entry.target]
+            rates = weights._of(window)
             total += sum(
-                least(plan, entry, step) * rates[sum(1 << axis for axis in step.axes)]
+                (least(plan, entry, step) if bucketed else step.seconds)
+                * rates[sum(1 << axis for axis in step.axes)]
                 for step in entry.change.collectives
             )
     return total

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..graph import Node, Output
+from ..graph import Input, Node, Output
+from ..redistribution import Step, least_seconds
 from ..solver import CAN_PROVE, Row, maximum
-from ._evaluate import Cost
 from ._items import pattern
 from ._schedule import Compute, Move, Schedule, Value
 from ._weights import BESIDE, PARTS, Weights, links_of
@@ -62,7 +62,7 @@ class Rates:
 
     def add(self, plan: "Plan", weights: Weights | None) -> None:
         """A plan that was found, and the rates that it was found and bounded with."""
-        self.plans.append(_Counted.of(self, plan.schedule, plan.cost))
+        self.plans.append(_Counted.of(self, plan))
         if weights is not None and plan.bound is not None and plan.bound > self.bound:
             self.bound, self.center = plan.bound, weights
 
@@ -101,11 +101,12 @@ class _Counted:
     moves: Mapping[tuple[Places, int], float]
 
     @classmethod
-    def of(cls, rates: Rates, schedule: Schedule, cost: Cost) -> "_Counted":
+    def of(cls, rates: Rates, plan: "Plan") -> "_Counted":
         calls = np.zeros(rates.kinds)
         moves: Counter[tuple[Places, int]] = Counter()
+        schedule, cost = plan.schedule, plan.cost
         always = cost.update
-        windows = dict(_windows(rates.windows, schedule))
+        windows = {target: rest for target, *rest in _windows(rates.windows, schedule)}
         for entry, seconds in zip(schedule.entries, cost.entries, strict=True):
             if isinstance(entry, Compute):
                 if entry.node.facts.view:
@@ -113,18 +114,30 @@ class _Counted:
                 else:
                     calls[rates.kind[rates.windows.at[entry.node.name]]] += seconds
             elif isinstance(entry, Move):
-                places = rates.places(windows[entry.target])
+                window, bucketed = windows[entry.target]
                 for step in entry.change.collectives:
                     used = rates.used[sum(1 << axis for axis in step.axes)]
-                    moves[places, used] += step.seconds  # type: ignore[assignment]
+                    taken = least(plan, entry, step) if bucketed else step.seconds
+                    moves[rates.places(window), used] += taken  # type: ignore[assignment]
         return cls(always, calls, moves)
 
 
-def _windows(windows: Windows, schedule: Schedule) -> Iterator[tuple[Value, Window]]:
-    """The window of each move of a schedule, by its target."""
-    given = zip(schedule.outputs, windows.graph.outputs, strict=True)
+def least(plan: "Plan", move: Move, step: Step) -> float:
+    """The seconds that a collective adds to a step at least: its own, or its share of a bucket."""
+    if len(step.axes) > 1:
+        return step.seconds
+    (axis,), itemsize = step.axes, plan.graph.tensor(move.source.ref).dtype.itemsize
+    link, ranks = plan.cluster.link(plan.mesh, axis), plan.mesh.shape[axis]
+    return float(least_seconds(link, step.kind, np.array([float(step.size)]), ranks, itemsize)[0])
+
+
+def _windows(windows: Windows, schedule: Schedule) -> Iterator[tuple[Value, Window, bool]]:
+    """The target of each move of a schedule, its window, and whether its collectives may be joined with others."""
+    graph = windows.graph
     reached: dict[Value, list[Node | Output]] = {
-        value: [output] for value, output in given if value is not None
+        value: [output]
+        for value, output in zip(schedule.outputs, graph.outputs, strict=True)
+        if value is not None
     }
     for entry in reversed(schedule.entries):
         if isinstance(entry, Compute):
@@ -135,11 +148,11 @@ def _windows(windows: Windows, schedule: Schedule) -> Iterator[tuple[Value, Wind
     for move in schedule.moves:
         nodes = [each for each in reversed(reached[move.target]) if isinstance(each, Node)]
         if nodes:
-            users = [node for node in nodes if node.phase == nodes[0].phase]
-            yield move.target, windows.of_uses(move.source.ref, users)
+            users, given = [node for node in nodes if node.phase == nodes[0].phase], graph.base(move.source.ref)
+            yield move.target, windows.of_uses(move.source.ref, users), isinstance(graph[given.name], Input)
         else:
             (output,) = (each for each in reached[move.target][:1] if isinstance(each, Output))
-            yield move.target, windows.of_output(output)
+            yield move.target, windows.of_output(output), output.role == "gradient"
 
 
 class _Program:
