@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..layout import Layout
 from ..mesh import DEFAULT_CLUSTER, Cluster, Mesh
 from ..placements import is_partial, is_shard
-from ._space import Space, space
+from ._space import Cheapest, Space, space
 from ._steps import KINDS
 
 
@@ -116,9 +116,9 @@ def price_table(
 ) -> np.ndarray:
     """The prices, in seconds, from each layout (row) to each other (column); cached.
 
-    With `weights`, those of the chains that are cheapest if each second counts so many, by the mask of the axes that a
-    step runs along. `bucketed` is for tensors whose small collectives may run in
-    buckets: then what they add to those at least.
+    With `weights`, what the cheapest chains count at least if each second counts so many, by the mask of the axes that
+    a step runs along; `bucketed` is for tensors whose small collectives may run in buckets: then what they add to those
+    at least counts.
     """
     if not layouts:
         return np.zeros((0, 0))
@@ -136,17 +136,26 @@ def _price_table(
     weights: tuple[float, ...] | None,
     bucketed: bool,
 ) -> np.ndarray:
-    where = space_of(layouts[0].mesh, _placements(layouts), len(shape))
-    indices = [where.find(layout) for layout in layouts]
-    unique, back = np.unique(indices, return_inverse=True)
-    costs = where.costs(shape, itemsize, cluster, bucketed)
+    where, cheapest, rows, columns = _cheapest(layouts, shape, itemsize, cluster)
+    prices = cheapest.prices
     if weights is not None:
-        counted = np.array(weights)[where.steps.axes]
-        costs = np.where(np.isfinite(costs), np.where(np.isfinite(costs), costs, 0.0) * counted, np.inf)
-    prices = where.from_sources(unique.tolist(), costs)
-    table = prices[np.ix_(back, np.array(indices))]
+        seconds = where.costs(shape, itemsize, cluster, bucketed)
+        possible = np.where(np.isfinite(seconds), seconds, 0.0)  # the chains have no others
+        prices = cheapest.least(possible * np.array(weights)[where.steps.axes])
+    table = prices[np.ix_(rows, columns)]
     table.flags.writeable = False  # it is cached
     return table
+
+
+@lru_cache(maxsize=512)
+def _cheapest(
+    layouts: tuple[Layout, ...], shape: tuple[int, ...], itemsize: int, cluster: Cluster
+) -> tuple[Space, Cheapest, np.ndarray, np.ndarray]:
+    """The cheapest chains between layouts, with the row and the column of each layout."""
+    where = space_of(layouts[0].mesh, _placements(layouts), len(shape))
+    indices = np.array([where.find(layout) for layout in layouts])
+    unique, rows = np.unique(indices, return_inverse=True)
+    return where, where.cheapest(unique.tolist(), where.costs(shape, itemsize, cluster)), rows, indices
 
 
 class Prices:

@@ -6,6 +6,7 @@ graph of steps is built once per mesh, and pricing a shape on a cluster is arith
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 
@@ -181,6 +182,19 @@ class Space:
                 part[:, self._heads] = np.minimum(best, before)
         return prices
 
+    def cheapest(self, sources: Sequence[int], costs: np.ndarray) -> "Cheapest":
+        """All cheapest chains from each of several layouts."""
+        prices, steps = self.from_sources(sources, costs), self.steps
+        found = []
+        for row, own in enumerate(prices):
+            tight = np.flatnonzero((own[steps.source] + costs == own[steps.target]) & np.isfinite(own[steps.target]))
+            before, after = (side[tight] + row * len(self) for side in (steps.source, steps.target))
+            found.append(np.stack([tight, before, after]))
+        tight, before, after = np.concatenate(found, axis=1)
+        order = np.argsort(after, kind="stable")
+        reached, starts = np.unique(after[order], return_index=True)
+        return Cheapest(prices, tuple(sources), tight[order], before[order], reached, starts)
+
     @cached_property
     def _collectives(self) -> list[tuple[Collective, int, np.ndarray]]:
         """The steps of each collective along each axis."""
@@ -219,6 +233,35 @@ class Space:
         needs = self.steps.even_dim >= 0
         pairs = zip(self.steps.even_dim[needs].tolist(), self._even_shards[needs].tolist(), strict=True)
         return set(pairs)
+
+
+@dataclass(frozen=True, eq=False)
+class Cheapest:
+    """The prices from some layouts (rows) to all (columns), and the steps of all chains with these prices.
+
+    A step leads from `before` to one of `reached`, places in the flat array of prices; those that lead to the i-th begin
+    at `starts[i]`.
+    """
+
+    prices: np.ndarray
+    sources: tuple[int, ...]
+    steps: np.ndarray
+    before: np.ndarray
+    reached: np.ndarray
+    starts: np.ndarray
+
+    def least(self, counts: np.ndarray) -> np.ndarray:
+        """What these chains count at least, if each step counts so much."""
+        least = np.full_like(self.prices, np.inf)
+        least[np.arange(len(self.sources)), list(self.sources)] = 0.0
+        flat, counted = least.reshape(-1), counts[self.steps]
+        while len(self.steps):
+            best = np.minimum.reduceat(flat[self.before] + counted, self.starts)
+            before = flat[self.reached]
+            if not (best < before).any():
+                break
+            flat[self.reached] = np.minimum(best, before)
+        return least
 
 
 def _first_piece(cuts: Sequence[Cut], size: int) -> int:
