@@ -37,7 +37,7 @@ from ._preferences import preferred
 from ._prices import OptimizerCost, host_seconds
 from ._proposal import PinsAndShardings, Proposal, with_shardings
 from ._rates import Rates
-from ._search import STEPS, Clock, Search, Unsolved
+from ._search import FEW, STEPS, Clock, Search, Unsolved
 from ._timeline import links
 from ._weights import Weights
 from ._windows import Windows
@@ -45,6 +45,8 @@ from ._windows import Windows
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
 COMPARED = 2_000  # steps that a search for a baseline must pay for, which is not run
 MANY = 2_000  # items from which layers that are equal share their choices
+_SCHEDULED = 3  # of the plans that are found with overlap, those that may be the fastest
+_LOOKED_FOR = 2  # times as long as for the cheapest plan without overlap
 
 
 def require_runnable(graph: Graph) -> None:
@@ -260,29 +262,34 @@ class Planner:
     ) -> tuple[Plan, Search]:
         """The cheapest plan within a restriction, and the search for it, which starts within `start`.
 
-        With overlap it is the best of those that are cheapest without it and for a few weights, and the bound is the
-        largest of theirs.
+        With overlap it is the fastest of that without it and of those that are cheapest for some rates of links, and
+        the bound is the largest of theirs.
         """
+        begun = time.process_time()
         best, search = self._cheapest(held, restriction, share_layers, gap, clock, None, start)
         if not self.overlap:
             return best, search
-        best = best.noted(bound=None)
+        enough = time.process_time() + _LOOKED_FOR * (time.process_time() - begun)
         rates = Rates(Windows(self.graph, self.recomputable.copies), links(self.mesh, self.cluster))
         rates.add(best, None)
-        for weights, enough in rates.tried():
-            near = gap and max(gap, enough)
+        found = list[Plan]()
+        for weights in rates.tried(gap):
             try:
-                other, _ = self._cheapest(
-                    held, restriction, share_layers, near, clock, weights, None, search.held
+                made, _ = self._cheapest(
+                    held, restriction, share_layers, gap, clock, weights, None, search.held
                 )
             except UsageError:  # there was no time left to find a plan that fits: there is one already
                 break
-            rates.add(other, weights)
-            bounds = [each.bound for each in (best, other) if each.bound is not None]
-            best = preferred(best, other).noted(bound=max(bounds, default=None))
-            if best.bound is not None and best.bound >= best.cost.seconds * (1 - gap):
+            rates.add(made, weights)
+            found.append(made)
+            if time.process_time() > enough:
                 break
-        return best, search
+        least = [rates.least(number) for number in range(1, len(found) + 1)]
+        for number in np.argsort(least, kind="stable")[:_SCHEDULED]:
+            if least[number] < best.cost.seconds * (1 - gap):
+                made = found[number]
+                best = preferred(best, with_overlap(made) if made.ahead is None else made)
+        return best.noted(bound=rates.bound or None), search
 
     def _cheapest(
         self,
@@ -472,7 +479,9 @@ class Planner:
         made = replace(made, homes={name: home for name, home in homes.items() if made.once.differs(name)})
         needed = tuple(copy for copy in copies if copy.layout != made.layout(copy.ref))
         made = replace(made, copies=needed)
-        return with_overlap(made) if self.overlap else made
+        # Of many items, plans that are cheapest for some rates are scheduled when the most promising are known.
+        scheduled = self.overlap and (items.weights is None or len(items.all) <= FEW)
+        return with_overlap(made) if scheduled else made
 
     @cached_property
     def _host_seconds(self) -> float:

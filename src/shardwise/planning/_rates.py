@@ -2,9 +2,9 @@
 
 For given rates every plan counts a sum that is linear in them (`_weights`), and no step takes less than the least of
 these sums. So rates are looked for at which the least over the plans that were found is largest, by a linear program;
-the problem with these rates gives a bound and one more plan. They are extreme, so half of each is that of the rates
-with the best bound so far, or of rates by which links count a little less than calls everywhere: the first gives
-bounds, the second fast plans, which leave links some time. Rates are the same at corresponding calls of equal layers.
+the problem with these rates gives a bound and one more plan. The best ones are extreme and far apart from one round to
+the next: of all for which the plans count enough, those nearest to the rates with the best bound so far are tried.
+Rates are the same at corresponding calls of equal layers.
 """
 
 from collections import Counter
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 Places = tuple[bool, tuple[int, ...], tuple[int, ...]]
 
 
-_ROUNDS = 3  # of the linear program
-_ROUGH = 0.01  # gap of a search for a plan that the timeline judges
-_EVEN = 0.45  # of a second, what links count together where plans are looked for, rather than bounds
+_ROUNDS = 9
+_LEVEL = 0.5  # of the way from the bound to what the plans count at least at most: what is enough
 
 
 class Rates:
@@ -51,6 +50,7 @@ class Rates:
         self._places: dict[Window, Places] = {}
         self.plans: list[_Counted] = []
         self.center, self.bound = Weights.even(windows, links, BESIDE), 0.0  # those with the largest bound
+        self.limit = np.inf  # what the plans count at least at most, as far as that is known
 
     def _keys(self) -> Iterator[object]:
         """Equal for corresponding calls of equal layers."""
@@ -66,22 +66,31 @@ class Rates:
         if weights is not None and plan.bound is not None and plan.bound > self.bound:
             self.bound, self.center = plan.bound, weights
 
-    def tried(self) -> Iterator[tuple[Weights, float]]:
-        """The rates with which plans are to be looked for, one after another, and a gap that is small enough; each plan
-        is added before the next."""
-        even = Weights.even(self.windows, self.links, _EVEN)
-        yield self.center, 0.0
-        yield even, _ROUGH
-        for number in range(_ROUNDS if CAN_PROVE else 0):
-            best, _ = self.best()
-            yield (self.center.halfway(best), 0.0) if number % 2 else (even.halfway(best), _ROUGH)
+    def tried(self, gap: float) -> Iterator[Weights]:
+        """The rates to look for a plan with, one after another; each plan is added before the next. No more if the bound
+        is as near as the gap to what rates of this kind can reach."""
+        yield self.center
+        for _ in range(_ROUNDS - 1 if CAN_PROVE else 0):
+            _, self.limit = self.best()
+            if self.bound >= self.limit * (1 - gap):
+                break
+            yield self._nearest(self.bound + _LEVEL * (self.limit - self.bound))
 
     def best(self) -> tuple[Weights, float]:
         """The rates for which the least count of the plans is largest, and that."""
-        program = _Program(self)
+        program = _Program(self, self.plans)
         found = maximum(*program.parts())
-        calls, between = program.rates(found)
-        return Weights(self.windows, self.links, calls, between), float(found[program.total])
+        return program.rates(found), float(found[program.total])
+
+    def least(self, number: int) -> float:
+        """What a plan, by its number, takes at least, by the rates that are best for it."""
+        program = _Program(self, [self.plans[number]])
+        return float(maximum(*program.parts())[program.total]) if CAN_PROVE else 0.0
+
+    def _nearest(self, enough: float) -> Weights:
+        """Those nearest to the rates with the best bound for which all plans count enough."""
+        program = _Program(self, self.plans)
+        return program.rates(maximum(*program.parts(near=self.center, enough=enough)))
 
     def places(self, window: Window) -> Places:
         """The kinds of calls and of places between calls in a window."""
@@ -156,19 +165,22 @@ def _windows(windows: Windows, schedule: Schedule) -> Iterator[tuple[Value, Wind
 
 
 class _Program:
-    """The linear program: a column for each rate, for what each kind of call and each window counts, and the least."""
+    """The linear program: a column for each rate, for what each kind of call and each window counts, and the least. To be
+    near to other rates it has one more for each rate, for how far it is from them."""
 
-    def __init__(self, rates: Rates) -> None:
-        self.of = rates
+    def __init__(self, rates: Rates, plans: "Sequence[_Counted]") -> None:
+        self.of, self.plans = rates, plans
         kinds, gaps, links = rates.kinds, rates.gaps, rates.count
         self.between = kinds * links
         self.factors = self.between + gaps * links
         self.first = self.factors + kinds
-        sets = dict.fromkeys(key for plan in rates.plans for key in plan.moves)
+        sets = dict.fromkeys(key for plan in plans for key in plan.moves)
         self.sets = {key: self.first + number for number, key in enumerate(sets)}
         self.total = self.first + len(sets)
 
-    def parts(self) -> tuple[np.ndarray, list[Row], list[float], np.ndarray]:
+    def parts(
+        self, near: Weights | None = None, enough: float = 0.0
+    ) -> tuple[np.ndarray, list[Row], list[float], np.ndarray]:
         rows, limits = list[Row](), list[float]()
 
         def add(columns: Sequence[int], factors: Sequence[float], limit: float) -> None:
@@ -191,22 +203,34 @@ class _Program:
                 else:
                     others = [self._gap(link, gap) for link in links if link not in own]
                     add([column, *others], [1.0] * (1 + len(others)), 1.0)
-        for plan in rates.plans:
+        for plan in self.plans:
             kinds = np.flatnonzero(plan.calls)
             columns = [self.total, *(self.factors + kinds), *(self.sets[key] for key in plan.moves)]
             add(columns, [1.0, *-plan.calls[kinds], *(-s for s in plan.moves.values())], plan.always)
-        upper = np.ones(self.total + 1)
-        upper[self.total] = np.inf
-        objective = np.zeros(self.total + 1)
-        objective[self.total] = 1.0
+        upper, objective = np.ones(self.total + 1), np.zeros(self.total + 1)
+        upper[self.total], objective[self.total] = np.inf, 1.0
+        if near is not None:
+            add([self.total], [-1.0], -enough)
+            for rate, other in enumerate(self._columns(near).tolist()):
+                far = self.total + 1 + rate
+                add([rate, far], [1.0, -1.0], other)
+                add([rate, far], [-1.0, -1.0], -other)
+            objective[self.total] = 0.0
+            upper, objective = np.append(upper, np.ones(self.factors)), np.append(objective, -np.ones(self.factors))
         return objective, rows, limits, upper
 
-    def rates(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _columns(self, weights: Weights) -> np.ndarray:
+        """The columns of rates."""
+        calls, between = (np.zeros((self.of.count, n)) for n in (self.of.kinds, self.of.gaps))
+        calls[:, self.of.kind], between[:, self.of.gap] = weights.calls / PARTS, weights.between / PARTS
+        return np.concatenate([calls.reshape(-1), between.reshape(-1)])
+
+    def rates(self, found: np.ndarray) -> Weights:
         shape = self.of.count, -1
         calls = found[: self.between].reshape(shape)
         between = found[self.between : self.factors].reshape(shape)
         calls, between = (np.floor(part * PARTS * (1 - 1e-9)).astype(np.int64) for part in (calls, between))
-        return calls[:, self.of.kind], between[:, self.of.gap]
+        return Weights(self.of.windows, self.of.links, calls[:, self.of.kind], between[:, self.of.gap])
 
     def _call(self, link: int, kind: int) -> int:
         return link * self.of.kinds + kind

@@ -30,7 +30,7 @@ from ._preferences import SAME, preferred
 from ._schedule import Value
 from ._summary import bytes_text, exact_bytes_text
 
-_FEW = 200  # items up to which the problem may know memory by pairs of choices: it is several times as large
+FEW = 200  # items up to which the problem may know memory by pairs of choices: it is several times as large
 _LIMITS = 8  # that the problem is given before a plan counts as the best that was found
 _BOXES, _BOXES_OF_MANY = 3_000, 24  # problems that are solved in branching, by whether there are few items
 STEPS = 20_000  # of a run: what these could still save is what a search may take
@@ -140,7 +140,7 @@ class Search:
 
     @property
     def few(self) -> bool:
-        return len(self.items.all) <= _FEW
+        return len(self.items.all) <= FEW
 
     def within(self, restriction: Restriction | None, searches: int = 1, steps: int = STEPS) -> Plan | None:
         """The cheapest plan within a restriction on choices, whatever memory it takes; None if none is found. It is the
