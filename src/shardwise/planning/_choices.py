@@ -33,6 +33,7 @@ class Layouts:
         self._numbers: dict[tuple[Placement, ...], int] = {}
         self._local: dict[tuple[int, Shape], Shape] = {}
         self._same: dict[tuple[int, int], bool] = {}
+        self._of: dict[int, tuple[int, Layout]] = {}  # by identity: most tensors have one of few layouts
         self.replicated = self.number((parse_placement("R"),) * mesh.ndim)
 
     def number(self, placements: tuple[Placement, ...]) -> int:
@@ -43,7 +44,9 @@ class Layouts:
         return self._numbers[placements]
 
     def of(self, layout: Layout) -> int:
-        return self.number(layout.to_placements())
+        if id(layout) not in self._of:
+            self._of[id(layout)] = self.number(layout.to_placements()), layout
+        return self._of[id(layout)][0]
 
     def local_shape(self, number: int, shape: Shape) -> Shape:
         key = number, shape

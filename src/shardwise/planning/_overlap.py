@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ._plan import Plan
 
 # Of the largest collective, the bytes that may be under way in the schedules that are tried.
-_SHARES = (0, 8, 64)
+_SHARES = (0, 64)
 _LOOKED_AT = 8  # moves that have to wait, before a link is left idle
 
 

@@ -89,8 +89,7 @@ class Rates:
 
     def _nearest(self, enough: float) -> Weights:
         """Those nearest to the rates with the best bound for which all plans count enough."""
-        program = _Program(self, self.plans)
-        return program.rates(maximum(*program.parts(near=self.center, enough=enough)))
+        return _Program(self, self.plans).nearest(self.center, enough)
 
     def places(self, window: Window) -> Places:
         """The kinds of calls and of places between calls in a window."""
@@ -165,8 +164,7 @@ def _windows(windows: Windows, schedule: Schedule) -> Iterator[tuple[Value, Wind
 
 
 class _Program:
-    """The linear program: a column for each rate, for what each kind of call and each window counts, and the least. To be
-    near to other rates it has one more for each rate, for how far it is from them."""
+    """The linear program: a column for each rate, for what each kind of call and each window counts, and the least."""
 
     def __init__(self, rates: Rates, plans: "Sequence[_Counted]") -> None:
         self.of, self.plans = rates, plans
@@ -178,9 +176,7 @@ class _Program:
         self.sets = {key: self.first + number for number, key in enumerate(sets)}
         self.total = self.first + len(sets)
 
-    def parts(
-        self, near: Weights | None = None, enough: float = 0.0
-    ) -> tuple[np.ndarray, list[Row], list[float], np.ndarray]:
+    def parts(self) -> tuple[np.ndarray, list[Row], list[float], np.ndarray]:
         rows, limits = list[Row](), list[float]()
 
         def add(columns: Sequence[int], factors: Sequence[float], limit: float) -> None:
@@ -209,15 +205,23 @@ class _Program:
             add(columns, [1.0, *-plan.calls[kinds], *(-s for s in plan.moves.values())], plan.always)
         upper, objective = np.ones(self.total + 1), np.zeros(self.total + 1)
         upper[self.total], objective[self.total] = np.inf, 1.0
-        if near is not None:
-            add([self.total], [-1.0], -enough)
-            for rate, other in enumerate(self._columns(near).tolist()):
-                far = self.total + 1 + rate
-                add([rate, far], [1.0, -1.0], other)
-                add([rate, far], [-1.0, -1.0], -other)
-            objective[self.total] = 0.0
-            upper, objective = np.append(upper, np.ones(self.factors)), np.append(objective, -np.ones(self.factors))
         return objective, rows, limits, upper
+
+    def nearest(self, weights: Weights, enough: float) -> Weights:
+        """The rates nearest to others for which all plans count enough: the others with something more or less."""
+        objective, rows, limits, upper = self.parts()
+        others, count = self._columns(weights), self.factors
+        apart: list[Row] = [([self.total], [-1.0])]
+        for columns, factors in rows:
+            rates = [(column, factor) for column, factor in zip(columns, factors, strict=True) if column < count]
+            less = [len(upper) + column for column, _ in rates]
+            apart.append(([*columns, *less], [*factors, *(-factor for _, factor in rates)]))
+            limits[len(apart) - 2] -= sum(factor * others[column] for column, factor in rates)
+        upper[:count] = 1 - others
+        objective = np.concatenate([-np.ones(count), np.zeros(len(upper) - count), -np.ones(count)])
+        found = maximum(objective, apart, [-enough, *limits], np.append(upper, others))
+        found[:count] += others - found[len(upper) :]
+        return self.rates(found[: len(upper)])
 
     def _columns(self, weights: Weights) -> np.ndarray:
         """The columns of rates."""

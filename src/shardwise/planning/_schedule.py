@@ -29,6 +29,15 @@ class Value:
     def __str__(self) -> str:
         return f"{self.ref}@{self.copy}" if self.copy else str(self.ref)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.ref, self.copy)))
+
+    def __hash__(self) -> int:  # schedules look values up millions of times
+        return self._hash  # type: ignore[attr-defined, no-any-return]
+
+    def __reduce__(self) -> tuple[type["Value"], tuple[Ref, str]]:  # hashes of texts differ between processes
+        return Value, (self.ref, self.copy)
+
 
 @dataclass(frozen=True)
 class Compute:
@@ -300,4 +309,5 @@ def with_deaths(
         if value not in given:
             dead.setdefault(position, []).append(value)
     for position, entry in enumerate(entries):
-        yield replace(entry, dead=tuple(dead.get(position, ())))
+        own = tuple(dead.get(position, ()))
+        yield entry if entry.dead == own else replace(entry, dead=own)
