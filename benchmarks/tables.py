@@ -55,6 +55,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
             "overlap_70b",
             "buckets",
             "overlap_passes",
+            "overlap_passes_tp",
             "truth_hidden",
         ),
         "overlap.md",
