@@ -8,7 +8,7 @@ from torch import nn
 
 import shardwise as sw
 from shardwise.graph import capture
-from shardwise.planning import Plan, plan_graph
+from shardwise.planning import Move, Plan, plan_graph
 from shardwise.planning._order import LATE, with_late_gradients
 from shardwise.planning._overlap import with_overlap
 from shardwise.planning._schedule import hides
@@ -93,3 +93,23 @@ def test_a_plan_from_a_file_runs_in_its_own_order(tmp_path):
     assert report.ok
     ran = sw.running.with_live_graph(loaded, model, args, {})
     assert [str(entry) for entry in ran.schedule.entries] == [str(entry) for entry in made.schedule.entries]
+
+
+def test_reductions_in_a_wider_dtype_run_beside_calls():
+    """Gradients are cast back when their reduction has had time to end."""
+    with torch.device("meta"):
+        model, x = Stack(layers=8, width=2048).bfloat16(), torch.empty(2**15, 2048, dtype=torch.bfloat16)
+    pins = {"x": "S(0)", "ups.*.weight": "S(0)", "downs.*.weight": "S(0)"}
+    options = {"mesh": "fsdp=8", "cluster": "h100", "compare": False, "confirm": False, "overlap": True}
+    plan = sw.plan(model, (x,), pin=pins, reduce="float32", **options)
+    assert sum(output.dtype is torch.bfloat16 for output in gradients(plan)) == 16
+    busy = waited = 0.0
+    for place, entry in enumerate(plan.schedule.entries):
+        if isinstance(entry, Move) and any(step.kind == "reduce_scatter" for step in entry.change.steps):
+            busy += entry.change.price
+            waited += plan.timeline.waited.get(place, 0.0)
+    assert busy and waited < 0.3 * busy
+
+
+def gradients(plan):
+    return [plan.graph.tensor(output.value) for output in plan.graph.outputs if output.role == "gradient"]

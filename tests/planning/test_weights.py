@@ -136,7 +136,9 @@ def test_equal_rates_count_calls_fully_and_half_of_what_is_beside_both_links(gra
     assert all(weights.of_call(node) == 1.0 for node in graph.nodes)
     gradient = next(output for output in graph.outputs if output.role == "gradient")
     assert windows.of_output(gradient).beside is False  # the last gradient that is made
-    assert weights.of_output(gradient).along == pytest.approx((0, 1 - BESIDE / 2, 1 - BESIDE / 2, 1), abs=2 / PARTS)
+    assert weights.of_output(gradient).along == pytest.approx(
+        (0, 1 - BESIDE / 2, 1 - BESIDE / 2, 1), abs=2 / PARTS
+    )
     last = graph.outputs[-1]
     assert windows.of_output(last).beside
     assert weights.of_output(last).along == pytest.approx((0, BESIDE / 2, BESIDE / 2, BESIDE), abs=2 / PARTS)

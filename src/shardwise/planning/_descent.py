@@ -1,7 +1,7 @@
 """A schedule as arrays, and the search for shifts of its collectives that make it faster, compiled.
 
-At each moment collectives may begin, in order; then moves are waited for, or an entry of the plain schedule runs. A stage
-that begins waits for the one before it. Times are whole picoseconds, so that every
+At each moment collectives may begin, in order; then moves are waited for, or an entry of the plain schedule runs. A
+stage that begins waits for the one before it. Times are whole picoseconds, so that every
 rank finds the same schedule. To try a shift the step is run only from the first moment that differs to where nothing
 differs any more but the time.
 """

@@ -27,6 +27,7 @@ from ._timeline import Running
 
 if TYPE_CHECKING:
     from ._plan import Plan
+    from ._shift import Shifts
 
 # Of the largest collective, the bytes that may be under way in the schedules that are tried.
 _SHARES = (0, 64)
@@ -103,7 +104,9 @@ class _Run:
         self.running = Running(of.links)
         self.entries: list[Entry] = []
         self.moment = 0  # twice the place, and one more where what is needed there has been waited for
-        self.begun: list[tuple[_Flow, int]] = []  # moves and their stages, in the order in which they were begun
+        self.begun: list[
+            tuple[_Flow, int]
+        ] = []  # moves and their stages, in the order in which they were begun
         self.early = 0  # bytes of moves that were begun early
         self.late: dict[_Flow, None] = {}  # past their place and not waited for, the oldest first
         self.held = self.waiting = 0  # the bytes that these hold, and that count as under way
@@ -163,14 +166,17 @@ class _Run:
 
     def shifted(self) -> Schedule:
         """The schedule with collectives shifted to where the step is shorter."""
+        shifts, plain = self.shifts(), self.of.plain
+        entries = list(shifts.entries()) if shifts.fit else self.entries
+        dying = with_deaths(entries, plain.outputs, self.of.plan.graph.ends)
+        return Schedule(tuple(dying), plain.outputs, self.of.layouts)
+
+    def shifts(self) -> "Shifts":
         from ._shift import Begun, Shifts  # loads compiled code
 
         numbers = {flow: number for number, flow in enumerate(dict.fromkeys(flow for flow, _ in self.begun))}
         moves = [Begun(flow.slack, flow.begins, flow.ended) for flow in numbers]
-        shifts = Shifts(self.of, moves, [(numbers[flow], stage) for flow, stage in self.begun], self.ahead)
-        plain, entries = self.of.plain, shifts.entries() if shifts.fit else self.entries
-        dying = with_deaths(list(entries), plain.outputs, self.of.plan.graph.ends)
-        return Schedule(tuple(dying), plain.outputs, self.of.layouts)
+        return Shifts(self.of, moves, [(numbers[flow], stage) for flow, stage in self.begun], self.ahead)
 
     def _run(self, place: int, entry: Entry) -> None:
         seconds = self.of.taken[place]
@@ -273,9 +279,9 @@ class _Run:
             return
         if not flow.started and len(flow.slack.moves) == 1:
             self._move(flow.slack.moves[0])
-            for flow.stage in range(len(flow.slack.stages)):
-                self._note(flow, flow.stage)
-            flow.stage += 1
+            for stage in range(len(flow.slack.stages)):
+                self._note(flow, stage)
+            flow.stage = len(flow.slack.stages)
         while not flow.done:
             if not flow.begun:
                 self._begin(flow)

@@ -67,8 +67,8 @@ class Rates:
             self.bound, self.center = plan.bound, weights
 
     def tried(self, gap: float) -> Iterator[Weights]:
-        """The rates to look for a plan with, one after another; each plan is added before the next. No more if the bound
-        is as near as the gap to what rates of this kind can reach."""
+        """The rates to look for a plan with, one after another; each plan is added before the next. They end when the
+        bound is as near as the gap to what rates of this kind can reach."""
         yield self.center
         for _ in range(_ROUNDS - 1 if CAN_PROVE else 0):
             _, self.limit = self.best()
@@ -114,7 +114,9 @@ class _Counted:
         moves: Counter[tuple[Places, int]] = Counter()
         schedule, cost = plan.schedule, plan.cost
         always = cost.update
-        windows = {target: rest for target, *rest in _windows(rates.windows, schedule)}
+        windows = {
+            target: (window, bucketed) for target, window, bucketed in _windows(rates.windows, schedule)
+        }
         for entry, seconds in zip(schedule.entries, cost.entries, strict=True):
             if isinstance(entry, Compute):
                 if entry.node.facts.view:
@@ -156,7 +158,10 @@ def _windows(windows: Windows, schedule: Schedule) -> Iterator[tuple[Value, Wind
     for move in schedule.moves:
         nodes = [each for each in reversed(reached[move.target]) if isinstance(each, Node)]
         if nodes:
-            users, given = [node for node in nodes if node.phase == nodes[0].phase], graph.base(move.source.ref)
+            users, given = (
+                [node for node in nodes if node.phase == nodes[0].phase],
+                graph.base(move.source.ref),
+            )
             yield move.target, windows.of_uses(move.source.ref, users), isinstance(graph[given.name], Input)
         else:
             (output,) = (each for each in reached[move.target][:1] if isinstance(each, Output))
@@ -213,7 +218,9 @@ class _Program:
         others, count = self._columns(weights), self.factors
         apart: list[Row] = [([self.total], [-1.0])]
         for columns, factors in rows:
-            rates = [(column, factor) for column, factor in zip(columns, factors, strict=True) if column < count]
+            rates = [
+                (column, factor) for column, factor in zip(columns, factors, strict=True) if column < count
+            ]
             less = [len(upper) + column for column, _ in rates]
             apart.append(([*columns, *less], [*factors, *(-factor for _, factor in rates)]))
             limits[len(apart) - 2] -= sum(factor * others[column] for column, factor in rates)

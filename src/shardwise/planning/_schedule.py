@@ -33,7 +33,7 @@ class Value:
         object.__setattr__(self, "_hash", hash((self.ref, self.copy)))
 
     def __hash__(self) -> int:  # schedules look values up millions of times
-        return self._hash  # type: ignore[attr-defined, no-any-return]
+        return self._hash  # type: ignore[attr-defined]
 
     def __reduce__(self) -> tuple[type["Value"], tuple[Ref, str]]:  # hashes of texts differ between processes
         return Value, (self.ref, self.copy)

@@ -1,8 +1,8 @@
 """A schedule made faster: collectives begin elsewhere in their windows, where that makes the step shorter.
 
-What is begun where is first decided by looking ahead a little (`_overlap`). Here the step that comes of it is run through
-again and again, each time with one collective begun earlier or later, or before or after others; what makes it shorter
-stays. The limits on bytes hold as they did. Where moves are waited for stays.
+What is begun where is first decided by looking ahead a little (`_overlap`). Here the step that comes of it is run
+through again and again, each time with one collective begun earlier or later, or before or after others; what makes it
+shorter stays. The limits on bytes hold as they did. Where moves are waited for stays.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,8 +25,8 @@ _STEPS = (1, 2, 3, 5, 8, 13, 21, 34, 60, 100, 200, 400)
 
 @dataclass(frozen=True)
 class Begun:
-    """A move of a schedule: when its stages begin, and when the last one is waited for. An entry of the plain schedule has
-    two times: before what is needed there is waited for, and after."""
+    """A move of a schedule: when its stages begin, and when the last one is waited for. An entry of the plain schedule
+    has two times: before what is needed there is waited for, and after."""
 
     slack: Slack
     begins: list[int]
@@ -40,7 +40,9 @@ class Shifts:
     for. What begins at another begins at the next of them.
     """
 
-    def __init__(self, of: Beside, moves: Sequence[Begun], order: Sequence[tuple[int, int]], ahead: int) -> None:
+    def __init__(
+        self, of: Beside, moves: Sequence[Begun], order: Sequence[tuple[int, int]], ahead: int
+    ) -> None:
         self.of, self.moves = of, moves
         self.names = list(dict.fromkeys(of.links))
         self.standing = {place for move in moves for place in move.slack.places}
@@ -53,13 +55,16 @@ class Shifts:
         for number in range(len(moves)):
             hold(self.track, self.state, number, 1)
         t, s = self.track, self.state
-        self.fit = bool((s.held <= t.room).all() and (s.early <= t.ahead).all())  # so that they do after shifts, too
+        self.seconds = 0.0  # of the step, once its entries are known
+        self.fit = bool(
+            (s.held <= t.room).all() and (s.early <= t.ahead).all()
+        )  # so that they do after shifts, too
 
     def entries(self) -> Iterator[Entry]:
         """Those of the schedule in which nothing more can be gained by shifts like these."""
         steps = np.array([0, *(sign * step for step in _STEPS for sign in (1, -1))])
         total = run(self.track, self.state, 0, len(self.moments), True, 0, 0)
-        descend(self.track, self.state, total, _SWEEPS, steps)
+        self.seconds = float(descend(self.track, self.state, total, _SWEEPS, steps) / _SECOND)
         begun = {int(time): list(self._begun(at, int(time))) for at, time in enumerate(self.moments)}
         for place in range(self.of.end + 1):
             yield from begun.get(2 * place, ())
@@ -110,9 +115,13 @@ class Shifts:
         runs = [None if time in self.waits else int(time) // 2 for time in self.moments]
         chains = [() if place is None else self._chain(place) for place in runs]
         alone = [0 if place is None else self._alone(place) for place in runs]
-        kind = [CHAIN if chain else CALL if seconds else 0 for chain, seconds in zip(chains, alone, strict=True)]
+        kind = [
+            CHAIN if chain else CALL if seconds else 0 for chain, seconds in zip(chains, alone, strict=True)
+        ]
         waits = [self.waits.get(int(time), []) for time in self.moments]
-        stages = [(number, stage) for number, slack in enumerate(slacks) for stage in range(len(slack.stages))]
+        stages = [
+            (number, stage) for number, slack in enumerate(slacks) for stage in range(len(slack.stages))
+        ]
         collectives = [slacks[number].stages[stage][0].change.collectives[0] for number, stage in stages]
         seconds = [slacks[number].seconds[stage] for number, stage in stages]
         room = np.stack([self.of.free_before, self.of.free], axis=1).reshape(-1)

@@ -1,12 +1,13 @@
 """What a second counts in the problem of a plan whose collectives run beside calls, so that its bound is one of theirs.
 
 Give each link a rate at each place of a step: at each call, and between calls; the rates of all links at a place are
-together at most 1. A collective that may run beside calls counts its seconds times the least rate in its window, of all
-its links together if it uses several; one that calls wait for alone counts what the rates of other links leave of 1. So
-while calls wait, collectives count no more than the time. A call is slowed by a collective beside it, by g seconds for each of the collective's. Let it count
-fully for rates up to g, and (1 - r) / (1 - g) of its seconds for a sum of rates r: then it counts, with what runs
-beside it, no more than it takes. So for all rates the sum of what calls and collectives count is a lower bound on every
-schedule of a plan; it is a sum over choices, and the solver, which knows nothing of time, bounds it over all plans.
+together at most 1. A collective that may run beside calls counts its seconds times the least rate in its window, of
+all its links together if it uses several; one that calls wait for alone counts what the rates of other links leave of
+1. So while calls wait, collectives count no more than the time. A call is slowed by a collective beside it, by g
+seconds for each of the collective's. Let it count fully for rates up to g, and (1 - r) / (1 - g) of its seconds for a
+sum of rates r: then it counts, with what runs beside it, no more than it takes. So for all rates the sum of what calls
+and collectives count is a lower bound on every schedule of a plan; it is a sum over choices, and the solver, which
+knows nothing of time, bounds it over all plans.
 
 With the rate of g everywhere, calls count fully, and collectives count where nothing runs beside them. Higher rates in
 a window say that calls there are too short to hide what could run beside them. Which rates bound best `_rates` finds.

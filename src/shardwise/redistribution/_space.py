@@ -187,7 +187,9 @@ class Space:
         prices, steps = self.from_sources(sources, costs), self.steps
         found = []
         for row, own in enumerate(prices):
-            tight = np.flatnonzero((own[steps.source] + costs == own[steps.target]) & np.isfinite(own[steps.target]))
+            tight = np.flatnonzero(
+                (own[steps.source] + costs == own[steps.target]) & np.isfinite(own[steps.target])
+            )
             before, after = (side[tight] + row * len(self) for side in (steps.source, steps.target))
             found.append(np.stack([tight, before, after]))
         tight, before, after = np.concatenate(found, axis=1)
@@ -239,8 +241,8 @@ class Space:
 class Cheapest:
     """The prices from some layouts (rows) to all (columns), and the steps of all chains with these prices.
 
-    A step leads from `before` to one of `reached`, places in the flat array of prices; those that lead to the i-th begin
-    at `starts[i]`.
+    A step leads from `before` to one of `reached`, places in the flat array of prices; those that lead to the i-th
+    begin at `starts[i]`.
     """
 
     prices: np.ndarray
