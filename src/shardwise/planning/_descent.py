@@ -192,8 +192,9 @@ def hold(t, s, m, sign):
         s.held[p] += sign * t.whole[m]
     for p in range(at, second + 1):
         s.held[p] += sign * t.kept[m]
-    for p in range(max(at, begin), need + 1):
-        s.held[p] += sign * t.between[m]
+    if begin < need:  # otherwise it runs as one move
+        for p in range(max(at, begin), need + 1):
+            s.held[p] += sign * t.between[m]
     for p in range(begin, need + 1):
         s.early[p] += sign * t.early[m]
 

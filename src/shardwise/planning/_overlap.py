@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ._beside import Beside
+from ._evaluate import Evaluation
 from ._schedule import Compute, Entry, Move, Schedule, Wait, with_deaths
 from ._slack import Slack
 from ._timeline import Running
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from ._plan import Plan
     from ._shift import Shifts
 
-# Of the largest collective, the bytes that may be under way in the schedules that are tried.
-_SHARES = (0, 64)
+# The bytes that may be under way in the schedules that are tried, as multiples of the largest collective: where a plan
+# leaves room for the last, only that and the first.
+_SHARES = (0, 4, 8, 64)
 _LOOKED_AT = 8  # moves that have to wait, before a link is left idle
 
 
@@ -47,7 +49,10 @@ def with_overlap(plan: "Plan") -> "Plan":
         return replace(plan, ahead=0)
     sizes = [step.size for move in plan.schedule.moves for step in move.change.collectives]
     largest = max([*sizes, *(slack.size for slack in beside.slack)], default=0)
-    runs = [_run(beside, ahead) for ahead in dict.fromkeys(round(share * largest) for share in _SHARES)]
+    tried = [share * largest for share in _SHARES]
+    if beside.free.min() >= tried[-1]:
+        tried = [tried[0], tried[-1]]
+    runs = [_run(beside, ahead) for ahead in dict.fromkeys(tried)]
     best = min(runs, key=lambda run: run.running.now)
     made = replace(plan, ahead=best.ahead)
     made.__dict__["schedule"] = best.shifted() if best.ahead else plan.schedule
@@ -166,10 +171,21 @@ class _Run:
 
     def shifted(self) -> Schedule:
         """The schedule with collectives shifted to where the step is shorter."""
-        shifts, plain = self.shifts(), self.of.plain
-        entries = list(shifts.entries()) if shifts.fit else self.entries
+        shifts = self.shifts()
+        if shifts.fit:
+            made = self._schedule(list(shifts.entries()))
+            if shifts.certain or self._fits(made):
+                return made
+        return self._schedule(self.entries)
+
+    def _schedule(self, entries: list[Entry]) -> Schedule:
+        plain = self.of.plain
         dying = with_deaths(entries, plain.outputs, self.of.plan.graph.ends)
         return Schedule(tuple(dying), plain.outputs, self.of.layouts)
+
+    def _fits(self, made: Schedule) -> bool:
+        plan = self.of.plan
+        return plan.memory is None or Evaluation(plan, made).cost().peak <= plan.memory
 
     def shifts(self) -> "Shifts":
         from ._shift import Begun, Shifts  # loads compiled code
@@ -209,7 +225,7 @@ class _Run:
             while ready and self.running.free[link] < until and len(aside) < _LOOKED_AT:
                 flow = ready[0][2]
                 if flow.stage == ready[0][3] and not flow.begun:
-                    if (not limited or self._fits(flow, link, place)) and self._may_begin(
+                    if (not limited or self._has_time(flow, link, place)) and self._may_begin(
                         flow, place, before
                     ):
                         self._begin(flow)
@@ -220,7 +236,7 @@ class _Run:
             for waiting in aside:
                 heappush(ready, waiting)
 
-    def _fits(self, flow: _Flow, link: str, place: int) -> bool:
+    def _has_time(self, flow: _Flow, link: str, place: int) -> bool:
         queued = max(0.0, self.running.free[link] - self.running.now)
         seconds, latest = flow.slack.seconds[flow.stage], flow.latest[flow.stage]
         return self.of.lanes[link].fits(place, seconds, queued, latest)
@@ -237,7 +253,8 @@ class _Run:
         if not slack.is_late and slack.limited and self.early + before + slack.size > self.ahead:
             return False
         if place < slack.at:
-            if (self.room[place : slack.at] < slack.whole).any():
+            room = self.room[place : slack.at]
+            if (room < slack.whole).any() or room[0] < slack.whole + self.held:
                 return False
             self.room[place : slack.at] -= slack.whole
         elif self.held + slack.between > self.room[place]:

@@ -60,6 +60,12 @@ class Shifts:
             (s.held <= t.room).all() and (s.early <= t.ahead).all()
         )  # so that they do after shifts, too
 
+    @property
+    def certain(self) -> bool:
+        """Whether all fits even if what runs at once where it is needed holds all that it has in between."""
+        between = self.track.between.max(initial=0)
+        return bool((self.track.room - self.state.held).min() >= between)
+
     def entries(self) -> Iterator[Entry]:
         """Those of the schedule in which nothing more can be gained by shifts like these."""
         steps = np.array([0, *(sign * step for step in _STEPS for sign in (1, -1))])
@@ -79,17 +85,23 @@ class Shifts:
         while g != NONE:
             number, after = int(t.move[g]), int(self.state.after[g])
             slack, stage = self.moves[number].slack, g - int(t.stage_first[number])
-            if stage:
-                yield from _waits(slack.stages[stage - 1])
-            alone = len(slack.moves) == len(slack.stages) == 1
-            if alone and after == NONE and waited[:1] == [number]:
+            if stage == 0 and waited[:1] == [number] and self._is_last(g):
                 yield from slack.moves
                 waited = waited[1:]
-            else:
-                yield from (replace(move, begun=True) for move in slack.stages[stage])
+                break
+            if stage:
+                yield from _waits(slack.stages[stage - 1])
+            yield from (replace(move, begun=True) for move in slack.stages[stage])
             g = after
         for number in waited:
             yield from _waits(self.moves[number].slack.stages[-1])
+
+    def _is_last(self, g: int) -> bool:
+        """Whether what begins with a stage, the first of its move, is that move alone."""
+        end = int(self.track.stage_first[self.track.move[g] + 1])
+        if len(self.moves[self.track.move[g]].slack.moves) > 1:
+            return False
+        return all(self.state.after[at] == (at + 1 if at + 1 < end else NONE) for at in range(g, end))
 
     def _matters(self, time: int) -> bool:
         place, waited = time // 2, time % 2 == 0
