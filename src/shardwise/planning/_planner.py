@@ -273,10 +273,10 @@ class Planner:
         rates = Rates(Windows(self.graph, self.recomputable.copies), links(self.mesh, self.cluster))
         rates.add(best, None)
         found = list[Plan]()
-        for weights in rates.tried(gap):
+        for weights, near in rates.tried(gap):
             try:
                 made, _ = self._cheapest(
-                    held, restriction, share_layers, gap, clock, weights, None, search.held
+                    held, restriction, share_layers, near, clock, weights, None, search.held
                 )
             except UsageError:  # there was no time left to find a plan that fits: there is one already
                 break

@@ -4,7 +4,9 @@ For given rates every plan counts a sum that is linear in them (`_weights`), and
 these sums. So rates are looked for at which the least over the plans that were found is largest, by a linear program;
 the problem with these rates gives a bound and one more plan. The best ones are extreme and far apart from one round to
 the next: of all for which the plans count enough, those nearest to the rates with the best bound so far are tried.
-Rates are the same at corresponding calls of equal layers.
+Where bounds stay far below what plans count, fast plans are not those that count least: they are looked for by rates by
+which links count a little less than calls everywhere, which leaves links some time. Rates are the same at corresponding
+calls of equal layers.
 """
 
 from collections import Counter
@@ -31,6 +33,9 @@ Places = tuple[bool, tuple[int, ...], tuple[int, ...]]
 
 _ROUNDS = 9
 _LEVEL = 0.5  # of the way from the bound to what the plans count at least at most: what is enough
+_FAR, _SOON = 0.08, 4  # how far apart these are where rounds end so soon
+_EVEN = 0.45  # of a second, what links count together where plans are looked for, rather than bounds
+_ROUGH = 0.01  # gap of a search for those
 
 
 class Rates:
@@ -50,7 +55,6 @@ class Rates:
         self._places: dict[Window, Places] = {}
         self.plans: list[_Counted] = []
         self.center, self.bound = Weights.even(windows, links, BESIDE), 0.0  # those with the largest bound
-        self.limit = np.inf  # what the plans count at least at most, as far as that is known
 
     def _keys(self) -> Iterator[object]:
         """Equal for corresponding calls of equal layers."""
@@ -66,15 +70,20 @@ class Rates:
         if weights is not None and plan.bound is not None and plan.bound > self.bound:
             self.bound, self.center = plan.bound, weights
 
-    def tried(self, gap: float) -> Iterator[Weights]:
-        """The rates to look for a plan with, one after another; each plan is added before the next. They end when the
-        bound is as near as the gap to what rates of this kind can reach."""
-        yield self.center
-        for _ in range(_ROUNDS - 1 if CAN_PROVE else 0):
-            _, self.limit = self.best()
-            if self.bound >= self.limit * (1 - gap):
-                break
-            yield self._nearest(self.bound + _LEVEL * (self.limit - self.bound))
+    def tried(self, gap: float) -> Iterator[tuple[Weights, float]]:
+        """The rates to look for a plan with, one after another, and a gap that is small enough; each plan is added
+        before the next. They end when the bound is as near as the gap to what rates of this kind can reach."""
+        yield self.center, gap
+        for number in range(1, _ROUNDS if CAN_PROVE else 1):
+            best, limit = self.best()
+            if self.bound >= limit * (1 - gap):
+                return
+            if number > _SOON and self.bound < limit * (1 - _FAR):
+                even = Weights.even(self.windows, self.links, _EVEN)
+                for weights in (even, even.halfway(best)):
+                    yield weights, gap and max(gap, _ROUGH)
+                return
+            yield self._nearest(self.bound + _LEVEL * (limit - self.bound)), gap
 
     def best(self) -> tuple[Weights, float]:
         """The rates for which the least count of the plans is largest, and that."""

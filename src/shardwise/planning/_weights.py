@@ -55,6 +55,10 @@ class Weights:
         )
         return cls(windows, links, calls, between)
 
+    def halfway(self, other: "Weights") -> "Weights":
+        calls, between = (self.calls + other.calls) // 2, (self.between + other.between) // 2
+        return Weights(self.windows, self.links, calls, between)
+
     @cached_property
     def _factors(self) -> np.ndarray:
         """What a second of each call counts."""
