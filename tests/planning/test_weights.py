@@ -130,6 +130,33 @@ def test_no_schedule_of_a_plan_takes_less_than_it_counts(model, mesh, request):
     assert close > 0.9  # the best rates are not far from what can be reached
 
 
+def test_rates_are_looked_for_with_which_all_plans_found_count_enough(graph):
+    cluster = Cluster.of("h100")
+    names = links(Mesh.parse("a=2,b=8"), cluster)
+    assert len(set(names)) == 2
+    rates, apart = Rates(Windows(graph), names), 0
+    plans = [random_plan(graph, mesh="a=2,b=8", cluster=cluster, seed=seed) for seed in range(6)]
+    assert any(
+        len(step.axes) > 1
+        for plan in plans
+        for move in plan.schedule.moves
+        for step in move.change.collectives
+    )
+    for plan in plans:
+        rates.add(plan, None)
+        best, limit = rates.best()
+        least = [counted(other, rates.center) + other.cost.update for other in plans[: len(rates.plans)]]
+        enough = min(least) + 0.5 * (limit - min(least))
+        nearest = rates._nearest(enough)
+        found = [counted(other, nearest) + other.cost.update for other in plans[: len(rates.plans)]]
+        assert min(found) >= enough * (1 - 1e-5)
+        assert min(
+            counted(other, best) + other.cost.update for other in plans[: len(rates.plans)]
+        ) <= limit * (1 + 1e-5)
+        apart += abs(nearest.calls - rates.center.calls).sum() < abs(best.calls - rates.center.calls).sum()
+    assert apart
+
+
 def test_equal_rates_count_calls_fully_and_half_of_what_is_beside_both_links(graph):
     windows = Windows(graph)
     weights = Weights.even(windows, ("a", "b"), BESIDE)

@@ -153,6 +153,33 @@ def test_the_table_holds_the_prices_of_all_pairs(case, cluster):
             assert table[row, column] == pytest.approx(price(a, b, shape, cluster=cluster))
 
 
+@given(changes(count=4), CLUSTERS, st.data())
+def test_with_weights_the_table_holds_what_cheapest_chains_count(case, cluster, data):
+    """Never more than the chain that is run, and no less than any cheapest chain does."""
+    shape, several = case
+    masks = 2 ** several[0].mesh.ndim
+    weights = tuple(data.draw(st.lists(st.sampled_from([0.0, 0.25, 1.0]), min_size=masks, max_size=masks)))
+    table = price_table(several, shape, cluster=cluster, weights=weights)
+    all_alike = price_table(several, shape, cluster=cluster, weights=(0.5,) * masks)
+    for row, a in enumerate(several):
+        for column, b in enumerate(several):
+            chain = cheapest_chain(a, b, shape, cluster=cluster)
+            counted = sum(
+                step.seconds * weights[sum(1 << axis for axis in step.axes)] for step in chain.collectives
+            )
+            assert table[row, column] <= counted * (1 + 1e-9)
+            assert all_alike[row, column] == pytest.approx(0.5 * chain.price)
+
+
+def test_a_chain_that_counts_less_but_takes_longer_does_not_count():
+    """What is run is the cheapest chain, whatever a link counts: one all-to-all along the slow axis would count nothing."""
+    pair = [Layout.parse(text, "a=4,b=8") for text in ("S(0), R", "S(1), R")]
+    table = price_table(pair, (4096, 4096), cluster="h100", weights=(0.0, 0.0, 1.0, 1.0))
+    chain = cheapest_chain(*pair, (4096, 4096), cluster="h100")
+    along_b = sum(step.seconds for step in chain.collectives if 1 in step.axes)
+    assert along_b and table[0, 1] == pytest.approx(along_b)
+
+
 def test_an_empty_table_is_empty():
     assert price_table([], (2, 2)).shape == (0, 0)
 

@@ -187,9 +187,9 @@ class Space:
         prices, steps = self.from_sources(sources, costs), self.steps
         found = []
         for row, own in enumerate(prices):
-            tight = np.flatnonzero(
-                (own[steps.source] + costs == own[steps.target]) & np.isfinite(own[steps.target])
-            )
+            prices_of = own[steps.target]
+            enough = np.where(np.isfinite(prices_of), prices_of * (1 + _EQUAL), -1.0)
+            tight = np.flatnonzero(own[steps.source] + costs <= enough)
             before, after = (side[tight] + row * len(self) for side in (steps.source, steps.target))
             found.append(np.stack([tight, before, after]))
         tight, before, after = np.concatenate(found, axis=1)
@@ -264,6 +264,10 @@ class Cheapest:
                 break
             flat[self.reached] = np.minimum(best, before)
         return least
+
+
+# By how much prices may differ that are sums of the same seconds.
+_EQUAL = 1e-12
 
 
 def _first_piece(cuts: Sequence[Cut], size: int) -> int:
