@@ -172,7 +172,7 @@ def test_with_weights_the_table_holds_what_cheapest_chains_count(case, cluster, 
 
 
 def test_a_chain_that_counts_less_but_takes_longer_does_not_count():
-    """What is run is the cheapest chain, whatever a link counts: one all-to-all along the slow axis would count nothing."""
+    """What is run is the cheapest chain, whatever links count: a single all-to-all would count nothing here."""
     pair = [Layout.parse(text, "a=4,b=8") for text in ("S(0), R", "S(1), R")]
     table = price_table(pair, (4096, 4096), cluster="h100", weights=(0.0, 0.0, 1.0, 1.0))
     chain = cheapest_chain(*pair, (4096, 4096), cluster="h100")
