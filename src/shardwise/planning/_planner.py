@@ -45,7 +45,7 @@ from ._windows import Windows
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
 COMPARED = 2_000  # steps that a search for a baseline must pay for, which is not run
 MANY = 2_000  # items from which layers that are equal share their choices
-_SCHEDULED = 3  # of the plans that are found with overlap, those that may be the fastest
+_SCHEDULED = 2  # of the plans that are found with overlap, those that may be the fastest
 _LOOKED_FOR = 3.5  # times as long as for the cheapest plan without overlap
 
 
