@@ -410,7 +410,7 @@ def compare_hidden(record: Record) -> None:
     from overlap_passes import Ran, as_one, by_torch, llama_plan, parts
 
     plan = llama_plan(32, Mesh.parse("fsdp=4,tp=2"))
-    overlapped = plan.overlapped()
+    overlapped = llama_plan(32, plan.mesh, overlap=True)
     scheduled = Ran.of([by_torch(as_one(plan), plan)], plan)
     planned = Ran.of(parts(overlapped), overlapped)
     columns = {
