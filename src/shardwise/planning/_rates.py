@@ -33,7 +33,7 @@ Places = tuple[bool, tuple[int, ...], tuple[int, ...]]
 
 _ROUNDS = 9
 _LEVEL = 0.5  # of the way from the bound to what the plans count at least at most: what is enough
-_FAR, _SOON = 0.08, 4  # how far apart these are where rounds end so soon
+_FAR, _SOON = 0.08, 2  # how far apart these are where rounds end so soon
 _EVEN = 0.45  # of a second, what links count together where plans are looked for, rather than bounds
 _ROUGH = 0.01  # gap of a search for those
 
