@@ -19,7 +19,7 @@ from ._slack import Slack
 
 _SECOND = 10**12
 _SWEEPS = 4
-# By how many slots a stage is shifted, either way.
+# By how many moments a stage is shifted, either way.
 _STEPS = (1, 2, 3, 5, 8, 13, 21, 34, 60, 100, 200, 400)
 
 
@@ -56,9 +56,8 @@ class Shifts:
             hold(self.track, self.state, number, 1)
         t, s = self.track, self.state
         self.seconds = 0.0  # of the step, once its entries are known
-        self.fit = bool(
-            (s.held <= t.room).all() and (s.early <= t.ahead).all()
-        )  # so that they do after shifts, too
+        # Whether the limits on bytes hold, as they then do after shifts.
+        self.fit = bool((s.held <= t.room).all() and (s.early <= t.ahead).all())
 
     @property
     def certain(self) -> bool:
