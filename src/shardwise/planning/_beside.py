@@ -11,7 +11,7 @@ from ..redistribution import Chain, Step
 from ._buckets import Buckets
 from ._evaluate import Cost, Evaluation, shares_memory_of
 from ._prices import SLOWDOWN
-from ._schedule import Compute, Move, Schedule, Value, backward_entries, hides, with_late_views
+from ._schedule import Compute, Move, Schedule, Value, backward_entries, hides, with_early_views, with_late_views
 from ._slack import Slack
 from ._timeline import links
 
@@ -46,10 +46,8 @@ class Beside:
     @classmethod
     def of(cls, plan: "Plan", plain: Schedule) -> "Beside | None":
         """None for a plan that does not fit in memory: there is none for what would be under way."""
-        for schedule in (
-            with_late_views(plain, plan.graph.ends),
-            plain,
-        ):  # late views may hold more for longer
+        ends = plan.graph.ends
+        for schedule in (with_early_views(with_late_views(plain, ends), ends), plain):  # these may hold more
             evaluation = Evaluation(replace(plan, ahead=None), schedule)
             cost = evaluation.cost()
             if plan.memory is None or cost.peak <= plan.memory:
@@ -123,18 +121,20 @@ class Beside:
                 used.setdefault(value, at)
         backward = backward_entries(self.plain, self._results())
         owners = self._owners()
+        needed: dict[Value, int] = {}  # where moves that may run beside calls have ended
         for at, entry in enumerate(entries):
             if not isinstance(entry, Move) or not entry.change.collectives:
                 continue
             first, last = (back, self.end) if backward[at] else (0, turn)
             release = max(first, made.get(entry.source, -1) + 1)
             need = min(last, used.get(entry.target, self.end))
-            if entry.source in made and isinstance(entries[made[entry.source]], Move):
-                release = max(first, at)  # its source is on its way itself
+            if follows := entry.source in needed:
+                release = max(first, needed[entry.source])
             if release <= at <= need and self.before[release] < self.before[need]:
+                needed[entry.target] = need
                 owner = owners[entry.source]
                 kept = 0 if owner.ref.name in self.plan.inputs else self.evaluation.local(owner).bytes
-                limited = made.get(entry.source, -1) < first or entry.target not in used
+                limited = made.get(owner, -1) < first or entry.target not in used
                 stages = tuple(self._stages(entry))
                 *between, last_size = (self.evaluation.local(stage.target).bytes for stage in stages)
                 yield Slack(
@@ -148,6 +148,7 @@ class Beside:
                     sum(between) + last_size,
                     limited,
                     (at,),
+                    follows,
                 )
 
     def _results(self) -> Iterator[Value]:

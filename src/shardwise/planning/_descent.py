@@ -1,5 +1,8 @@
 """A schedule as arrays, and the search for shifts of its collectives that make it faster, compiled.
 
+A descent takes every shift that makes the step shorter. Where none does any more, annealing goes on: shifts drawn at
+random are also taken where the step gets longer by less than a threshold, which falls to nothing.
+
 At each moment collectives may begin, in order; then moves are waited for, or an entry of the plain schedule runs. A
 stage that begins waits for the one before it. Times are whole picoseconds, so that every
 rank finds the same schedule. To try a shift the step is run only from the first moment that differs to where nothing
@@ -15,6 +18,8 @@ from ..solver import compiled
 NONE = -1
 CALL, CHAIN = 1, 2
 _PENDING = 256  # stages that began in a trial, as far as they are compared
+# How many moments a stage is shifted at most in annealing, one of these at a time.
+_REACHES = np.array([24, 24, 24, 24, 24, 400, 400, 2**62])
 _AROUND = 64  # moments before and after a shift, of which stages are tried again
 
 
@@ -208,10 +213,10 @@ def fits(t, s, m):
 
 
 @compiled
-def descend(t, s, total, sweeps, steps):
+def descend(t, s, total, sweeps, steps, number):
     """Shift stages by so many moments, last ones first and then in turns, as long as that makes the step shorter. After
-    the first sweep only those are tried around which something has changed since."""
-    number = 1
+    the first sweep only those are tried around which something has changed since. Returns the time of the step, and the
+    number of the last trial; `number` is that of the last one before."""
     open_ = np.ones(len(t.move), np.bool_)
     for sweep in range(sweeps):
         before_sweep = total
@@ -223,32 +228,64 @@ def descend(t, s, total, sweeps, steps):
             for step in steps:
                 for at_end in range(2 if abs(step) <= 1 else 1):
                     moment = s.at[g] + step
-                    if moment < 0 or moment >= len(t.kind) or not _may_begin(t, s, g, moment):
+                    earliest, latest = _window(t, s, g)
+                    if not earliest <= moment <= latest:
                         continue
                     if at_end and s.first[moment] == s.last[moment] and s.first[moment] in (NONE, g):
                         continue  # there is but one order
                     number += 2
                     old, sooner = s.at[g], total
-                    total = _shifted(t, s, g, moment, at_end or step < -1, number, total)
+                    total = _shifted(t, s, g, moment, at_end or step < -1, number, total, total)
                     if total < sooner:
                         _open_around(s, old, open_)
                         _open_around(s, moment, open_)
         if total == before_sweep:
             break
-    return total
+    return total, number
 
 
 @compiled
-def _may_begin(t, s, g, moment):
+def anneal(t, s, total, trials, threshold, number):
+    """Shift stages at random, mostly not far, so often; a step that is longer by less than the threshold will do."""
+    random = np.uint64(88172645463325252)
+    for trial in range(trials):
+        random = _next(random)
+        g = np.int64(random % np.uint64(len(t.move)))
+        random = _next(random)
+        reach = _REACHES[np.int64(random % np.uint64(len(_REACHES)))]
+        earliest, latest = _window(t, s, g)
+        earliest, latest = max(earliest, s.at[g] - reach), min(latest, s.at[g] + reach)
+        if earliest == latest:
+            continue
+        random = _next(random)
+        moment = earliest + np.int64(random % np.uint64(latest - earliest + 1))
+        number += 2
+        worst = total + threshold * (trials - trial) // trials
+        total = _shifted(t, s, g, moment, random >> np.uint64(63), number, total, worst)
+    return total, number
+
+
+@compiled
+def _next(random):
+    """The next of a sequence of random numbers, the same on every machine (xorshift)."""
+    random ^= random << np.uint64(13)
+    random ^= random >> np.uint64(7)
+    return random ^ (random << np.uint64(17))
+
+
+@compiled
+def _window(t, s, g):
+    """The first and the last moment at which a stage can begin."""
     m = t.move[g]
     earliest = t.release[m] if g == t.stage_first[m] else s.at[g - 1]
     latest = t.need[m] if g + 1 == t.stage_first[m + 1] else s.at[g + 1]
-    return earliest <= moment <= latest
+    return earliest, latest
 
 
 @compiled
-def _shifted(t, s, g, moment, at_end, number, total):
-    """The time of the step with a stage shifted to a moment, if that is shorter; otherwise all stays as it is."""
+def _shifted(t, s, g, moment, at_end, number, total, worst):
+    """The time of the step with a stage shifted to a moment, if it is less than the worst that will do; otherwise all
+    stays as it is."""
     m, old, before = t.move[g], s.at[g], s.before[g]
     holds_otherwise = g <= t.stage_first[m] + 1
     if holds_otherwise:
@@ -261,11 +298,11 @@ def _shifted(t, s, g, moment, at_end, number, total):
     else:
         put_in(s, g, moment, s.last[moment] if at_end else NONE)
     first, last = min(old, moment), max(old, moment)
-    better = run(t, s, first, last, False, number, total) < total
+    will_do = run(t, s, first, last, False, number, total) < worst
     if holds_otherwise:
         hold(t, s, m, 1)
-        better = better and fits(t, s, m)
-    if better:
+        will_do = will_do and fits(t, s, m)
+    if will_do:
         return run(t, s, first, last, True, number + 1, total)
     if holds_otherwise:
         hold(t, s, m, -1)

@@ -256,6 +256,36 @@ def with_late_views(schedule: Schedule, ends: Mapping[str, str]) -> Schedule:
     return replace(schedule, entries=tuple(with_deaths(entries, schedule.outputs, ends)))
 
 
+def with_early_views(schedule: Schedule, ends: Mapping[str, str]) -> Schedule:
+    """The schedule with views that moves begin from made as soon as what they view is there, in their phase, so that
+    the moves can begin then. Views of moved values stay where they are."""
+    entries = schedule.entries
+    moving = {move.source for move in schedule.moves if move.change.collectives}
+    for entry in reversed(entries):
+        if isinstance(entry, Compute) and entry.node.facts.view and not moving.isdisjoint(entry.made):
+            moving.add(entry.inputs[0])
+    after: list[int] = []  # the place after which each entry stands
+    made: dict[Value, int] = {}
+    begins: dict[str, int] = {}  # of phases
+    moved: set[Value] = set()
+    for place, entry in enumerate(entries):
+        after.append(place)
+        if isinstance(entry, Compute):
+            begin = begins.setdefault(entry.node.phase, place)
+            if entry.node.facts.view and not moving.isdisjoint(entry.made) and entry.inputs[0] not in moved:
+                after[place] = max(made.get(entry.inputs[0], -1), begin - 1)
+        if moved.intersection(entry.used) if _is_view(entry) else isinstance(entry, Move):
+            moved.update(entry.made)
+        made |= dict.fromkeys(entry.made, after[place])
+    order = sorted(range(len(entries)), key=lambda place: (after[place], place))
+    placed = [entries[place] for place in order]
+    return replace(schedule, entries=tuple(with_deaths(placed, schedule.outputs, ends)))
+
+
+def _is_view(entry: Entry) -> bool:
+    return isinstance(entry, Compute) and entry.node.facts.view
+
+
 def hides(node: Node) -> bool:
     """Whether a call takes long enough to run a collective beside it: products of matrices, attention, convolutions."""
     return node.facts.kernel in ("matmul", "attention")

@@ -2,7 +2,8 @@
 
 What is begun where is first decided by looking ahead a little (`_overlap`). Here the step that comes of it is run
 through again and again, each time with one collective begun earlier or later, or before or after others; what makes it
-shorter stays. The limits on bytes hold as they did. Where moves are waited for stays.
+shorter stays, and for a while also what makes it little longer (`_descent`). The limits on bytes hold as they did. Where
+moves are waited for stays.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,13 +13,15 @@ import numpy as np
 
 from ..redistribution import Step
 from ._beside import Beside
-from ._descent import CALL, CHAIN, NONE, State, Track, descend, hold, put_in, run
+from ._descent import CALL, CHAIN, NONE, State, Track, anneal, descend, hold, put_in, run
 from ._prices import SLOWDOWN
 from ._schedule import Compute, Entry, Move, Wait
 from ._slack import Slack
 
 _SECOND = 10**12
 _SWEEPS = 4
+_TRIALS = 100  # shifts drawn at random, for each stage
+_THRESHOLD = 0.05  # of the time that a stage has on average: by which the step may be longer at first
 # By how many moments a stage is shifted, either way.
 _STEPS = (1, 2, 3, 5, 8, 13, 21, 34, 60, 100, 200, 400)
 
@@ -67,15 +70,26 @@ class Shifts:
 
     def entries(self) -> Iterator[Entry]:
         """Those of the schedule in which nothing more can be gained by shifts like these."""
-        steps = np.array([0, *(sign * step for step in _STEPS for sign in (1, -1))])
-        total = run(self.track, self.state, 0, len(self.moments), True, 0, 0)
-        self.seconds = float(descend(self.track, self.state, total, _SWEEPS, steps) / _SECOND)
+        self._search()
         begun = {int(time): list(self._begun(at, int(time))) for at, time in enumerate(self.moments)}
         for place in range(self.of.end + 1):
             yield from begun.get(2 * place, ())
             yield from begun.get(2 * place + 1, ())
             if place < self.of.end and place not in self.standing:
                 yield self.of.plain.entries[place]
+
+    def _search(self) -> None:
+        track, steps = self.track, np.array([0, *(sign * step for step in _STEPS for sign in (1, -1))])
+        total = run(track, self.state, 0, len(self.moments), True, 0, 0)
+        total, number = descend(track, self.state, total, _SWEEPS, steps, 1)
+        if stages := len(track.move):
+            other = State(*map(np.copy, self.state))
+            threshold = round(_THRESHOLD * total / stages)
+            annealed, number = anneal(track, other, total, _TRIALS * stages, threshold, number)
+            annealed, _ = descend(track, other, annealed, _SWEEPS, steps, number)
+            if annealed < total:
+                self.state, total = other, annealed
+        self.seconds = float(total / _SECOND)
 
     def _begun(self, moment: int, time: int) -> Iterator[Entry]:
         """What begins at a moment, and what is waited for."""
@@ -150,7 +164,7 @@ class Shifts:
             _whole(number for number, _ in stages),
             _whole(map(self._mask, collectives)),
             _whole(round(each * _SECOND) for each in seconds),
-            self._at(2 * slack.release for slack in slacks),
+            self._at(2 * slack.release + slack.follows for slack in slacks),
             self._at(move.need for move in self.moves),
             self._at(2 * slack.at + 1 for slack in slacks),
             _whole(slack.kept for slack in slacks),

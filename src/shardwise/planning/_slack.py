@@ -16,6 +16,8 @@ class Slack:
     `whole` those of the targets of all stages but the last, and of all. What a program makes and uses itself is not
     `limited`: it cannot be under way for long.
 
+    One that `follows` moves what another one brings, which is waited for at its release.
+
     The moves of a bucket have `places` of their own; it is at that of the first, or of the last if it is late.
     """
 
@@ -29,6 +31,7 @@ class Slack:
     whole: int
     limited: bool
     places: tuple[int, ...]
+    follows: bool = False
 
     @cached_property
     def is_late(self) -> bool:
