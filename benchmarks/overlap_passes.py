@@ -38,6 +38,7 @@ from shardwise.calls import facts
 from shardwise.mesh import Cluster, Mesh
 from shardwise.planning import Compute, Plan, Planner
 from shardwise.planning._baselines import Baseline, BaselineRestriction
+from shardwise.planning._overlap import with_overlap
 from shardwise.planning._pins import Pins
 from shardwise.planning._prices import SLOWDOWN
 from shardwise.planning._timeline import links
@@ -87,7 +88,7 @@ def llama_plan(layers: int, mesh: Mesh, *, overlap: bool = False) -> Plan:
     kind = Baseline("FSDP", ("fsdp", "scattered")[: mesh.ndim])
     plan = planner.restricted(BaselineRestriction(kind, planner.graph, planner.layouts), Pins(mesh))
     assert plan is not None
-    return plan
+    return with_overlap(plan) if overlap and plan.ahead is None else plan
 
 
 def schedules(plan: Plan, overlapped: Plan) -> "Iterator[tuple[str, Ran]]":

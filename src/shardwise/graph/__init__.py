@@ -3,7 +3,7 @@
 from ._again import chosen_again, chosen_copies, copy_name, run_again
 from ._attention import attention, attention_backward, kept
 from ._below_autograd import below_autograd
-from ._blocks import block_of
+from ._blocks import block_of, pattern
 from ._boxed import boxed
 from ._branches import branches_as_taken
 from ._callable import as_module, call_arguments
@@ -81,6 +81,7 @@ __all__ = [
     "may_run_again",
     "named_tensors",
     "opened",
+    "pattern",
     "read_graph",
     "reduced_dtype",
     "rms_norm",

@@ -17,6 +17,15 @@ def block_of(path: str) -> str:
     return found[0] if found else ""
 
 
+def pattern(path: str) -> str:
+    """A module's path without its numbers: the layers of a stack are equal.
+
+    >>> pattern("model.layers.3.mlp.experts.0")
+    'model.layers.*.mlp.experts.*'
+    """
+    return re.sub(r"\d+", "*", path)
+
+
 def module_path(node: fx.Node) -> str:
     """The module that a node was traced in, or that of which it is the backward; nothing if torch has recorded none."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")

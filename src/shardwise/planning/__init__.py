@@ -13,7 +13,6 @@ from ._evaluate import Cost, peak_of_values
 from ._explain import Considered, Explainer
 from ._front import Front, Setup, Tried, chosen, front, graphs, meshes_of
 from ._homes import OnceMove
-from ._items import pattern
 from ._most_sharded import most_sharded_plan
 from ._named import NamedLayout
 from ._offers import Offers
@@ -120,7 +119,6 @@ __all__ = [
     "meshes_of",
     "most_sharded_plan",
     "parts_of",
-    "pattern",
     "peak_of_values",
     "pipeline_held",
     "pipeline_time",

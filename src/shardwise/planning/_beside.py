@@ -11,7 +11,16 @@ from ..redistribution import Chain, Step
 from ._buckets import Buckets
 from ._evaluate import Cost, Evaluation, shares_memory_of
 from ._prices import SLOWDOWN
-from ._schedule import Compute, Move, Schedule, Value, backward_entries, hides, with_early_views, with_late_views
+from ._schedule import (
+    Compute,
+    Move,
+    Schedule,
+    Value,
+    backward_entries,
+    hides,
+    with_early_views,
+    with_late_views,
+)
 from ._slack import Slack
 from ._timeline import links
 

@@ -6,7 +6,6 @@ single user pays for its own change on the tie to the maker. What memory it all 
 """
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ..graph import Graph, Input, Named, Node, Output, Ref, TensorInfo, block_of, named_tensors
+from ..graph import Graph, Input, Named, Node, Output, Ref, TensorInfo, block_of, named_tensors, pattern
 from ..layout import Layout
 from ..mesh import Cluster
 from ..placements import parse_placement
@@ -569,8 +568,3 @@ def _both(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
 
 def _key(allowed: np.ndarray | None) -> bytes | None:
     return None if allowed is None else allowed.tobytes()
-
-
-def pattern(path: str) -> str:
-    """A module's path without its numbers: the layers of a stack are equal."""
-    return re.sub(r"\d+", "*", path)

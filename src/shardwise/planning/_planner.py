@@ -30,7 +30,7 @@ from ._kinds import Kinds
 from ._memory import Memory
 from ._offers import Offers
 from ._order import with_late_gradients
-from ._overlap import with_overlap
+from ._overlap import fastest, with_overlap
 from ._pins import Pin, Pins
 from ._plan import BaselineCost, Copy, Plan
 from ._preferences import preferred
@@ -45,8 +45,8 @@ from ._windows import Windows
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
 COMPARED = 2_000  # steps that a search for a baseline must pay for, which is not run
 MANY = 2_000  # items from which layers that are equal share their choices
-_SCHEDULED = 2  # of the plans that are found with overlap, those that may be the fastest
-_LOOKED_FOR = 3.5  # times as long as for the cheapest plan without overlap
+_SCHEDULED = 3  # of the plans that are found with overlap, those that may be the fastest
+_LOOKED_FOR = 2.0  # times as long as for the cheapest plan without overlap, before rounds end
 
 
 def require_runnable(graph: Graph) -> None:
@@ -138,7 +138,10 @@ class Planner:
         }
         options |= {"compare": compare, "confirm": confirm, "confirmations": confirmations}
         made = self._planned(pins, known=known, **options)
-        if self._in_faster_order(made).cost.seconds >= made.cost.seconds * (1 - gap):
+        if not self.late_gradients:
+            return made
+        other = with_overlap(self._as_captured(replace(made, ahead=None)))
+        if other.cost.peak > self.memory or other.cost.seconds >= made.cost.seconds * (1 - gap):
             return made
         return preferred(made, self._in_captured_order().plan(pins, **options))
 
@@ -158,19 +161,14 @@ class Planner:
         )
 
     def _as_run(self, plan: Plan) -> Plan:
-        """A baseline as it would run, had it the memory."""
-        if self.overlap and plan.cost.peak > self.memory:
-            plan = with_overlap(replace(plan, memory=None, ahead=None))
-        return self._in_faster_order(plan)
-
-    def _in_faster_order(self, plan: Plan) -> Plan:
-        """A plan with gradients of parameters late, or with its calls as they were captured."""
-        if not self.late_gradients:
+        """A baseline as it would run, had it the memory: with overlap also with its calls as they were captured."""
+        if not self.overlap:
             return plan
-        graph = Recomputable(self.captured).chosen(plan.choices)
-        other = with_overlap(replace(plan, graph=graph, ahead=None))
-        fits = plan.memory is None or other.cost.peak <= plan.memory
-        return other if fits and other.cost.seconds < plan.cost.seconds else plan
+        plan = replace(plan, memory=None if plan.cost.peak > self.memory else plan.memory, ahead=None)
+        return fastest([plan, self._as_captured(plan)] if self.late_gradients else [plan])
+
+    def _as_captured(self, plan: Plan) -> Plan:
+        return replace(plan, graph=Recomputable(self.captured).chosen(plan.choices))
 
     def _planned(
         self,
@@ -229,8 +227,11 @@ class Planner:
         tried = self._timed("baselines", lambda: self.baselines(held, gap, clock, search))
         if proposal is not None:
             tried["propagated"] = None if search is None else search.started
-        table = {name: _cost_of(made and self._as_run(made)) for name, made in tried.items()}
-        return cheapest_that_fits(best, tried.values(), self.memory).noted(baselines=table)
+        run = {name: made and self._as_run(made) for name, made in tried.items()}
+        table = {name: _cost_of(made) for name, made in run.items()}
+        # In the order of calls that the best plan has.
+        alike = [made for name, made in run.items() if made is not None and made.graph is tried[name].graph]
+        return cheapest_that_fits(best, alike, self.memory).noted(baselines=table)
 
     def _following(
         self,
@@ -272,24 +273,25 @@ class Planner:
         enough = time.process_time() + _LOOKED_FOR * (time.process_time() - begun)
         rates = Rates(Windows(self.graph, self.recomputable.copies), links(self.mesh, self.cluster))
         rates.add(best, None)
+        best = self._scheduled(best)
         found = list[Plan]()
-        for weights, near in rates.tried(gap):
+        for weights, near in rates.tried(gap, lambda: time.process_time() > enough):
             try:
                 made, _ = self._cheapest(
                     held, restriction, share_layers, near, clock, weights, None, search.held
                 )
             except UsageError:  # there was no time left to find a plan that fits: there is one already
                 break
-            rates.add(made, weights)
+            rates.add(made, weights, near)
             found.append(made)
-            if time.process_time() > enough:
-                break
         least = [rates.least(number) for number in range(1, len(found) + 1)]
         for number in np.argsort(least, kind="stable")[:_SCHEDULED]:
             if least[number] < best.cost.seconds * (1 - gap):
-                made = found[number]
-                best = preferred(best, with_overlap(made) if made.ahead is None else made)
+                best = preferred(best, self._scheduled(found[number]))
         return best.noted(bound=rates.bound or None), search
+
+    def _scheduled(self, made: Plan) -> Plan:
+        return with_overlap(made) if made.ahead is None else made
 
     def _cheapest(
         self,
@@ -479,9 +481,8 @@ class Planner:
         made = replace(made, homes={name: home for name, home in homes.items() if made.once.differs(name)})
         needed = tuple(copy for copy in copies if copy.layout != made.layout(copy.ref))
         made = replace(made, copies=needed)
-        # Of many items, plans that are cheapest for some rates are scheduled when the most promising are known.
-        scheduled = self.overlap and (items.weights is None or len(items.all) <= FEW)
-        return with_overlap(made) if scheduled else made
+        # Of many items, plans are scheduled when the most promising ones are known.
+        return with_overlap(made) if self.overlap and len(items.all) <= FEW else made
 
     @cached_property
     def _host_seconds(self) -> float:

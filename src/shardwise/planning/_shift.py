@@ -1,9 +1,9 @@
 """A schedule made faster: collectives begin elsewhere in their windows, where that makes the step shorter.
 
 What is begun where is first decided by looking ahead a little (`_overlap`). Here the step that comes of it is run
-through again and again, each time with one collective begun earlier or later, or before or after others; what makes it
-shorter stays, and for a while also what makes it little longer (`_descent`). The limits on bytes hold as they did. Where
-moves are waited for stays.
+through again and again, each time with one collective begun earlier or later, or before or after others; what makes
+it shorter stays, and for a while also what makes it little longer (`_descent`). The limits on bytes hold as they did.
+Where moves are waited for stays.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..calls import short_name
 from ..display import Bar, Bars, Block, Heading, Table, as_text
-from ..graph import Node, block_of, chosen_copies
+from ..graph import Node, block_of, chosen_copies, pattern
 from ._choices import Layouts
-from ._items import pattern
 from ._prices import OptimizerCost
 from ._schedule import Compute, Move, Wait
 

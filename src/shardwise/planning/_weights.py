@@ -9,18 +9,22 @@ sum of rates r: then it counts, with what runs beside it, no more than it takes.
 and collectives count is a lower bound on every schedule of a plan; it is a sum over choices, and the solver, which
 knows nothing of time, bounds it over all plans.
 
+A chain, of collectives that run one after another (`_chains`), is like one more link: it has rates of its own in its
+window, of which all that belongs to it counts the sum with those of links.
+
 With the rate of g everywhere, calls count fully, and collectives count where nothing runs beside them. Higher rates in
 a window say that calls there are too short to hide what could run beside them. Which rates bound best `_rates` finds.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from ..graph import Input, Node, Output, Ref
+from ._chains import ChainAt, Chains
 from ._prices import SLOWDOWN
 from ._windows import Window, Windows
 
@@ -39,31 +43,57 @@ class Counts(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Weights:
     """`links` are the names of the links of a mesh's axes; `calls[l]` and `between[l]` the rates of the l-th link (in
-    order of appearance) in parts, at each call that takes time and before each (and after the last)."""
+    order of appearance) in parts, at each call that takes time and before each (and after the last); `along` those of
+    kinds of chains, at each kind of call and of place between calls."""
 
-    windows: Windows
+    chains: Chains
     links: tuple[str, ...]
     calls: np.ndarray
     between: np.ndarray
+    along: Mapping[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+
+    @property
+    def windows(self) -> Windows:
+        return self.chains.windows
 
     @classmethod
-    def even(cls, windows: Windows, links: tuple[str, ...], rate: float) -> "Weights":
+    def even(cls, chains: Chains, links: tuple[str, ...], rate: float) -> "Weights":
         """The same rate at all places, for all links together."""
-        count = len(set(links))
-        calls, between = (
-            np.full((count, n), int(rate * PARTS / count)) for n in (windows.end, windows.end + 1)
-        )
-        return cls(windows, links, calls, between)
+        count, end = len(set(links)), chains.windows.end
+        calls, between = (np.full((count, n), int(rate * PARTS / count)) for n in (end, end + 1))
+        return cls(chains, links, calls, between)
 
     def halfway(self, other: "Weights") -> "Weights":
+        along: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for kind, (calls, between) in (*self.along.items(), *other.along.items()):
+            others = along.get(kind, (0, 0))
+            along[kind] = others[0] + calls // 2, others[1] + between // 2
         calls, between = (self.calls + other.calls) // 2, (self.between + other.between) // 2
-        return Weights(self.windows, self.links, calls, between)
+        return Weights(self.chains, self.links, calls, between, along)
 
     @cached_property
     def _factors(self) -> np.ndarray:
         """What a second of each call counts."""
-        left = 1 - self.calls.sum(axis=0) / PARTS
+        chained, _ = self._chained
+        left = 1 - (self.calls.sum(axis=0) + chained) / PARTS
+        assert (left >= 0).all()
         return np.minimum(1.0, left / (1 - BESIDE))
+
+    @cached_property
+    def _chained(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rates of all chains together, at calls and between them."""
+        calls, between = (np.zeros(n, np.int64) for n in (self.windows.end, self.windows.end + 1))
+        for kind in self.along:
+            for window in self.chains.of_kind[kind]:
+                own_calls, own_between = self._own(kind, window)
+                calls[window.calls] += own_calls
+                between[window.gaps] += own_between
+        assert (self.between.sum(axis=0) + between <= PARTS).all()
+        return calls, between
+
+    def _own(self, kind: int, window: Window) -> tuple[np.ndarray, np.ndarray]:
+        calls, between = self.along[kind]
+        return calls[self.windows.kind[window.calls]], between[self.windows.gap[window.gaps]]
 
     def of_call(self, node: Node) -> float:
         return 1.0 if node.facts.view else float(self._factors[self.windows.at[node.name]])
@@ -71,24 +101,43 @@ class Weights:
     def of_uses(self, ref: Ref, users: Sequence[Node]) -> Counts:
         """What moves of a tensor count, for calls that share it."""
         given = isinstance(self.windows.graph[self.windows.graph.base(ref).name], Input)
-        return Counts(self._of(self.windows.of_uses(ref, users)), given)
+        return Counts(self._of(self.windows.of_uses(ref, users), self.chains.of(ref, users)), given)
 
     def of_output(self, output: Output) -> Counts:
         return Counts(self._of(self.windows.of_output(output)), output.role == "gradient")
 
-    def _of(self, window: Window) -> tuple[float, ...]:
-        if window not in self._rates:
-            between = self.between[:, window.first : window.last + 1]
-            calls = self.calls[:, window.first : window.last]
+    def _of(self, window: Window, chains: tuple[ChainAt, ...] = ()) -> tuple[float, ...]:
+        """What a second of what is part of some chains counts, by the mask of axes."""
+        key = window, tuple(chain for chain in chains if chain[0] in self.along)
+        if key not in self._rates:
+            between, calls = self.between[:, window.gaps], self.calls[:, window.calls]
+            mine, mine_between = self._mine(*key)
             least = {0: 0}
             for used in set(self.masks) - {0}:
                 own = np.array([used >> link & 1 for link in range(len(between))], bool)
                 if window.beside:
-                    least[used] = min(between[own].sum(axis=0).min(), calls[own].sum(axis=0).min())
+                    least[used] = min(
+                        (between[own].sum(axis=0) + mine_between).min(), (calls[own].sum(axis=0) + mine).min()
+                    )
                 else:  # calls wait for it alone: it counts what others do not
-                    least[used] = PARTS - between[~own].sum(axis=0).max()
-            self._rates[window] = tuple(float(least[used] / PARTS) for used in self.masks)
-        return self._rates[window]
+                    others = self._chained[1][window.gaps] - mine_between
+                    least[used] = PARTS - (between[~own].sum(axis=0) + others).max()
+            self._rates[key] = tuple(float(least[used] / PARTS) for used in self.masks)
+        return self._rates[key]
+
+    def _mine(self, window: Window, chains: tuple[ChainAt, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """The rates of some chains together at the calls of a window, and between them."""
+        calls, between = (
+            np.zeros(n, np.int64) for n in (window.last - window.first, window.last - window.first + 1)
+        )
+        for kind, whole in chains:
+            own = self._own(kind, whole)
+            for parts, all_, end in ((calls, own[0], whole.last), (between, own[1], whole.last + 1)):
+                first, last = max(window.first, whole.first), min(window.first + len(parts), end)
+                parts[first - window.first : last - window.first] += all_[
+                    first - whole.first : last - whole.first
+                ]
+        return calls, between
 
     @cached_property
     def masks(self) -> tuple[int, ...]:
@@ -96,7 +145,7 @@ class Weights:
         return links_of(self.links)
 
     @cached_property
-    def _rates(self) -> dict[Window, tuple[float, ...]]:
+    def _rates(self) -> dict[tuple[Window, tuple[ChainAt, ...]], tuple[float, ...]]:
         return {}
 
 

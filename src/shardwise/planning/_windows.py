@@ -3,15 +3,17 @@
 Places are those of calls that take time, in the order of the graph. Views take none: they are done as soon as they can
 be, and those of redistributed tensors when they are needed. A redistribution runs beside the calls of its window if
 there is a large one among them, and otherwise while all calls wait. Forward and backward are programs of their own, so
-nothing runs from one into the other.
+nothing runs from one into the other. Places at corresponding calls of equal layers are of one kind.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from ..graph import Graph, Node, Output, Ref
+from ..graph import Graph, Node, Output, Ref, pattern
 from ._schedule import hides
 
 
@@ -22,6 +24,14 @@ class Window:
     first: int
     last: int
     beside: bool
+
+    @property
+    def calls(self) -> slice:
+        return slice(self.first, self.last)
+
+    @property
+    def gaps(self) -> slice:
+        return slice(self.first, self.last + 1)
 
 
 class Windows:
@@ -43,6 +53,32 @@ class Windows:
         self.back = max((at + 1 for at, phase in enumerate(phases) if phase == "forward"), default=0)
         self.needed = self._needed()
         self._of_uses: dict[tuple[object, ...], Window] = {}
+
+    @cached_property
+    def kind(self) -> np.ndarray:
+        """The kind of each call: a number, the same for corresponding calls of equal layers."""
+        kinds: dict[object, int] = {}
+        return np.array(
+            [kinds.setdefault(self.alike[node.name], len(kinds)) for node in self.calls], np.int64
+        )
+
+    @cached_property
+    def gap(self) -> np.ndarray:
+        """The kind of the place before each call, and after the last one."""
+        pairs = np.stack([np.append(-1, self.kind), np.append(self.kind, -1)])
+        return np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
+
+    @cached_property
+    def alike(self) -> Mapping[str, object]:
+        """By name of a node what is equal for corresponding nodes of equal layers."""
+        return dict(self._alike())
+
+    def _alike(self) -> Iterator[tuple[str, object]]:
+        seen: Counter[object] = Counter()
+        for node in self.graph.nodes:
+            own = node.module, node.phase, node.op
+            yield node.name, (pattern(node.module), node.phase, node.op, seen[own])
+            seen[own] += 1
 
     def of_uses(self, ref: Ref, users: Sequence[Node]) -> Window:
         """Of a tensor, for the calls that share one redistribution of it."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..graph import Input, Node, TensorInfo
+from ..graph import Input, Node, TensorInfo, pattern
 from ..layout import Layout
 from ..placements import is_partial
 from ..planning import (
@@ -24,7 +24,6 @@ from ..planning import (
     Value,
     Wait,
     departures_text,
-    pattern,
 )
 from ..progress import Progress, silent
 from ..rules import book, is_by_hand
