@@ -144,10 +144,19 @@ def drawn(chains: Chains, names: tuple[str, ...], seed: int) -> Weights:
     count, windows = len(set(names)), chains.windows
     most, share = r.choice([BESIDE, 0.5, 1.0]), r.choice([0.0, r.random(), 1.0])
     parts = [r.dirichlet(np.ones(count), n).T * r.random(n) * most for n in (windows.end, windows.end + 1)]
-    shape = [int(kinds.max()) + 1 for kinds in (windows.kind, windows.gap)]
-    rate = share * most * PARTS / max(1, len(chains.all))
+    along, there = {}, np.zeros(windows.end + 1)
+    for kind in set(r.choice(len(chains.of_kind), r.integers(1, 4)).tolist()):
+        same = r.random() < 0.5
+        along[kind] = [
+            np.ones(n) if same else r.random(n)
+            for n in (int(kinds.max()) + 1 for kinds in (windows.kind, windows.gap))
+        ]
+        for window in chains.of_kind[kind]:
+            there[window.gaps] += 1
+    scale = share * most * PARTS / there.max()
     along = {
-        kind: tuple(r.integers(0, int(rate) + 1, n) for n in shape) for kind in range(len(chains.of_kind))
+        kind: (np.floor(calls * scale).astype(np.int64), np.floor(between * scale).astype(np.int64))
+        for kind, (calls, between) in along.items()
     }
     return Weights(
         chains, names, *(np.floor(part * (1 - share) * PARTS).astype(np.int64) for part in parts), along
@@ -193,6 +202,49 @@ def test_collectives_that_follow_each_other_on_two_links_count_one_after_another
         rates.plans = [replace(each, mixed=frozenset()) for each in rates.plans]
         raised += limit > rates.best()[1] * (1 + 1e-4)
     assert raised
+
+
+def test_what_can_run_at_once_counts_no_more_than_the_time_that_it_takes(graph):
+    """On two links: two redistributions that do not follow each other, and a call beside which they run throughout."""
+    chains = Chains(Windows(graph))
+    windows, alone, beside = chains.windows, 0, 0
+    moves = [
+        (ref, user) for ref, users in graph.users.items() for user in users if user.inputs.count(ref) == 1
+    ]
+    for seed in range(20):
+        weights = drawn(chains, ("a", "b"), seed)
+        for one, other in permutations(moves, 2):
+            first, second = (windows.of_uses(ref, [user]) for ref, user in (one, other))
+            if not (second.beside and first.last >= second.first and second.last >= first.first):
+                continue
+            together = (
+                weights.of_uses(one[0], [one[1]]).along[1] + weights.of_uses(other[0], [other[1]]).along[2]
+            )
+            assert together <= 1
+            alone += not first.beside
+            both = range(max(first.first, second.first), min(first.last, second.last) if first.beside else 0)
+            for call in [windows.calls[place] for place in both]:
+                assert weights.of_call(call) * (1 - BESIDE) + together <= 1 + 1e-9
+                beside += 1
+    assert alone and beside
+
+
+def test_what_a_call_takes_twice_may_come_in_two_layouts_at_once():
+    class Squares(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(256, 256)
+
+        def forward(self, x):
+            h = self.layer(x)
+            return (torch.relu(self.layer(h)) + (h @ h.T) @ h).mean()
+
+    with torch.device("meta"):
+        graph = capture(Squares(), (torch.empty(256, 256),))
+    chains = Chains(Windows(graph))
+    twice = [(r, user) for r, users in graph.users.items() for user in users if user.inputs.count(r) == 2]
+    assert chains.all
+    assert not any(chains.of(ref, [user]) for ref, user in twice)
 
 
 def test_rates_are_looked_for_with_which_all_plans_found_count_enough(graph):

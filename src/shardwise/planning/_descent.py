@@ -1,7 +1,7 @@
 """A schedule as arrays, and the search for shifts of its collectives that make it faster, compiled.
 
-A descent takes every shift that makes the step shorter. Where none does any more, annealing goes on: shifts drawn at
-random are also taken where the step gets longer by less than a threshold, which falls to nothing.
+Annealing takes shifts drawn at random, also where the step gets longer by less than a threshold, which falls to
+nothing. A descent then takes every shift that makes the step shorter, until none does.
 
 At each moment collectives may begin, in order; then moves are waited for, or an entry of the plain schedule runs. A
 stage that begins waits for the one before it. Times are whole picoseconds, so that every
@@ -214,9 +214,9 @@ def fits(t, s, m):
 
 @compiled
 def descend(t, s, total, sweeps, steps, number):
-    """Shift stages by so many moments, last ones first and then in turns, as long as that makes the step shorter. After
-    the first sweep only those are tried around which something has changed since. Returns the time of the step, and the
-    number of the last trial; `number` is that of the last one before."""
+    """The time of the step after stages were shifted by so many moments, last ones first and then in turns, as long as
+    that made it shorter. After the first sweep only those are tried around which something has changed since. `number`
+    is that of the last trial before."""
     open_ = np.ones(len(t.move), np.bool_)
     for sweep in range(sweeps):
         before_sweep = total
@@ -241,12 +241,13 @@ def descend(t, s, total, sweeps, steps, number):
                         _open_around(s, moment, open_)
         if total == before_sweep:
             break
-    return total, number
+    return total
 
 
 @compiled
 def anneal(t, s, total, trials, threshold, number):
-    """Shift stages at random, mostly not far, so often; a step that is longer by less than the threshold will do."""
+    """The time of the step after so many shifts of stages at random, mostly not far, and the number of the last trial.
+    A step that is longer by less than the threshold will do."""
     random = np.uint64(88172645463325252)
     for trial in range(trials):
         random = _next(random)

@@ -290,10 +290,8 @@ class _Program:
         return along
 
     def rates(self, found: np.ndarray) -> Weights:
-        parts, windows = (
-            np.floor(found[: self.factors] * PARTS * (1 - 1e-9)).astype(np.int64),
-            self.of.windows,
-        )
+        parts = np.floor(found[: self.factors].clip(0.0) * PARTS * (1 - _SAFE)).astype(np.int64)
+        windows = self.of.windows
         shape, ends = (self.of.count, -1), self.between + self.of.gaps * self.of.count
         calls, between = parts[: self.between].reshape(shape), parts[self.between : ends].reshape(shape)
         along: dict[int, tuple[np.ndarray, np.ndarray]] = {}

@@ -79,17 +79,18 @@ class Shifts:
                 yield self.of.plain.entries[place]
 
     def _search(self) -> None:
-        track, steps = self.track, np.array([0, *(sign * step for step in _STEPS for sign in (1, -1))])
-        total = run(track, self.state, 0, len(self.moments), True, 0, 0)
-        total, number = descend(track, self.state, total, _SWEEPS, steps, 1)
-        if stages := len(track.move):
-            other = State(*map(np.copy, self.state))
+        """Anneal, then descend to where no shift like these makes the step shorter. If that is no gain, all stays."""
+        track, state, stages = self.track, State(*map(np.copy, self.state)), len(self.track.move)
+        steps = np.array([0, *(sign * step for step in _STEPS for sign in (1, -1))])
+        before = total = run(track, state, 0, len(self.moments), True, 0, 0)
+        number = 1
+        if stages:
             threshold = round(_THRESHOLD * total / stages)
-            annealed, number = anneal(track, other, total, _TRIALS * stages, threshold, number)
-            annealed, _ = descend(track, other, annealed, _SWEEPS, steps, number)
-            if annealed < total:
-                self.state, total = other, annealed
-        self.seconds = float(total / _SECOND)
+            total, number = anneal(track, state, total, _TRIALS * stages, threshold, number)
+        total = descend(track, state, total, _SWEEPS, steps, number)
+        if total <= before:
+            self.state = state
+        self.seconds = float(min(total, before) / _SECOND)
 
     def _begun(self, moment: int, time: int) -> Iterator[Entry]:
         """What begins at a moment, and what is waited for."""
