@@ -37,9 +37,7 @@ _FAR = 0.08  # how far apart these are where rounds look for plans that are near
 _NEAR = 0.05  # and how near these are: a gap of their search
 _EVEN = 0.45  # of a second, what links count together where plans are looked for, rather than bounds
 _ROUGH = 0.01  # gap of a search for those
-_SAFE = (
-    1e-5  # by what part rates are lower than those of the linear program, whose rows hold but for rounding
-)
+_SAFE = 1e-5  # by what part rates are lower than the linear program's, whose rows hold but for rounding
 
 
 class Rates:
@@ -67,17 +65,20 @@ class Rates:
         before the next. Rounds end when the bound is as near as the gap to what rates of this kind can reach, or when
         their time is `over`."""
         yield self.center, gap
-        near, limit = gap, self.bound
+        limit = self.bound
         for _ in range(_ROUNDS if CAN_PROVE else 0):
             _, limit = self.best()
             if self.bound >= limit * (1 - gap) or over():
                 break
-            near = max(gap, _NEAR) if gap and self.bound < limit * (1 - _FAR) else gap
-            yield self._nearest(self.bound + _LEVEL * (limit - self.bound)), near
-        if self.bound < limit * (1 - _FAR):
+            enough = self.bound + _LEVEL * (limit - self.bound)
+            yield self._nearest(enough), max(gap, _NEAR) if gap and self._is_far(limit) else gap
+        if self._is_far(limit):
             yield Weights.even(self.chains, self.links, _EVEN), gap and max(gap, _ROUGH)
         if self.near > gap:
             yield self.center, gap
+
+    def _is_far(self, limit: float) -> bool:
+        return self.bound < limit * (1 - _FAR)
 
     def best(self) -> tuple[Weights, float]:
         """The rates for which the least count of the plans is largest, and that."""
