@@ -199,7 +199,7 @@ def test_collectives_that_follow_each_other_on_two_links_count_one_after_another
         best = with_overlap(plan).timeline.seconds
         found = [counted(plan, each) for each in (weights, *(drawn(chains, names, s) for s in range(20)))]
         assert max(found) <= best * (1 + 1e-9)
-        rates.plans = [replace(each, mixed=frozenset()) for each in rates.plans]
+        rates.plans = [replace(each, tight=frozenset()) for each in rates.plans]
         raised += limit > rates.best()[1] * (1 + 1e-4)
     assert raised
 

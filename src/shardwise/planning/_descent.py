@@ -64,6 +64,7 @@ class State(NamedTuple):
     number: np.ndarray
     held: np.ndarray  # bytes that moves hold at each moment
     early: np.ndarray
+    passed: np.ndarray  # how many moments were run through so far, in all trials
 
 
 @compiled
@@ -97,6 +98,7 @@ def run(t, s, start, changed, keep, number, total):
             if same:
                 if keep:
                     _delay(s, p, delay, number)
+                s.passed[0] += p - start
                 return total + delay
         if keep:
             s.now[p] = now
@@ -127,6 +129,7 @@ def run(t, s, start, changed, keep, number, total):
     if keep:
         s.now[moments] = now
         _delay(s, moments, 0, number)
+    s.passed[0] += moments - start
     return now
 
 
@@ -245,11 +248,16 @@ def descend(t, s, total, sweeps, steps, number):
 
 
 @compiled
-def anneal(t, s, total, trials, threshold, number):
-    """The time of the step after so many shifts of stages at random, mostly not far, and the number of the last trial.
-    A step that is longer by less than the threshold will do."""
+def anneal(t, s, total, moments, threshold, number):
+    """The time of the step after shifts of stages at random, mostly not far, until so many moments were run through,
+    and the number of the last trial. A step that is longer by less than the threshold will do."""
     random = np.uint64(88172645463325252)
-    for trial in range(trials):
+    s.passed[0] = 0
+    for _ in range(moments):
+        left = moments - s.passed[0]
+        if left <= 0:
+            break
+        s.passed[0] += 1
         random = _next(random)
         g = np.int64(random % np.uint64(len(t.move)))
         random = _next(random)
@@ -261,7 +269,7 @@ def anneal(t, s, total, trials, threshold, number):
         random = _next(random)
         moment = earliest + np.int64(random % np.uint64(latest - earliest + 1))
         number += 2
-        worst = total + threshold * (trials - trial) // trials
+        worst = total + np.int64(threshold * (left / moments))
         total = _shifted(t, s, g, moment, random >> np.uint64(63), number, total, worst)
     return total, number
 
@@ -288,9 +296,6 @@ def _shifted(t, s, g, moment, at_end, number, total, worst):
     """The time of the step with a stage shifted to a moment, if it is less than the worst that will do; otherwise all
     stays as it is."""
     m, old, before = t.move[g], s.at[g], s.before[g]
-    holds_otherwise = g <= t.stage_first[m] + 1
-    if holds_otherwise:
-        hold(t, s, m, -1)
     take_out(s, g)
     if g + 1 < t.stage_first[m + 1] and s.at[g + 1] == moment:
         put_in(s, g, moment, s.before[g + 1])
@@ -299,19 +304,31 @@ def _shifted(t, s, g, moment, at_end, number, total, worst):
     else:
         put_in(s, g, moment, s.last[moment] if at_end else NONE)
     first, last = min(old, moment), max(old, moment)
-    will_do = run(t, s, first, last, False, number, total) < worst
-    if holds_otherwise:
-        hold(t, s, m, 1)
-        will_do = will_do and fits(t, s, m)
-    if will_do:
+    # Few shifts do, so what they hold is counted last.
+    if run(t, s, first, last, False, number, total) < worst and _holds(t, s, g, old):
         return run(t, s, first, last, True, number + 1, total)
-    if holds_otherwise:
-        hold(t, s, m, -1)
     take_out(s, g)
     put_in(s, g, old, before)
-    if holds_otherwise:
-        hold(t, s, m, 1)
     return total
+
+
+@compiled
+def _holds(t, s, g, old):
+    """Count what a stage's move holds since the stage was shifted, if that is within the limits."""
+    m, moment = t.move[g], s.at[g]
+    if g > t.stage_first[m] + 1:
+        return True  # only the first two stages matter
+    s.at[g] = old
+    hold(t, s, m, -1)
+    s.at[g] = moment
+    hold(t, s, m, 1)
+    if fits(t, s, m):
+        return True
+    hold(t, s, m, -1)
+    s.at[g] = old
+    hold(t, s, m, 1)
+    s.at[g] = moment
+    return False
 
 
 @compiled

@@ -45,8 +45,9 @@ from ._windows import Windows
 GAP = 0.002  # of the solver, below which a better plan is not worth waiting for
 COMPARED = 2_000  # steps that a search for a baseline must pay for, which is not run
 MANY = 2_000  # items from which layers that are equal share their choices
-_SCHEDULED = 3  # of the plans that are found with overlap, those that may be the fastest
-_LOOKED_FOR = 2.0  # times as long as for the cheapest plan without overlap, before rounds end
+_SCHEDULED = 2  # of the plans that are found with overlap, those that may be the fastest
+# Times as long as for the cheapest plan without overlap, before rounds end: fewer where two more searches follow.
+_LOOKED_FOR, _LOOKED_FAR = 3.5, 2.0
 
 
 def require_runnable(graph: Graph) -> None:
@@ -164,7 +165,8 @@ class Planner:
         """A baseline as it would run, had it the memory: with overlap also with its calls as they were captured."""
         if not self.overlap:
             return plan
-        plan = replace(plan, memory=None if plan.cost.peak > self.memory else plan.memory, ahead=None)
+        if plan.ahead is not None or plan.cost.peak > self.memory:
+            plan = replace(plan, memory=None if plan.cost.peak > self.memory else plan.memory, ahead=None)
         return fastest([plan, self._as_captured(plan)] if self.late_gradients else [plan])
 
     def _as_captured(self, plan: Plan) -> Plan:
@@ -270,12 +272,15 @@ class Planner:
         best, search = self._cheapest(held, restriction, share_layers, gap, clock, None, start)
         if not self.overlap:
             return best, search
-        enough = time.process_time() + _LOOKED_FOR * (time.process_time() - begun)
+        spent, begun = time.process_time() - begun, time.process_time()
+
+        def over(far: bool) -> bool:
+            return time.process_time() - begun > spent * (_LOOKED_FAR if far else _LOOKED_FOR)
+
         rates = Rates(Windows(self.graph, self.recomputable.copies), links(self.mesh, self.cluster))
         rates.add(best, None)
-        best = self._scheduled(best)
-        found = list[Plan]()
-        for weights, near in rates.tried(gap, lambda: time.process_time() > enough):
+        found = [best]
+        for weights, near in rates.tried(gap, over):
             try:
                 made, _ = self._cheapest(
                     held, restriction, share_layers, near, clock, weights, None, search.held
@@ -284,10 +289,10 @@ class Planner:
                 break
             rates.add(made, weights, near)
             found.append(made)
-        least = [rates.least(number) for number in range(1, len(found) + 1)]
-        for number in np.argsort(least, kind="stable")[:_SCHEDULED]:
-            if least[number] < best.cost.seconds * (1 - gap):
-                best = preferred(best, self._scheduled(found[number]))
+        promising = np.argsort([rates.least(number) for number in range(len(found))], kind="stable")
+        for number in promising[:_SCHEDULED]:
+            made = self._scheduled(found[number])
+            best = made if number == promising[0] else preferred(best, made)
         return best.noted(bound=rates.bound or None), search
 
     def _scheduled(self, made: Plan) -> Plan:

@@ -60,15 +60,15 @@ class Rates:
         if weights is not None and plan.bound is not None and plan.bound > self.bound:
             self.bound, self.center, self.near = plan.bound, weights, near
 
-    def tried(self, gap: float, over: Callable[[], bool]) -> Iterator[tuple[Weights, float]]:
+    def tried(self, gap: float, over: Callable[[bool], bool]) -> Iterator[tuple[Weights, float]]:
         """The rates to look for a plan with, one after another, and a gap that is small enough; each plan is added
         before the next. Rounds end when the bound is as near as the gap to what rates of this kind can reach, or when
-        their time is `over`."""
+        their time is `over`, of which there is less while it is far from that."""
         yield self.center, gap
         limit = self.bound
         for _ in range(_ROUNDS if CAN_PROVE else 0):
             _, limit = self.best()
-            if self.bound >= limit * (1 - gap) or over():
+            if self.bound >= limit * (1 - gap) or over(self._is_far(limit)):
                 break
             enough = self.bound + _LEVEL * (limit - self.bound)
             yield self._nearest(enough), max(gap, _NEAR) if gap and self._is_far(limit) else gap
@@ -107,18 +107,20 @@ class Rates:
 @dataclass(frozen=True)
 class _Counted:
     """Seconds of a plan: those that always count, of calls by kind, and of collectives by window, mask of links and the
-    kinds of chains that they are part of. Only the kinds that are `mixed`, which use several links, matter."""
+    kinds of chains that they are part of. Only kinds that are `tight` matter: they use several links, and take longer
+    than the calls of their windows."""
 
     always: float
     calls: np.ndarray
     moves: Mapping[tuple[Places, int, tuple[int, ...]], float]
-    mixed: frozenset[int]
+    tight: frozenset[int]
 
     @classmethod
     def of(cls, rates: Rates, plan: "Plan") -> "_Counted":
         calls = np.zeros(rates.kinds)
         moves: Counter[tuple[Places, int, tuple[int, ...]]] = Counter()
-        masks: dict[ChainAt, set[int]] = {}
+        taken = np.zeros(rates.windows.end)
+        chained: dict[ChainAt, Counter[int]] = {}  # seconds of each by mask of links
         schedule, cost = plan.schedule, plan.cost
         always = cost.update
         windows = dict(_windows(rates.chains, schedule))
@@ -127,18 +129,23 @@ class _Counted:
                 if entry.node.facts.view:
                     always += seconds
                 else:
-                    calls[rates.windows.kind[rates.windows.at[entry.node.name]]] += seconds
+                    taken[rates.windows.at[entry.node.name]] += seconds
             elif isinstance(entry, Move):
                 window, bucketed, chains = windows[entry.target]
                 kinds = tuple(sorted({kind for kind, _ in chains}))
                 for step in entry.change.collectives:
                     used = rates.used[sum(1 << axis for axis in step.axes)]
-                    taken = least(plan, entry, step) if bucketed else step.seconds
-                    moves[rates.places(window), used, kinds] += taken  # type: ignore[assignment]
+                    own = least(plan, entry, step) if bucketed else step.seconds
+                    moves[rates.places(window), used, kinds] += own  # type: ignore[assignment]
                     for chain in chains:
-                        masks.setdefault(chain, set()).add(used)
-        mixed = frozenset(kind for (kind, _), used in masks.items() if len(used) > 1)
-        return cls(always, calls, moves, mixed)
+                        chained.setdefault(chain, Counter())[used] += own  # type: ignore[assignment]
+        np.add.at(calls, rates.windows.kind, taken)
+        tight = (
+            kind
+            for (kind, window), used in chained.items()
+            if len(used) > 1 and sum(used.values()) > taken[window.calls].sum()
+        )
+        return cls(always, calls, moves, frozenset(tight))
 
 
 def least(plan: "Plan", move: Move, step: Step) -> float:
@@ -192,7 +199,7 @@ class _Program:
         column = self.between + gaps * links
         # Of each kind of chain the columns of its rates, by kind of call and of place between calls.
         self.along: dict[int, tuple[dict[int, int], dict[int, int]]] = {}
-        for chain in sorted(set[int]().union(*(plan.mixed for plan in plans))):
+        for chain in sorted(set[int]().union(*(plan.tight for plan in plans))):
             columns: tuple[dict[int, int], dict[int, int]] = {}, {}
             for by_place, places in zip(columns, rates.chains.places(chain), strict=True):
                 for place in sorted(places):

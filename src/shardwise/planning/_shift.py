@@ -20,8 +20,8 @@ from ._slack import Slack
 
 _SECOND = 10**12
 _SWEEPS = 4
-_TRIALS = 100  # shifts drawn at random, for each stage
-_THRESHOLD = 0.05  # of the time that a stage has on average: by which the step may be longer at first
+_MOMENTS = 4_000  # that are run through to try random shifts, for each stage
+_THRESHOLD = 0.02  # of the time that a stage has on average: by which the step may be longer at first
 # By how many moments a stage is shifted, either way.
 _STEPS = (1, 2, 3, 5, 8, 13, 21, 34, 60, 100, 200, 400)
 
@@ -86,7 +86,7 @@ class Shifts:
         number = 1
         if stages:
             threshold = round(_THRESHOLD * total / stages)
-            total, number = anneal(track, state, total, _TRIALS * stages, threshold, number)
+            total, number = anneal(track, state, total, _MOMENTS * stages, threshold, number)
         total = descend(track, state, total, _SWEEPS, steps, number)
         if total <= before:
             self.state = state
@@ -197,6 +197,7 @@ class Shifts:
             number=nothing.copy(),
             held=zeros[1],
             early=zeros[1].copy(),
+            passed=np.zeros(1, np.int64),
         )
         for number, stage in order:
             (at,) = self._at([self.moves[number].begins[stage]])
