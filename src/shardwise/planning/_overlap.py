@@ -51,10 +51,7 @@ def with_overlap(plan: "Plan") -> "Plan":
 def fastest(plans: "Sequence[Plan]") -> "Plan":
     """Of plans without overlap that which is the fastest with it, before its collectives are shifted."""
     runs = [_begun(plan) for plan in plans]
-    seconds = [
-        plan.cost.seconds if run is None else run.running.now for plan, run in zip(plans, runs, strict=True)
-    ]
-    number = int(np.argmin(seconds))
+    number = int(np.argmin([np.inf if run is None else run.running.now for run in runs]))
     plan, best = plans[number], runs[number]
     if best is None:
         return replace(plan, ahead=0)

@@ -47,7 +47,7 @@ COMPARED = 2_000  # steps that a search for a baseline must pay for, which is no
 MANY = 2_000  # items from which layers that are equal share their choices
 _SCHEDULED = 2  # of the plans that are found with overlap, those that may be the fastest
 # Times as long as for the cheapest plan without overlap, before rounds end: fewer where two more searches follow.
-_LOOKED_FOR, _LOOKED_FAR = 3.5, 2.0
+_LOOKED_FOR, _LOOKED_FAR = 3.5, 3.0
 
 
 def require_runnable(graph: Graph) -> None:
@@ -289,10 +289,12 @@ class Planner:
                 break
             rates.add(made, weights, near)
             found.append(made)
-        promising = np.argsort([rates.least(number) for number in range(len(found))], kind="stable")
-        for number in promising[:_SCHEDULED]:
-            made = self._scheduled(found[number])
-            best = made if number == promising[0] else preferred(best, made)
+        least = [rates.least(number) for number in range(len(found))]
+        first, *others = dict.fromkeys([*np.argsort(least, kind="stable")[:_SCHEDULED].tolist(), 0])
+        best = self._scheduled(found[first])
+        for number in others:
+            if least[number] < best.cost.seconds * (1 - gap):
+                best = preferred(best, self._scheduled(found[number]))
         return best.noted(bound=rates.bound or None), search
 
     def _scheduled(self, made: Plan) -> Plan:

@@ -63,14 +63,6 @@ class Weights:
         calls, between = (np.full((count, n), int(rate * PARTS / count)) for n in (end, end + 1))
         return cls(chains, links, calls, between)
 
-    def halfway(self, other: "Weights") -> "Weights":
-        along: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        for kind, (calls, between) in (*self.along.items(), *other.along.items()):
-            others = along.get(kind, (0, 0))
-            along[kind] = others[0] + calls // 2, others[1] + between // 2
-        calls, between = (self.calls + other.calls) // 2, (self.between + other.between) // 2
-        return Weights(self.chains, self.links, calls, between, along)
-
     @cached_property
     def _factors(self) -> np.ndarray:
         """What a second of each call counts."""
@@ -127,16 +119,13 @@ class Weights:
 
     def _mine(self, window: Window, chains: tuple[ChainAt, ...]) -> tuple[np.ndarray, np.ndarray]:
         """The rates of some chains together at the calls of a window, and between them."""
-        calls, between = (
-            np.zeros(n, np.int64) for n in (window.last - window.first, window.last - window.first + 1)
-        )
+        length = window.last - window.first
+        calls, between = np.zeros(length, np.int64), np.zeros(length + 1, np.int64)
         for kind, whole in chains:
-            own = self._own(kind, whole)
-            for parts, all_, end in ((calls, own[0], whole.last), (between, own[1], whole.last + 1)):
-                first, last = max(window.first, whole.first), min(window.first + len(parts), end)
-                parts[first - window.first : last - window.first] += all_[
-                    first - whole.first : last - whole.first
-                ]
+            assert whole.first == window.first  # where the tensor is made
+            for parts, rates in zip((calls, between), self._own(kind, whole), strict=True):
+                common = min(len(parts), len(rates))
+                parts[:common] += rates[:common]
         return calls, between
 
     @cached_property
