@@ -66,8 +66,11 @@ class Layouts:
 
     def same(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Whether a tensor in each layout is in each other one as it lies: a replicated one is a partial one too."""
-        rows = [[self._is_same(s, t) for t in target.tolist()] for s in source.tolist()]
-        return np.array(rows, bool).reshape(len(source), len(target))
+        (sources, rows), (targets, columns) = (
+            np.unique(each, return_inverse=True) for each in (source, target)
+        )
+        same = [[self._is_same(s, t) for t in targets.tolist()] for s in sources.tolist()]
+        return np.array(same, bool).reshape(len(sources), len(targets))[np.ix_(rows, columns)]
 
     def _is_same(self, source: int, target: int) -> bool:
         key = source, target
