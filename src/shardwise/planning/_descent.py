@@ -293,8 +293,8 @@ def _window(t, s, g):
 
 @compiled
 def _shifted(t, s, g, moment, at_end, number, total, worst):
-    """The time of the step with a stage shifted to a moment, if it is less than the worst that will do; otherwise all
-    stays as it is."""
+    """The time of the step with a stage shifted to a moment, if it is another one and less than the worst that will do;
+    otherwise all stays as it is: what makes no difference to the step could make one on the device."""
     m, old, before = t.move[g], s.at[g], s.before[g]
     take_out(s, g)
     if g + 1 < t.stage_first[m + 1] and s.at[g + 1] == moment:
@@ -305,7 +305,8 @@ def _shifted(t, s, g, moment, at_end, number, total, worst):
         put_in(s, g, moment, s.last[moment] if at_end else NONE)
     first, last = min(old, moment), max(old, moment)
     # Few shifts do, so what they hold is counted last.
-    if run(t, s, first, last, False, number, total) < worst and _holds(t, s, g, old):
+    found = run(t, s, first, last, False, number, total)
+    if found != total and found < worst and _holds(t, s, g, old):
         return run(t, s, first, last, True, number + 1, total)
     take_out(s, g)
     put_in(s, g, old, before)

@@ -20,7 +20,7 @@ from ._slack import Slack
 
 _SECOND = 10**12
 _SWEEPS = 4
-_MOMENTS = 4_000  # that are run through to try random shifts, for each stage
+_MOMENTS = 8_000  # that are run through to try random shifts, for each stage
 _THRESHOLD = 0.02  # of the time that a stage has on average: by which the step may be longer at first
 # By how many moments a stage is shifted, either way.
 _STEPS = (1, 2, 3, 5, 8, 13, 21, 34, 60, 100, 200, 400)
