@@ -47,7 +47,7 @@ COMPARED = 2_000  # steps that a search for a baseline must pay for, which is no
 MANY = 2_000  # items from which layers that are equal share their choices
 _SCHEDULED = 2  # of the plans that are found with overlap, those that may be the fastest
 # Times as long as for the cheapest plan without overlap, before rounds end: fewer where two more searches follow.
-_LOOKED_FOR, _LOOKED_FAR = 3.5, 2.0
+_LOOKED_FOR, _LOOKED_FAR = 4.5, 2.0
 
 
 def require_runnable(graph: Graph) -> None:
